@@ -1,0 +1,1 @@
+//! The nouns of Midflight: resources, states, ids and wire messages. No I/O.

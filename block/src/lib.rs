@@ -1,0 +1,1 @@
+//! The replicated block engine: replica, engine, frontend and instance manager.

@@ -1,0 +1,3 @@
+//! The `midflight` binary: wires everything together, one file per command.
+
+fn main() {}

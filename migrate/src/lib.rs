@@ -1,0 +1,1 @@
+//! Schema migrations over etcd, Redis and the embedded store: all or nothing.
