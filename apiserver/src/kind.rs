@@ -33,6 +33,10 @@ pub struct Kind {
     pub scope: Scope,
     /// Strategic merge patch is a privilege of built-in kinds.
     pub built_in: bool,
+    /// Set when this kind is another view of objects stored under that resource
+    /// (events.k8s.io events are core events seen differently).
+    pub view_of: Option<ResourceId>,
+    /// In the order discovery lists them: the preferred version first.
     pub versions: Vec<KindVersion>,
 }
 
@@ -44,13 +48,35 @@ pub struct KindVersion {
     pub storage: bool,
     /// Set when clients shall get a `Warning:` header.
     pub deprecation_warning: Option<String>,
-    /// The OpenAPI v3 schema as declared, inlined; `None` accepts anything.
-    pub openapi: Option<Arc<Value>>,
+    pub schema: SchemaSource,
     pub status_subresource: bool,
     pub scale_subresource: Option<ScalePaths>,
+    /// What a built-in kind has beyond `status` and `scale`.
+    pub subresources: &'static [Subresource],
     pub columns: Vec<Column>,
-    /// JSON paths that field selectors may use, beyond metadata.name and metadata.namespace.
+    /// Fields that selectors may use beyond metadata.name and metadata.namespace: `spec.nodeName`.
     pub selectable_fields: Vec<String>,
+}
+
+/// Where the structural OpenAPI v3 schema of a version comes from. Built-in
+/// schemas are large and made when asked for, so that an idle server holds none.
+#[derive(Debug, Clone)]
+pub enum SchemaSource {
+    Anything,
+    Declared(Arc<Value>),
+    BuiltIn(fn() -> Value),
+}
+
+/// A subresource other than `status` and `scale`, as discovery lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subresource {
+    pub name: &'static str,
+    /// Group, version and kind of what is sent to it; group and version are
+    /// empty when they are the resource's own.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub verbs: &'static [&'static str],
 }
 
 /// Where `scale` finds its numbers in the object.
@@ -83,6 +109,28 @@ impl Kind {
             version.to_owned()
         } else {
             format!("{}/{version}", self.resource.group)
+        }
+    }
+
+    /// The version objects are stored in.
+    pub fn storage_version(&self) -> Option<&KindVersion> {
+        self.versions.iter().find(|version| version.storage)
+    }
+
+    /// The resource under which objects of this kind are stored.
+    pub fn stored_under(&self) -> &ResourceId {
+        self.view_of.as_ref().unwrap_or(&self.resource)
+    }
+}
+
+impl KindVersion {
+    /// The structural schema, inlined; `None` accepts anything. Compile it once
+    /// and drop it: a built-in one is made anew by each call.
+    pub fn openapi(&self) -> Option<Arc<Value>> {
+        match &self.schema {
+            SchemaSource::Anything => None,
+            SchemaSource::Declared(schema) => Some(Arc::clone(schema)),
+            SchemaSource::BuiltIn(make) => Some(Arc::new(make())),
         }
     }
 }
