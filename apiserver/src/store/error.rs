@@ -1,0 +1,35 @@
+//! Why a store cannot be opened.
+//!
+//! The one invariant: a store that is refused is left as it was found.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("the store {} is in use by {}", path.display(), holder.map_or("another process".to_owned(), |pid| format!("process {pid}")))]
+    Locked { path: PathBuf, holder: Option<u32> },
+
+    #[error("the store {} has format {found}, written by a newer version; this one knows up to {supported}", path.display())]
+    NewerFormat { path: PathBuf, found: u64, supported: u64 },
+
+    #[error("the store {} is damaged: {detail}", path.display())]
+    Corrupt { path: PathBuf, detail: String },
+
+    #[error("open the store {}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+impl OpenError {
+    pub(super) fn corrupt(path: &Path, detail: String) -> OpenError {
+        OpenError::Corrupt { path: path.into(), detail }
+    }
+
+    pub(super) fn from_redb(path: &Path, error: redb::Error) -> OpenError {
+        match error {
+            redb::Error::Io(source) => OpenError::Io { path: path.into(), source },
+            redb::Error::DatabaseAlreadyOpen => OpenError::Locked { path: path.into(), holder: None },
+            other => OpenError::corrupt(path, other.to_string()),
+        }
+    }
+}
