@@ -1,0 +1,54 @@
+# Runs the steps of a check one after the other, times each, and sums up. Sourced by dev/test and dev/soak.
+#
+# A step that fails ends the run: what follows is listed as not run.
+# shellcheck shell=bash
+
+steps_passed=0
+steps_failed=0
+steps_summary=()
+steps_log=$(mktemp "${TMPDIR:-/tmp}/midflight-step.XXXXXX")
+
+# step NAME COMMAND...: runs it under a heading. A command that runs cargo's tests counts as that many,
+# one that prints "N checked" as N, any other as one.
+step() {
+    local name=$1 began status=0
+    shift
+    if ((steps_failed > 0)); then
+        steps_summary+=("$(printf '%-34s not run' "$name")")
+        return 0
+    fi
+    began=$(now_ms)
+    printf '\n== %s\n' "$name" >&2
+    ("$@") > >(tee "$steps_log") 2>&1 || status=$?
+    wait $! 2>/dev/null || true
+    count_results "$status"
+    steps_summary+=("$(printf '%-34s %-8s %s' "$name" "$( ((status == 0)) && echo passed || echo FAILED)" "$(since "$began")")")
+    say "-- $name: $(since "$began")"
+}
+
+count_results() {
+    local status=$1 passed failed
+    passed=$(awk '/^test result:/ { n += $4 } / checked$/ && $1 ~ /^[0-9]+$/ { n += $1 } END { print n + 0 }' "$steps_log")
+    failed=$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$steps_log")
+    if ((status == 0)); then
+        steps_passed=$((steps_passed + (passed > 0 ? passed : 1)))
+    else
+        steps_passed=$((steps_passed + passed))
+        steps_failed=$((steps_failed + (failed > 0 ? failed : 1)))
+    fi
+}
+
+# note TEXT: one line of the summary about something that was not done.
+note() {
+    say "$*"
+    steps_summary+=("$*")
+}
+
+# finish BEGAN_MS: the summary, and the last line that scripts read.
+finish() {
+    rm -f "$steps_log"
+    printf '\n== summary (%s)\n' "$(since "$1")" >&2
+    printf '%s\n' "${steps_summary[@]}" >&2
+    echo "$steps_passed passed, $steps_failed failed"
+    ((steps_failed == 0))
+}
