@@ -6,6 +6,9 @@
 //! The one invariant: what was acknowledged is durable, and every reader sees
 //! the writes to an object in the order of their resourceVersions.
 
+pub mod apply;
 pub mod error;
 pub mod kind;
+pub mod patch;
+pub mod schema;
 pub mod store;

@@ -1,0 +1,156 @@
+//! What a kind's objects may look like: structural schemas as CRDs carry them.
+//!
+//! A schema is compiled once and then answers for every request: which fields
+//! are unknown, what is missing, what is wrong. Nothing here reads a clock or
+//! does I/O.
+//!
+//! The one invariant: an object that was pruned, defaulted and found valid is
+//! still so when it is pruned, defaulted and validated again.
+
+mod defaults;
+mod error;
+mod format;
+#[allow(dead_code)]
+mod node;
+mod path;
+mod prune;
+mod rules;
+mod scalar;
+mod structural;
+mod unique;
+mod validate;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use error::{Fault, FieldError, invalid};
+use node::Node;
+
+use path::Path;
+
+/// How deep an object may nest. Beyond it, its field ownership could not be
+/// written as JSON that can be read back.
+pub const MAX_DEPTH: usize = 100;
+
+/// A compiled structural schema with its rules. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    root: Arc<Node>,
+}
+
+/// Why a schema cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("schema has {} faults", .0.len())]
+pub struct SchemaError(pub Vec<FieldError>);
+
+impl Schema {
+    /// Compiles the OpenAPI schema of one version of a kind. Faults are named
+    /// by their path within the schema: `openAPIV3Schema.properties[spec].type`.
+    pub fn compile(openapi: &Value) -> Result<Schema, SchemaError> {
+        let mut faults = structural::faults(openapi);
+        if !faults.is_empty() {
+            return Err(SchemaError(faults));
+        }
+        let schema = Schema { root: Arc::new(Node::compile(openapi)) };
+        rules::faults(&schema.root, &mut faults);
+        if faults.is_empty() { Ok(schema) } else { Err(SchemaError(faults)) }
+    }
+
+    /// Compiles a schema that is known to be right although it is not
+    /// structural, as those of built-in kinds are.
+    pub fn trusted(openapi: &Value) -> Schema {
+        Schema { root: Arc::new(Node::compile(openapi)) }
+    }
+
+    /// The schema that accepts and keeps everything.
+    pub fn anything() -> Schema {
+        Schema { root: Arc::new(Node { preserve_unknown: true, ..Node::default() }) }
+    }
+
+    #[allow(dead_code)]
+    pub(crate) fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// Removes unknown fields and returns their paths, sorted: `spec.siz`.
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        prune::prune_object(object, &self.root)
+    }
+
+    /// Fills in defaults. Nulls where null is not allowed count as absent.
+    pub fn default(&self, object: &mut Value) {
+        defaults::default_object(object, &self.root);
+    }
+
+    /// Everything that is wrong with an object; `old` is what it replaces.
+    pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        if nests_deeper_than(new, MAX_DEPTH) {
+            let detail = format!("must not nest deeper than {MAX_DEPTH} levels");
+            return vec![FieldError::invalid_whole("<nil>", detail)];
+        }
+        let mut findings = validate::Findings::default();
+        validate::check(new, old, &self.root, &Path::Root, &mut findings);
+        let mut errors = findings.errors;
+        remove_repeated(&mut errors);
+        self.validate_uniqueness(new, old, &mut errors);
+        if self.root.below.rules {
+            if errors.iter().any(|error| error.fault.blocks_rules()) {
+                errors.push(rules_not_checked());
+            } else {
+                rules::check(new, old, &self.root, &mut errors);
+            }
+        }
+        errors
+    }
+
+    fn validate_uniqueness(&self, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+        let before = errors.len();
+        unique::check(new, &self.root, &Path::Root, errors);
+        if errors.len() == before {
+            return;
+        }
+        let mut of_old = Vec::new();
+        if let Some(old) = old {
+            unique::check(old, &self.root, &Path::Root, &mut of_old);
+        }
+        if !of_old.is_empty() {
+            errors.truncate(before);
+        }
+    }
+}
+
+fn rules_not_checked() -> FieldError {
+    let detail = "some validation rules were not checked because the object was invalid; \
+                  correct the existing errors to complete validation";
+    FieldError::invalid("<nil>", &Value::Null, detail)
+}
+
+fn remove_repeated(errors: &mut Vec<FieldError>) {
+    if errors.len() > 1 {
+        let mut kept: Vec<FieldError> = Vec::with_capacity(errors.len());
+        for error in errors.drain(..) {
+            if !kept.contains(&error) {
+                kept.push(error);
+            }
+        }
+        *errors = kept;
+    }
+}
+
+/// Whether containers stand in each other more than `limit` deep. Does not recurse.
+pub fn nests_deeper_than(value: &Value, limit: usize) -> bool {
+    let mut open = vec![(value, 1)];
+    while let Some((value, depth)) = open.pop() {
+        let children: &mut dyn Iterator<Item = &Value> = match value {
+            Value::Array(items) => &mut items.iter(),
+            Value::Object(map) => &mut map.values(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => continue,
+        };
+        if depth > limit {
+            return true;
+        }
+        open.extend(children.filter(|c| c.is_array() || c.is_object()).map(|child| (child, depth + 1)));
+    }
+    false
+}
