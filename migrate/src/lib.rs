@@ -1,1 +1,12 @@
 //! Schema migrations over etcd, Redis and the embedded store: all or nothing.
+//!
+//! A run takes a snapshot at one revision, runs the pending migrations on the
+//! copy, validates the result, stages it, reads it back, and makes it live by
+//! one compare-and-swap.
+//!
+//! The one invariant: at every moment the old data or the new data is live,
+//! whole, and nothing has to be repaired by hand.
+
+pub mod migration;
+pub mod northbound;
+pub mod record;

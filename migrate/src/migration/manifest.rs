@@ -1,0 +1,160 @@
+//! Reads a migration's manifest: one TOML file, with every field checked.
+//!
+//! The one invariant: a manifest that is accepted says who the migration is,
+//! when it was proposed (with a zone), and which tables it may touch.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use crate::record::Table;
+
+/// What a log entry repeats of a migration, and what orders it among others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Unique identity, e.g. `dragonflow.core.queens.port_binding`.
+    pub id: String,
+    /// Release the migration belongs to.
+    pub release: String,
+    pub description: String,
+    pub proposed_at: Timestamp,
+    /// Ids that must be applied before this one, whatever the dates say.
+    pub after: Vec<String>,
+    /// Ids that this one stands for: where they are applied, it counts as applied.
+    pub replaces: Vec<String>,
+    /// Tables it may read and write; any other is refused.
+    pub tables: Vec<Table>,
+}
+
+/// How a migration from a folder does its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// A jq filter per table, run on each object.
+    Jq(Vec<(Table, String)>),
+    /// A command that reads rows and writes rows as lines of JSON.
+    Exec { command: Vec<String>, timeout: Duration },
+}
+
+/// A migration as found in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    pub header: Header,
+    pub program: Program,
+    /// Rows it may remove in all; more is an error.
+    pub max_removed: Option<u64>,
+    /// The folder of the manifest; relative commands and fixtures are found there.
+    pub folder: PathBuf,
+}
+
+/// What can be wrong with a manifest.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error("read {}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+
+    #[error("{}: not a migration manifest", path.display())]
+    Syntax { path: PathBuf, source: Box<toml::de::Error> },
+
+    #[error("{}: {field}: {problem}", path.display())]
+    Field { path: PathBuf, field: &'static str, problem: String },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    id: String,
+    release: String,
+    description: String,
+    proposed_at: String,
+    #[serde(default)]
+    after: Vec<String>,
+    #[serde(default)]
+    replaces: Vec<String>,
+    tables: Vec<String>,
+    #[serde(default)]
+    jq: std::collections::BTreeMap<String, String>,
+    exec: Option<WrittenExec>,
+    max_removed: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenExec {
+    command: Vec<String>,
+    #[serde(default = "default_timeout_seconds")]
+    timeout_seconds: u64,
+}
+
+fn default_timeout_seconds() -> u64 {
+    600
+}
+
+impl Manifest {
+    pub fn read(path: &Path) -> Result<Manifest, ManifestError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ManifestError::Read { path: path.to_owned(), source })?;
+        Manifest::parse(path, &text)
+    }
+
+    pub fn parse(path: &Path, text: &str) -> Result<Manifest, ManifestError> {
+        let written: Written = toml::from_str(text)
+            .map_err(|source| ManifestError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
+        let bad = |field, problem: String| ManifestError::Field { path: path.to_owned(), field, problem };
+
+        if !is_identity(&written.id) {
+            return Err(bad(
+                "id",
+                format!("{:?} may hold only letters, digits, '.', '_' and '-'", written.id),
+            ));
+        }
+        let proposed_at = written.proposed_at.parse().map_err(|_| {
+            bad(
+                "proposed_at",
+                format!("{:?} is not a time with a zone, e.g. 2017-07-19T12:00:00Z", written.proposed_at),
+            )
+        })?;
+        if written.tables.is_empty() {
+            return Err(bad("tables", "name at least one table".to_owned()));
+        }
+        let tables: Vec<Table> = written.tables.iter().map(Table::new).collect();
+        let program = match (written.jq.is_empty(), written.exec) {
+            (false, None) => {
+                let filters: Vec<_> =
+                    written.jq.into_iter().map(|(t, filter)| (Table::new(t), filter)).collect();
+                if let Some((stray, _)) = filters.iter().find(|(table, _)| !tables.contains(table)) {
+                    return Err(bad("jq", format!("{stray} is not among the declared tables")));
+                }
+                Program::Jq(filters)
+            }
+            (true, Some(exec)) if exec.command.is_empty() => {
+                return Err(bad("exec", "command is empty".to_owned()));
+            }
+            (true, Some(exec)) => {
+                Program::Exec { command: exec.command, timeout: Duration::from_secs(exec.timeout_seconds) }
+            }
+            (true, None) => {
+                return Err(bad("jq", "give either [jq] filters or an [exec] command".to_owned()));
+            }
+            (false, Some(_)) => return Err(bad("exec", "give [jq] or [exec], not both".to_owned())),
+        };
+        let header = Header {
+            id: written.id,
+            release: written.release,
+            description: written.description,
+            proposed_at,
+            after: written.after,
+            replaces: written.replaces,
+            tables,
+        };
+        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+        Ok(Manifest { header, program, max_removed: written.max_removed, folder })
+    }
+}
+
+fn is_identity(id: &str) -> bool {
+    !id.is_empty()
+        && id.len() <= 200
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+}
