@@ -24,8 +24,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub(crate) use error::quote;
 pub use error::{Fault, FieldError, invalid};
-use node::Node;
+pub(crate) use node::{Additional, ListType, Node, Types};
 
 use path::Path;
 
@@ -65,10 +66,9 @@ impl Schema {
 
     /// The schema that accepts and keeps everything.
     pub fn anything() -> Schema {
-        Schema { root: Arc::new(Node { preserve_unknown: true, ..Node::default() }) }
+        Schema { root: Arc::new(Node::anything()) }
     }
 
-    #[allow(dead_code)]
     pub(crate) fn root(&self) -> &Node {
         &self.root
     }

@@ -58,7 +58,9 @@ impl Types {
 /// How the items of a list relate to each other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum ListType {
+    /// Like atomic, unless the patch hints say otherwise.
     #[default]
+    Unsaid,
     Atomic,
     Set,
     /// Items are objects told apart by these fields.
@@ -106,6 +108,8 @@ pub(crate) struct Node {
     pub(crate) nullable: bool,
     pub(crate) int_or_string: bool,
     pub(crate) preserve_unknown: bool,
+    /// Whether this node or one above it preserves unknown fields.
+    pub(crate) open: bool,
     pub(crate) embedded: bool,
     pub(crate) list: ListType,
     pub(crate) atomic_map: bool,
@@ -138,17 +142,25 @@ pub(crate) struct Below {
 
 impl Node {
     pub(crate) fn compile(schema: &Value) -> Node {
-        match schema.as_object() {
-            Some(schema) => Node::from_map(schema),
-            None => Node { preserve_unknown: true, ..Node::default() },
-        }
+        Node::compile_in(schema, false)
     }
 
-    fn from_map(schema: &Map<String, Value>) -> Node {
+    /// The schema that accepts and keeps everything.
+    pub(crate) fn anything() -> Node {
+        Node { preserve_unknown: true, open: true, ..Node::default() }
+    }
+
+    fn compile_in(schema: &Value, open: bool) -> Node {
+        schema.as_object().map_or_else(Node::anything, |schema| Node::from_map(schema, open))
+    }
+
+    fn from_map(schema: &Map<String, Value>, open: bool) -> Node {
         let flag = |name: &str| schema.get(name).and_then(Value::as_bool).unwrap_or(false);
+        let open = open || flag("x-kubernetes-preserve-unknown-fields");
+        let compile = |schema: &Value| Node::compile_in(schema, open);
         let text = |name: &str| schema.get(name).and_then(Value::as_str);
         let branches = |name: &str| -> Vec<Node> {
-            schema.get(name).and_then(Value::as_array).into_iter().flatten().map(Node::compile).collect()
+            schema.get(name).and_then(Value::as_array).into_iter().flatten().map(compile).collect()
         };
         let int_or_string = flag("x-kubernetes-int-or-string");
         let types = if int_or_string {
@@ -161,6 +173,7 @@ impl Node {
             nullable: flag("nullable"),
             int_or_string,
             preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
+            open,
             embedded: flag("x-kubernetes-embedded-resource"),
             list: list_type(schema),
             atomic_map: text("x-kubernetes-map-type") == Some("atomic"),
@@ -170,15 +183,15 @@ impl Node {
                 .and_then(Value::as_object)
                 .into_iter()
                 .flatten()
-                .map(|(name, property)| (name.clone(), Node::compile(property)))
+                .map(|(name, property)| (name.clone(), compile(property)))
                 .collect(),
             additional: match schema.get("additionalProperties") {
                 None | Some(Value::Null) => Additional::Unsaid,
                 Some(Value::Bool(true)) => Additional::Anything,
                 Some(Value::Bool(false)) => Additional::Forbidden,
-                Some(each) => Additional::Each(Box::new(Node::compile(each))),
+                Some(each) => Additional::Each(Box::new(compile(each))),
             },
-            items: schema.get("items").filter(|items| items.is_object()).map(|i| Box::new(Node::compile(i))),
+            items: schema.get("items").filter(|items| items.is_object()).map(|i| Box::new(compile(i))),
             required: strings(schema.get("required")),
             default: schema.get("default").filter(|default| !default.is_null()).cloned(),
             choices: schema.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
@@ -187,7 +200,7 @@ impl Node {
             all_of: branches("allOf"),
             any_of: branches("anyOf"),
             one_of: branches("oneOf"),
-            not: schema.get("not").map(|not| Box::new(Node::compile(not))),
+            not: schema.get("not").map(|not| Box::new(compile(not))),
             rules: Rule::compile_all(schema),
             below: Below::default(),
         };
@@ -199,7 +212,7 @@ impl Node {
         let mut below = Below {
             defaults: self.default.is_some(),
             rules: !self.rules.is_empty() || self.all_of.iter().any(|branch| branch.below.rules),
-            unique: self.list != ListType::Atomic,
+            unique: matches!(self.list, ListType::Set | ListType::Map(_)),
             embedded: self.embedded,
         };
         let each = match &self.additional {
@@ -215,7 +228,19 @@ impl Node {
         below
     }
 
-    /// The schema of a field, and whether the field is declared by name.
+    pub(crate) fn has_format(&self) -> bool {
+        self.format.is_some()
+    }
+
+    pub(crate) fn allows_objects(&self) -> bool {
+        self.types.is_any() || self.types.contains(Types::OBJECT)
+    }
+
+    pub(crate) fn allows_lists(&self) -> bool {
+        self.types.is_any() || self.types.contains(Types::ARRAY)
+    }
+
+    /// The schema of a field, declared or not.
     pub(crate) fn child(&self, name: &str) -> Option<&Node> {
         self.properties.get(name).or(match &self.additional {
             Additional::Each(each) => Some(each),
@@ -232,7 +257,8 @@ fn list_type(schema: &Map<String, Value>) -> ListType {
     match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
         Some("set") => ListType::Set,
         Some("map") => ListType::Map(strings(schema.get("x-kubernetes-list-map-keys"))),
-        _ => ListType::Atomic,
+        Some(_) => ListType::Atomic,
+        None => ListType::Unsaid,
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn check(value: &Value, node: &Node, path: &Path<'_>, errors: &mut Ve
         }
         Value::Array(items) => {
             match &node.list {
-                ListType::Atomic => {}
+                ListType::Unsaid | ListType::Atomic => {}
                 ListType::Set => {
                     for index in repeated(items.iter()) {
                         errors.push(FieldError::duplicate(path.index(index).bracketed(), &items[index]));

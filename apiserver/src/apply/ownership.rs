@@ -1,0 +1,201 @@
+//! How ownership moves with each write.
+
+use serde_json::Value;
+
+use super::compare::{Difference, fields_of};
+use super::managed::{Managed, ManagerId, Operation, Owned};
+use super::merge::{merge, remove, settle, with_named_parents};
+use super::set::FieldSet;
+use super::shape::Type;
+use super::{Conflict, Writer};
+
+/// Update managers beyond this many are merged into one, oldest first.
+const MAX_UPDATERS: usize = 10;
+
+/// The manager that stands for the oldest updates.
+const ANCIENT: &str = "ancient-changes";
+
+/// Fields that belong to the server or name the object; nobody owns them.
+const NEVER_OWNED: &[&[&str]] = &[
+    &["apiVersion"],
+    &["kind"],
+    &["metadata"],
+    &["metadata", "name"],
+    &["metadata", "namespace"],
+    &["metadata", "creationTimestamp"],
+    &["metadata", "selfLink"],
+    &["metadata", "uid"],
+    &["metadata", "clusterName"],
+    &["metadata", "generation"],
+    &["metadata", "managedFields"],
+    &["metadata", "resourceVersion"],
+];
+
+/// Moves what a plain write changed to its writer.
+pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &Writer<'_>, of: Type<'_>) {
+    managed.settle(of);
+    let mut change = Difference::between(live, new, of);
+    change.ignore(&FieldSet::of_fields(writer.resets));
+    if change.is_empty() {
+        return;
+    }
+    let mut set = change.set();
+    for owned in managed.entries.values_mut() {
+        owned.fields.subtract(&set);
+        owned.fields.subtract(&change.removed);
+    }
+    managed.forget_empty();
+    set.subtract(&FieldSet::of_fields(NEVER_OWNED));
+    if !set.is_empty() {
+        let id = ManagerId::new(writer.name(), Operation::Update, writer.api_version, writer.subresource);
+        let owned = managed.entries.entry(id).or_insert_with(|| Owned::none(writer));
+        owned.fields.add(set);
+        owned.time = Some(writer.now.to_owned());
+    }
+    managed.cap_updaters();
+}
+
+/// What an apply yields.
+pub(crate) struct Applied {
+    pub(crate) object: Value,
+    /// Whether the object differs from the live one.
+    pub(crate) changed: bool,
+}
+
+/// A configuration to lay over an object, neither with managedFields.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) live: &'a Value,
+    pub(crate) config: &'a Value,
+    pub(crate) writer: Writer<'a>,
+    pub(crate) of: Type<'a>,
+}
+
+/// Lays a configuration over the live object, takes away what the manager no
+/// longer applies, and moves ownership; or says who stands in the way.
+pub(crate) fn apply(
+    managed: &mut Managed,
+    attempt: Attempt<'_>,
+    force: bool,
+) -> Result<Applied, Vec<Conflict>> {
+    let Attempt { live, config, writer, of } = attempt;
+    managed.settle(of);
+    let id = ManagerId::new(writer.name(), Operation::Apply, writer.api_version, writer.subresource);
+    let last = managed.entries.get(&id).map(|owned| owned.fields.clone());
+    let mut set = fields_of(config, of);
+    let resets = FieldSet::of_fields(writer.resets);
+    set.subtract_trees(&resets);
+    let time = managed.entries.get(&id).and_then(|owned| owned.time.clone());
+    let applied = Owned { fields: set, version: writer.api_version.to_owned(), time };
+    managed.entries.insert(id.clone(), applied);
+
+    let merged = merge(live, config, of);
+    let object = match last {
+        Some(last) if !last.is_empty() => without_dropped(&merged, &last, managed, of),
+        Some(_) | None => merged,
+    };
+
+    let mut change = Difference::between(live, &object, of);
+    let changed = !change.is_empty() || *live != object;
+    change.ignore(&resets);
+    let set = change.set();
+    let mut conflicts = Vec::new();
+    for (other, owned) in managed.entries.iter().filter(|(other, _)| **other != id) {
+        let paths = owned.fields.intersection(&set).paths();
+        conflicts.extend(paths.into_iter().map(|path| Conflict { manager: other.describe(), path }));
+    }
+    if !force && !conflicts.is_empty() {
+        return Err(conflicts);
+    }
+    for (other, owned) in &mut managed.entries {
+        if *other != id {
+            owned.fields.subtract(&set);
+            owned.fields.subtract(&change.removed);
+        }
+    }
+    if let Some(owned) = managed.entries.get_mut(&id) {
+        owned.fields.subtract(&FieldSet::of_fields(NEVER_OWNED));
+        if changed {
+            owned.time = Some(writer.now.to_owned());
+        }
+    }
+    managed.forget_empty();
+    Ok(Applied { object, changed })
+}
+
+/// The merged object without what the manager applied last time, does not
+/// apply now, and nobody else owns.
+fn without_dropped(merged: &Value, last: &FieldSet, managed: &Managed, of: Type<'_>) -> Value {
+    let last = with_named_parents(last, of);
+    let pruned = remove(merged, &last, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    let owned = managed.entries.values().fold(FieldSet::default(), |all, owned| all.union(&owned.fields));
+    let merged_fields = with_named_parents(&fields_of(merged, of), of);
+
+    let mut gone = merged_fields.clone();
+    gone.subtract(&with_named_parents(&fields_of(&pruned, of), of).union(&with_named_parents(&owned, of)));
+    let pruned = remove(merged, &gone, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+
+    let mut gone = merged_fields;
+    gone.subtract(&with_named_parents(&fields_of(&pruned, of), of));
+    let gone = gone.intersection(&last);
+    if gone.is_empty() {
+        return merged.clone();
+    }
+    remove(merged, &gone, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()))
+}
+
+impl Owned {
+    fn none(writer: &Writer<'_>) -> Owned {
+        Owned { fields: FieldSet::default(), version: writer.api_version.to_owned(), time: None }
+    }
+}
+
+impl Managed {
+    fn settle(&mut self, of: Type<'_>) {
+        for owned in self.entries.values_mut() {
+            settle(&mut owned.fields, of);
+        }
+    }
+
+    fn forget_empty(&mut self) {
+        self.entries.retain(|_, owned| !owned.fields.is_empty());
+    }
+
+    /// Merges the oldest updates of a version into one entry while there are too many.
+    fn cap_updaters(&mut self) {
+        let mut updaters: Vec<(Option<String>, ManagerId)> = self
+            .entries
+            .iter()
+            .filter(|(id, _)| id.operation == Operation::Update)
+            .map(|(id, owned)| (owned.time.clone(), id.clone()))
+            .collect();
+        let mut excess = updaters.len().saturating_sub(MAX_UPDATERS);
+        if excess == 0 {
+            return;
+        }
+        updaters.sort();
+        let mut first_of: std::collections::BTreeMap<String, ManagerId> = Default::default();
+        for (time, id) in updaters {
+            if excess == 0 {
+                return;
+            }
+            let version = self.entries[&id].version.clone();
+            let bucket = ManagerId::new(ANCIENT, Operation::Update, &version, "");
+            let Some(first) = first_of.get(&version) else {
+                first_of.insert(version, id);
+                continue;
+            };
+            if !self.entries.contains_key(&bucket) {
+                let owned = self.entries.remove(first).expect("the first updater of a version is kept");
+                self.entries.insert(bucket.clone(), owned);
+            }
+            if id != bucket {
+                let owned = self.entries.remove(&id).expect("an updater is merged once");
+                let into = self.entries.get_mut(&bucket).expect("the bucket was made above");
+                into.fields.add(owned.fields);
+                into.time = time;
+                excess -= 1;
+            }
+        }
+    }
+}
