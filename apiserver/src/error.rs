@@ -97,7 +97,7 @@ pub struct Subject {
 pub struct ApiError {
     pub reason: Reason,
     pub message: String,
-    pub subject: Option<Subject>,
+    pub subject: Option<Box<Subject>>,
     pub causes: Vec<Cause>,
     /// Seconds after which the client should try again.
     pub retry_after: Option<u32>,
@@ -109,7 +109,7 @@ impl ApiError {
     }
 
     pub fn about(mut self, subject: Subject) -> Self {
-        self.subject = Some(subject);
+        self.subject = Some(Box::new(subject));
         self
     }
 

@@ -7,8 +7,11 @@
 //! the writes to an object in the order of their resourceVersions.
 
 pub mod apply;
+pub mod builtin;
 pub mod error;
 pub mod kind;
 pub mod patch;
+pub mod present;
 pub mod schema;
+pub mod select;
 pub mod store;

@@ -1,0 +1,22 @@
+//! The kinds the server knows without being taught, and how CRDs teach it more.
+//!
+//! Everything here is a pure function; the HTTP layer decides when to call it.
+
+mod columns;
+pub mod crd;
+pub mod event;
+pub mod faults;
+mod kinds;
+mod lists;
+mod metadata;
+pub mod names;
+mod prepare;
+pub(crate) mod schema;
+mod validate;
+
+pub use crd::kind_from_crd;
+pub use faults::refusal;
+pub use kinds::builtin_kinds;
+pub(crate) use kinds::definer;
+pub use prepare::prepare;
+pub use validate::validate;

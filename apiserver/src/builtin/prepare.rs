@@ -1,0 +1,161 @@
+//! Fills in what the real server fills in before it stores an object of a built-in kind.
+//!
+//! Invariant: preparing an object twice is the same as preparing it once.
+
+mod pod;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Map, Value, json};
+
+use crate::kind::Kind;
+
+/// Puts defaults into an object that is about to be created or replaced.
+pub fn prepare(kind: &Kind, object: &mut Value) {
+    if !kind.built_in {
+        return;
+    }
+    match kind.kind.as_str() {
+        "Namespace" => namespace(object),
+        "Pod" => {
+            pod::spec(field(object, "spec"));
+            default(field(object, "status"), "phase", json!("Pending"));
+        }
+        "DaemonSet" => daemon_set(object),
+        "Secret" => secret(object),
+        "PersistentVolume" => {
+            default(field(object, "spec"), "persistentVolumeReclaimPolicy", json!("Retain"));
+            default(field(object, "spec"), "volumeMode", json!("Filesystem"));
+            quantities(object.pointer_mut("/spec/capacity"));
+            default(field(object, "status"), "phase", json!("Pending"));
+        }
+        "PersistentVolumeClaim" => {
+            default(field(object, "spec"), "volumeMode", json!("Filesystem"));
+            quantities(object.pointer_mut("/spec/resources/requests"));
+            quantities(object.pointer_mut("/spec/resources/limits"));
+            default(field(object, "status"), "phase", json!("Pending"));
+        }
+        "Node" => {
+            quantities(object.pointer_mut("/status/capacity"));
+            quantities(object.pointer_mut("/status/allocatable"));
+        }
+        "StorageClass" => {
+            default(object, "reclaimPolicy", json!("Delete"));
+            default(object, "volumeBindingMode", json!("Immediate"));
+        }
+        "CSIDriver" => csi_driver(field(object, "spec")),
+        "ValidatingWebhookConfiguration" => each(object.get_mut("webhooks"), webhook),
+        "CustomResourceDefinition" => custom_resource_definition(object),
+        _ => {}
+    }
+}
+
+/// Sets a field that is absent or null.
+fn default(object: &mut Value, name: &str, value: Value) {
+    if let Value::Object(fields) = object {
+        let slot = fields.entry(name).or_insert(Value::Null);
+        if slot.is_null() {
+            *slot = value;
+        }
+    }
+}
+
+/// An object field, made empty when it is absent.
+fn field<'a>(object: &'a mut Value, name: &str) -> &'a mut Value {
+    default(object, name, json!({}));
+    &mut object[name]
+}
+
+fn each(list: Option<&mut Value>, mut prepare: impl FnMut(&mut Value)) {
+    for item in list.and_then(Value::as_array_mut).into_iter().flatten() {
+        prepare(item);
+    }
+}
+
+/// Quantities may be written as numbers; they are kept as text.
+fn quantities(resources: Option<&mut Value>) {
+    for quantity in resources.and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+        match quantity {
+            Value::Number(number) if number.is_f64() => {
+                let thousandths = (number.as_f64().unwrap_or_default() * 1000.0).ceil();
+                *quantity = json!(format!("{thousandths}m"));
+            }
+            Value::Number(number) => *quantity = json!(number.to_string()),
+            _ => {}
+        }
+    }
+}
+
+fn namespace(object: &mut Value) {
+    let name = object.pointer("/metadata/name").cloned().unwrap_or_default();
+    if object.pointer("/metadata/deletionTimestamp").is_none() {
+        default(field(object, "spec"), "finalizers", json!(["kubernetes"]));
+    }
+    default(field(object, "status"), "phase", json!("Active"));
+    field(field(object, "metadata"), "labels")["kubernetes.io/metadata.name"] = name;
+}
+
+fn daemon_set(object: &mut Value) {
+    let spec = field(object, "spec");
+    default(spec, "revisionHistoryLimit", json!(10));
+    let strategy = field(spec, "updateStrategy");
+    default(strategy, "type", json!("RollingUpdate"));
+    if strategy["type"] == "RollingUpdate" {
+        let rolling = field(strategy, "rollingUpdate");
+        default(rolling, "maxUnavailable", json!(1));
+        default(rolling, "maxSurge", json!(0));
+    }
+    pod::spec(field(field(spec, "template"), "spec"));
+    let status = field(object, "status");
+    for count in ["currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"] {
+        default(status, count, json!(0));
+    }
+}
+
+/// What was given as text is kept as data, over what was given as data.
+fn secret(object: &mut Value) {
+    default(object, "type", json!("Opaque"));
+    let Some(Value::Object(text)) = object.as_object_mut().and_then(|object| object.remove("stringData"))
+    else {
+        return;
+    };
+    let data = field(object, "data");
+    for (key, value) in text {
+        data[&key] = json!(BASE64_STANDARD.encode(value.as_str().unwrap_or_default()));
+    }
+}
+
+fn csi_driver(spec: &mut Value) {
+    default(spec, "attachRequired", json!(true));
+    default(spec, "fsGroupPolicy", json!("ReadWriteOnceWithFSType"));
+    default(spec, "podInfoOnMount", json!(false));
+    default(spec, "requiresRepublish", json!(false));
+    default(spec, "seLinuxMount", json!(false));
+    default(spec, "storageCapacity", json!(false));
+    default(spec, "volumeLifecycleModes", json!(["Persistent"]));
+}
+
+fn webhook(webhook: &mut Value) {
+    default(webhook, "failurePolicy", json!("Fail"));
+    default(webhook, "matchPolicy", json!("Equivalent"));
+    default(webhook, "namespaceSelector", json!({}));
+    default(webhook, "objectSelector", json!({}));
+    default(webhook, "timeoutSeconds", json!(10));
+    each(webhook.get_mut("rules"), |rule| default(rule, "scope", json!("*")));
+    if let Some(service @ Value::Object(_)) = webhook.pointer_mut("/clientConfig/service") {
+        default(service, "port", json!(443));
+    }
+}
+
+fn custom_resource_definition(object: &mut Value) {
+    let kind = object.pointer("/spec/names/kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let spec = field(object, "spec");
+    if !kind.is_empty() {
+        let names = field(spec, "names");
+        default(names, "singular", json!(kind.to_lowercase()));
+        default(names, "listKind", json!(format!("{kind}List")));
+    }
+    default(spec, "conversion", json!({"strategy": "None"}));
+}
+
+#[cfg(test)]
+mod tests;
