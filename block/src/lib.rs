@@ -1,1 +1,35 @@
-//! The replicated block engine: replica, engine, frontend and instance manager.
+//! The replicated block engine: replicas, engine, frontend, and the way a volume
+//! changes engines under a running client.
+//!
+//! ```text
+//! client ── nbd ──▶ frontend ── wire ──▶ engine ── wire ──▶ replica ×N
+//! ```
+//!
+//! | room | what it holds |
+//! | --- | --- |
+//! | [`epoch`], [`extent`], [`window`] | small nouns that all parts share |
+//! | [`wire`] | the frames between frontend, engine and replica |
+//! | [`nbd`] | the NBD protocol as bytes in, bytes out |
+//! | [`net`] | sockets: one epoll loop, buffered links |
+//! | [`replica`] | one copy of a volume: core, store, promise, process |
+//! | [`engine`] | fan-out to the replicas: core, members, process |
+//! | [`frontend`] | clients and switch-over: table, core, process |
+//! | [`check`] | the judge: blocks that know what they are, ledger, workload |
+//! | [`role`] | the processes as commands |
+//! | [`tour`] | a whole data plane on one machine, for tour and tests |
+//!
+//! In each of replica, engine and frontend `core` is a state machine without I/O
+//! and `serve` the only place that meets sockets, disks and clocks.
+
+pub mod check;
+pub mod engine;
+pub mod epoch;
+pub mod extent;
+pub mod frontend;
+pub mod nbd;
+pub mod net;
+pub mod replica;
+pub mod role;
+pub mod tour;
+pub mod window;
+pub mod wire;

@@ -1,0 +1,34 @@
+//! The data plane's processes as a binary of their own, for tests and for use
+//! without a cluster.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use midflight_block::role::Role;
+
+/// Replicated block volumes that change engines while they serve.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match Arguments::parse().role.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut source = std::error::Error::source(&error);
+            let mut text = error.to_string();
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            tracing::error!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! NBD clients of the frontend: from negotiation to requests, and answers back.
+//!
+//! Invariant: a client has at most `MOST_UNANSWERED` requests in the table, so
+//! one that floods waits for its own answers and not others for it.
+
+use std::{collections::HashMap, time::Instant};
+
+use bytes::BytesMut;
+
+use super::{
+    core::Answer,
+    table::{Op, Request},
+};
+use crate::{
+    extent::Extent,
+    nbd::{
+        MAX_LENGTH,
+        handshake::{Export, Exports, Handshake, Step},
+        transmission::{self, BadRequest, Command, Errno, FLAG_FUA, ReplyHead},
+    },
+    net::reactor::{LinkId, Reactor},
+    wire::{Status, checksum},
+};
+
+pub(super) const MOST_UNANSWERED: usize = 128;
+/// Bytes a client may leave unread before its requests are not taken any more.
+const MOST_BACKLOG: usize = 64 << 20;
+
+#[derive(Debug)]
+enum Stage {
+    Negotiating(Handshake),
+    Transmission { structured: bool },
+}
+
+#[derive(Debug)]
+pub(super) struct Client {
+    /// The volume whose socket it came through.
+    pub(super) volume: String,
+    stage: Stage,
+    unanswered: usize,
+}
+
+/// One volume is offered on each socket, by its name and as the default.
+struct Offer<'a> {
+    name: &'a str,
+    size: u64,
+}
+
+impl Exports for Offer<'_> {
+    fn names(&self) -> Vec<String> {
+        vec![self.name.to_owned()]
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        (name.is_empty() || name == self.name).then_some(Export { size: self.size })
+    }
+}
+
+/// What a client's bytes amount to.
+pub(super) enum Next {
+    /// Nothing whole has arrived, or it has to wait for answers.
+    Wait,
+    Request(Request),
+    Close,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    all: HashMap<LinkId, Client>,
+}
+
+impl Clients {
+    pub(super) fn accept(&mut self, reactor: &mut Reactor, link: LinkId, volume: String) {
+        let mut greeting = BytesMut::new();
+        let stage = Stage::Negotiating(Handshake::begin(&mut greeting));
+        reactor.send_bytes(link, &greeting, bytes::Bytes::new());
+        self.all.insert(link, Client { volume, stage, unanswered: 0 });
+    }
+
+    pub(super) fn get(&self, link: LinkId) -> Option<&Client> {
+        self.all.get(&link)
+    }
+
+    pub(super) fn remove(&mut self, link: LinkId) -> Option<Client> {
+        self.all.remove(&link)
+    }
+
+    pub(super) fn of_volume(&self, volume: &str) -> Vec<LinkId> {
+        self.all.iter().filter(|(_, client)| client.volume == volume).map(|(link, _)| *link).collect()
+    }
+
+    /// The next thing to do for a client. `size` is its volume's.
+    pub(super) fn next(&mut self, reactor: &mut Reactor, link: LinkId, size: u64, now: Instant) -> Next {
+        let Some(client) = self.all.get_mut(&link) else { return Next::Wait };
+        if let Stage::Negotiating(handshake) = &mut client.stage {
+            let Some(socket) = reactor.link(link) else { return Next::Close };
+            let mut reply = BytesMut::new();
+            let step =
+                handshake.advance(&mut socket.input, &mut reply, &Offer { name: &client.volume, size });
+            reactor.send_bytes(link, &reply, bytes::Bytes::new());
+            match step {
+                Step::Wait => return Next::Wait,
+                Step::Close => return Next::Close,
+                Step::Transmission { structured, .. } => client.stage = Stage::Transmission { structured },
+            }
+        }
+        client.next_request(reactor, link, size, now)
+    }
+
+    /// Sends an answer, if the client is still there; says whether the client had
+    /// to wait for it before asking more.
+    pub(super) fn answer(&mut self, reactor: &mut Reactor, answer: Answer) -> bool {
+        let Some(client) = self.all.get_mut(&answer.client) else { return false };
+        let was_full = client.unanswered >= MOST_UNANSWERED;
+        client.unanswered -= 1;
+        let error = match answer.status {
+            Status::Ok => None,
+            Status::Invalid => Some(Errno::Invalid),
+            Status::NoSpace => Some(Errno::NoSpace),
+            Status::Fenced | Status::NotServing | Status::Failed | Status::Corrupt => Some(Errno::Io),
+        };
+        let structured = matches!(client.stage, Stage::Transmission { structured: true });
+        let head = match error {
+            None if answer.op == Op::Read && structured => {
+                ReplyHead::data(answer.cookie, answer.extent.offset(), answer.data.len() as u32)
+            }
+            Some(errno) if structured => ReplyHead::error(answer.cookie, errno),
+            error => ReplyHead::simple(answer.cookie, error),
+        };
+        reactor.send_bytes(answer.client, head.as_slice(), answer.data);
+        was_full
+    }
+}
+
+impl Client {
+    fn next_request(&mut self, reactor: &mut Reactor, link: LinkId, size: u64, now: Instant) -> Next {
+        let Stage::Transmission { structured } = self.stage else { return Next::Close };
+        loop {
+            let Some(socket) = reactor.link(link) else { return Next::Close };
+            let full = self.unanswered >= MOST_UNANSWERED || socket.backlog() > MOST_BACKLOG;
+            if full {
+                reactor.set_deaf(link, true);
+                return Next::Wait;
+            }
+            let request = match transmission::parse(&mut socket.input) {
+                Ok(Some(request)) => request,
+                Ok(None) => {
+                    reactor.set_deaf(link, false);
+                    return Next::Wait;
+                }
+                Err(error) => {
+                    Self::complain(error);
+                    return Next::Close;
+                }
+            };
+            if request.command == Command::Disconnect {
+                return Next::Close;
+            }
+            match admissible(&request, size) {
+                Ok((op, extent)) => {
+                    self.unanswered += 1;
+                    return Next::Request(Request {
+                        client: link,
+                        cookie: request.cookie,
+                        op,
+                        fua: request.flags & FLAG_FUA != 0,
+                        extent,
+                        check: checksum(&request.payload),
+                        payload: request.payload,
+                        arrived: now,
+                    });
+                }
+                Err(errno) => {
+                    let head = if structured {
+                        ReplyHead::error(request.cookie, errno)
+                    } else {
+                        ReplyHead::simple(request.cookie, Some(errno))
+                    };
+                    reactor.send_bytes(link, head.as_slice(), bytes::Bytes::new());
+                }
+            }
+        }
+    }
+
+    fn complain(error: BadRequest) {
+        tracing::warn!(%error, "client disconnected");
+    }
+}
+
+/// Flags that a command may carry.
+fn known_flags(command: Command) -> u16 {
+    const NO_HOLE: u16 = 1 << 1;
+    const DF: u16 = 1 << 2;
+    match command {
+        Command::WriteZeroes => FLAG_FUA | NO_HOLE,
+        Command::Read => FLAG_FUA | DF,
+        _ => FLAG_FUA,
+    }
+}
+
+fn admissible(request: &transmission::Request, size: u64) -> Result<(Op, Extent), Errno> {
+    let op = match request.command {
+        Command::Read => Op::Read,
+        Command::Write => Op::Write,
+        Command::Flush => return Ok((Op::Flush, Extent::EMPTY)),
+        Command::Trim => Op::Trim,
+        Command::WriteZeroes => Op::Zero,
+        Command::Disconnect | Command::Unknown(_) => return Err(Errno::NotSupported),
+    };
+    if request.flags & !known_flags(request.command) != 0 {
+        return Err(Errno::Invalid);
+    }
+    if op == Op::Read && request.length > MAX_LENGTH {
+        return Err(Errno::Invalid);
+    }
+    let extent = Extent::new(request.offset, request.length).filter(|extent| extent.fits(size));
+    let past_end = if op == Op::Write || op == Op::Zero { Errno::NoSpace } else { Errno::Invalid };
+    extent.map(|extent| (op, extent)).ok_or(past_end)
+}

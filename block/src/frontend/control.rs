@@ -1,0 +1,51 @@
+//! What a coordinator can ask of a frontend, as JSON in `Control` frames.
+//!
+//! Invariant: every command is safe to repeat; the answer to a repeated one says
+//! what is, not what was done.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::epoch::Epoch;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Command {
+    /// Offer a volume to clients on a Unix socket of its own, served by an engine.
+    Attach { volume: String, size: u64, socket: PathBuf, engine: String },
+    /// Move a volume to another engine, which the record already names.
+    Switch {
+        volume: String,
+        engine: String,
+        /// How long the old engine may take to answer what it has.
+        drain_within_ms: u64,
+    },
+    /// Stop offering a volume.
+    Detach { volume: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    Attached,
+    Switched(Switched),
+    Detached,
+    /// Nothing changed, for this reason.
+    Refused(String),
+}
+
+/// A switch-over that came to its end, as the clients saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Switched {
+    pub epoch: Epoch,
+    /// From the moment no request went out until requests went out again.
+    pub pause_us: u64,
+    /// Longest time any request that met the pause took to be answered.
+    pub longest_wait_us: u64,
+    /// Requests sent a second time because the old engine had not answered them.
+    pub replayed: usize,
+    /// Whether the old engine answered all it had within its time.
+    pub drained: bool,
+}

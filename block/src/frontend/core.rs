@@ -1,0 +1,440 @@
+//! One volume at the frontend: which engine serves it, and how it changes.
+//!
+//! ```text
+//! Connecting ─▶ Greeting ─▶ (Preparing ─▶ Standing by) ─▶ Going ─▶ Serving ─▶ Draining ─▶ gone
+//! ```
+//!
+//! The frontend drives a switch-over by itself: the new engine is connected and
+//! its epoch durable at the replicas before the pause begins; the pause is one
+//! drain of the old engine and one promise at the replicas.
+//!
+//! Invariant: at any moment at most one engine is asked to serve, and an answer
+//! is believed only from that one's connection.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::{
+    control::Switched,
+    table::{Op, Request, Table},
+};
+use crate::{
+    epoch::Epoch,
+    extent::Extent,
+    net::{address::Address, reactor::LinkId},
+    wire::{
+        Frame, Header, Kind, Status,
+        hello::{Hello, VERSIONS},
+    },
+};
+
+#[derive(Debug)]
+pub enum Input {
+    Request(Request),
+    Connected {
+        to: Address,
+        link: LinkId,
+    },
+    Unreachable {
+        to: Address,
+    },
+    Frame(LinkId, Frame),
+    Closed(LinkId),
+    Switch {
+        to: Address,
+        drain_within: Duration,
+    },
+    /// The moment given by `deadline` has come.
+    Tick,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output {
+    Answer(Answer),
+    Send(LinkId, Frame),
+    Connect(Address),
+    Close(LinkId),
+    Switched(Switched),
+    /// The switch-over did not happen; the volume is where it was.
+    NotSwitched(String),
+}
+
+/// What a client is told.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub client: LinkId,
+    pub cookie: u64,
+    pub op: Op,
+    pub extent: Extent,
+    pub status: Status,
+    pub data: Bytes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Connecting,
+    Greeting,
+    Preparing,
+    Going,
+    Serving,
+    Draining { until: Instant },
+}
+
+/// One engine, as far as this volume has come with it.
+#[derive(Debug)]
+struct Engine {
+    address: Address,
+    link: Option<LinkId>,
+    stage: Stage,
+}
+
+impl Engine {
+    fn new(address: Address) -> Engine {
+        Engine { address, link: None, stage: Stage::Connecting }
+    }
+
+    fn has(&self, link: LinkId) -> bool {
+        self.link == Some(link)
+    }
+}
+
+/// What is known of a pause while it lasts.
+#[derive(Debug)]
+struct Pause {
+    began: Instant,
+    ended: Option<Instant>,
+    longest_wait: Duration,
+    replayed: usize,
+    drained: bool,
+}
+
+#[derive(Debug)]
+pub struct Volume {
+    name: String,
+    sender: u64,
+    size: u64,
+    epoch: Epoch,
+    table: Table,
+    current: Engine,
+    next: Option<(Engine, Duration)>,
+    /// Where to look for an engine when the current one is lost.
+    fallback: Option<Address>,
+    pause: Option<Pause>,
+    retry_at: Option<Instant>,
+}
+
+const HELLO: u64 = u64::MAX;
+const PREPARE: u64 = u64::MAX - 1;
+const DRAIN: u64 = u64::MAX - 2;
+const GO: u64 = u64::MAX - 3;
+const RETRY_EVERY: Duration = Duration::from_millis(5);
+
+impl Volume {
+    /// A volume that is to be served by the engine at `engine`; `out` says how to
+    /// reach it.
+    pub fn attach(name: String, size: u64, sender: u64, engine: Address, out: &mut Vec<Output>) -> Volume {
+        out.push(Output::Connect(engine.clone()));
+        Volume {
+            name,
+            sender,
+            size,
+            epoch: Epoch::NONE,
+            table: Table::default(),
+            current: Engine::new(engine),
+            next: None,
+            fallback: None,
+            pause: None,
+            retry_at: None,
+        }
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Requests without an answer, gaps included.
+    pub fn span(&self) -> usize {
+        self.table.span()
+    }
+
+    pub fn links(&self) -> impl Iterator<Item = LinkId> {
+        self.current.link.into_iter().chain(self.next.as_ref().and_then(|(next, _)| next.link))
+    }
+
+    /// When `Tick` is wanted.
+    pub fn deadline(&self) -> Option<Instant> {
+        let drain = match self.current.stage {
+            Stage::Draining { until } => Some(until),
+            _ => None,
+        };
+        [drain, self.retry_at].into_iter().flatten().min()
+    }
+
+    pub fn apply(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Request(request) => self.on_request(request, out),
+            Input::Connected { to, link } => self.on_connected(&to, link, out),
+            Input::Unreachable { to } => self.on_unreachable(now, &to, out),
+            Input::Frame(link, frame) => self.on_frame(now, link, frame, out),
+            Input::Closed(link) => self.on_closed(now, link, out),
+            Input::Switch { to, drain_within } => self.on_switch(to, drain_within, out),
+            Input::Tick => self.on_tick(now, out),
+        }
+    }
+
+    fn on_request(&mut self, request: Request, out: &mut Vec<Output>) {
+        let open = (self.current.stage == Stage::Serving).then_some(self.epoch);
+        if let (Some(frame), Some(link)) = (self.table.admit(request, open), self.current.link) {
+            out.push(Output::Send(link, frame));
+        }
+    }
+
+    fn on_switch(&mut self, to: Address, drain_within: Duration, out: &mut Vec<Output>) {
+        if self.next.is_some() {
+            return out.push(Output::NotSwitched("another switch-over is under way".into()));
+        }
+        out.push(Output::Connect(to.clone()));
+        self.next = Some((Engine::new(to), drain_within));
+    }
+
+    fn on_connected(&mut self, to: &Address, link: LinkId, out: &mut Vec<Output>) {
+        let engine = match &mut self.next {
+            Some((next, _)) if next.stage == Stage::Connecting && next.address == *to => next,
+            _ if self.current.stage == Stage::Connecting && self.current.address == *to => &mut self.current,
+            _ => return out.push(Output::Close(link)),
+        };
+        engine.link = Some(link);
+        engine.stage = Stage::Greeting;
+        let hello = Hello {
+            versions: VERSIONS,
+            volume: self.name.clone(),
+            sender: self.sender,
+            size: self.size,
+            epoch: self.epoch,
+        };
+        out.push(Output::Send(
+            link,
+            Frame::with(Header::new(Kind::Hello, HELLO, self.epoch), hello.encode()),
+        ));
+    }
+
+    fn on_unreachable(&mut self, now: Instant, to: &Address, out: &mut Vec<Output>) {
+        match &self.next {
+            Some((next, _)) if next.stage == Stage::Connecting && next.address == *to => {
+                self.abandon(now, "the new engine cannot be reached", out);
+            }
+            _ => self.retry_at = Some(now + RETRY_EVERY),
+        }
+    }
+
+    fn on_closed(&mut self, now: Instant, link: LinkId, out: &mut Vec<Output>) {
+        if self.next.as_ref().is_some_and(|(next, _)| next.has(link)) {
+            return self.abandon(now, "the new engine closed the connection", out);
+        }
+        if !self.current.has(link) {
+            return;
+        }
+        let drained = matches!(self.current.stage, Stage::Draining { .. });
+        self.lose_current(now);
+        if drained {
+            self.go(out);
+        }
+    }
+
+    /// The engine is gone: requests wait until it, or another, can be reached.
+    fn lose_current(&mut self, now: Instant) {
+        self.current.link = None;
+        self.current.stage = Stage::Connecting;
+        self.retry_at = Some(now + RETRY_EVERY);
+    }
+
+    /// Gives the new engine up. If the old one was still serving nothing happened;
+    /// if it was already let go, whoever answers first gets the volume, and the
+    /// replicas' promises decide whether it may serve.
+    fn abandon(&mut self, now: Instant, why: &str, out: &mut Vec<Output>) {
+        let Some((next, _)) = self.next.take() else { return };
+        out.extend(next.link.map(Output::Close));
+        if next.stage == Stage::Going {
+            self.fallback = Some(next.address);
+            self.retry_at = Some(now);
+        }
+        self.pause = None;
+        out.push(Output::NotSwitched(why.into()));
+    }
+
+    fn on_frame(&mut self, now: Instant, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
+        if self.current.has(link) {
+            return self.on_current(now, link, frame, out);
+        }
+        let Some((next, _)) = &mut self.next else { return };
+        if !next.has(link) {
+            return;
+        }
+        match (next.stage, frame.header.kind, frame.header.status) {
+            (Stage::Greeting, Kind::Hello, _) => match Hello::accept(&frame.payload, &self.name) {
+                Ok(hello) if hello.epoch > self.epoch => {
+                    next.stage = Stage::Preparing;
+                    let header = Header::new(Kind::Prepare, PREPARE, hello.epoch);
+                    out.push(Output::Send(link, Frame::bare(header)));
+                }
+                Ok(hello) => {
+                    let why =
+                        format!("the new engine has epoch {}, the volume is at {}", hello.epoch, self.epoch);
+                    self.abandon(now, &why, out);
+                }
+                Err(error) => self.abandon(now, &error.to_string(), out),
+            },
+            (Stage::Preparing, Kind::Reply, Status::Ok) if frame.header.tag == PREPARE => {
+                self.begin_pause(now, out);
+            }
+            (Stage::Going, Kind::Reply, Status::Ok) if frame.header.tag == GO => {
+                if let Some((next, _)) = self.next.take() {
+                    self.current = next;
+                }
+                self.serve(now, &frame.header, out);
+            }
+            (_, _, status) => {
+                let why = format!(
+                    "the new engine answered {status:?}: {}",
+                    String::from_utf8_lossy(&frame.payload)
+                );
+                self.abandon(now, &why, out);
+            }
+        }
+    }
+
+    fn begin_pause(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let Some((_, drain_within)) = &self.next else { return };
+        let longest_wait = Duration::ZERO;
+        self.pause = Some(Pause { began: now, ended: None, longest_wait, replayed: 0, drained: false });
+        match (self.current.stage, self.current.link) {
+            (Stage::Serving, Some(link)) => {
+                self.current.stage = Stage::Draining { until: now + *drain_within };
+                out.push(Output::Send(link, Frame::bare(Header::new(Kind::Drain, DRAIN, self.epoch))));
+            }
+            _ => self.go(out),
+        }
+    }
+
+    /// Lets the old engine go and asks the new one to take over.
+    fn go(&mut self, out: &mut Vec<Output>) {
+        out.extend(self.current.link.take().map(Output::Close));
+        self.current.stage = Stage::Connecting;
+        self.retry_at = None;
+        let Some((next, _)) = &mut self.next else { return };
+        let Some(link) = next.link else { return };
+        next.stage = Stage::Going;
+        out.push(Output::Send(link, Frame::bare(Header::new(Kind::Go, GO, self.epoch))));
+    }
+
+    fn on_current(&mut self, now: Instant, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        match (self.current.stage, header.kind, header.tag) {
+            (Stage::Greeting, Kind::Hello, _) => match Hello::accept(&frame.payload, &self.name) {
+                Ok(hello) if hello.epoch >= self.epoch => {
+                    self.current.stage = Stage::Going;
+                    out.push(Output::Send(link, Frame::bare(Header::new(Kind::Go, GO, hello.epoch))));
+                }
+                _ => self.drop_current(now, link, out),
+            },
+            (Stage::Going, Kind::Reply, GO) if header.status == Status::Ok => self.serve(now, header, out),
+            (Stage::Draining { .. }, Kind::Reply, DRAIN) => {
+                if let Some(pause) = &mut self.pause {
+                    pause.drained = header.status == Status::Ok;
+                }
+                self.go(out);
+            }
+            (Stage::Serving | Stage::Draining { .. }, Kind::Reply, _) => self.on_reply(now, link, frame, out),
+            _ => self.drop_current(now, link, out),
+        }
+    }
+
+    fn drop_current(&mut self, now: Instant, link: LinkId, out: &mut Vec<Output>) {
+        out.push(Output::Close(link));
+        self.lose_current(now);
+    }
+
+    /// The engine has taken over: what is unanswered goes first, then what waited.
+    fn serve(&mut self, now: Instant, ready: &Header, out: &mut Vec<Output>) {
+        let Some(link) = self.current.link else { return };
+        self.epoch = ready.epoch;
+        self.current.stage = Stage::Serving;
+        self.retry_at = None;
+        self.fallback = None;
+        let replayed = self.table.replay(self.epoch, |frame| out.push(Output::Send(link, frame)));
+        self.table.release(self.epoch, |frame| out.push(Output::Send(link, frame)));
+        if let Some(pause) = &mut self.pause {
+            pause.ended = Some(now);
+            pause.replayed = replayed;
+        }
+        self.report(out);
+    }
+
+    fn on_reply(&mut self, now: Instant, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        match header.status {
+            Status::Ok if header.epoch == self.epoch && frame.intact() => {}
+            Status::Invalid | Status::NoSpace => {}
+            Status::Ok | Status::Fenced | Status::NotServing | Status::Failed | Status::Corrupt => {
+                return self.drop_current(now, link, out);
+            }
+        }
+        let Some(request) = self.table.answer(header.tag) else { return };
+        self.measure(now, request.arrived);
+        out.push(Output::Answer(Answer {
+            client: request.client,
+            cookie: request.cookie,
+            op: request.op,
+            extent: request.extent,
+            status: header.status,
+            data: frame.payload,
+        }));
+        if self.table.has_unsent() && self.current.stage == Stage::Serving {
+            self.table.release(self.epoch, |frame| out.push(Output::Send(link, frame)));
+        }
+        self.report(out);
+    }
+
+    fn measure(&mut self, now: Instant, arrived: Instant) {
+        if let Some(pause) = &mut self.pause
+            && pause.ended.is_none_or(|ended| arrived <= ended)
+        {
+            pause.longest_wait = pause.longest_wait.max(now - arrived);
+        }
+    }
+
+    /// Once everyone who met the pause has an answer, it can be told.
+    fn report(&mut self, out: &mut Vec<Output>) {
+        let Some(Pause { ended: Some(ended), .. }) = self.pause else { return };
+        if self.table.has_since(ended) {
+            return;
+        }
+        if let Some(pause) = self.pause.take() {
+            let length = ended - pause.began;
+            out.push(Output::Switched(Switched {
+                epoch: self.epoch,
+                pause_us: length.as_micros() as u64,
+                longest_wait_us: pause.longest_wait.as_micros() as u64,
+                replayed: pause.replayed,
+                drained: pause.drained,
+            }));
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if matches!(self.current.stage, Stage::Draining { until } if until <= now) {
+            self.go(out);
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            let going = self.next.as_ref().is_some_and(|(next, _)| next.stage == Stage::Going);
+            if self.current.stage == Stage::Connecting && !going {
+                if let Some(other) = self.fallback.take() {
+                    self.fallback = Some(std::mem::replace(&mut self.current.address, other));
+                }
+                out.push(Output::Connect(self.current.address.clone()));
+            }
+        }
+    }
+}

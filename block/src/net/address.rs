@@ -1,0 +1,125 @@
+//! Where a process can be reached.
+//!
+//! Invariant: every socket made here is non-blocking and closed on exec.
+
+use std::{
+    fmt, io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::PathBuf,
+    str::FromStr,
+};
+
+/// `unix:PATH`, or `IP:PORT` for TCP.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Address::Unix(path.into()));
+        }
+        text.parse().map(Address::Tcp).map_err(|_| format!("{text} is neither unix:PATH nor IP:PORT"))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// A socket that waits for connections.
+#[derive(Debug)]
+pub enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// A dead process leaves its Unix socket file behind: it is replaced.
+    pub fn bind(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Unix(path) => {
+                match std::fs::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                let listener = UnixListener::bind(path)?;
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Unix(listener))
+            }
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Tcp(listener))
+            }
+        }
+    }
+
+    /// The address with the port that the kernel chose.
+    pub fn address(&self, asked: &Address) -> io::Result<Address> {
+        match self {
+            Listener::Unix(_) => Ok(asked.clone()),
+            Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+        }
+    }
+
+    pub(super) fn accept(&self) -> io::Result<OwnedFd> {
+        match self {
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(stream.into())
+            }
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                prepare(stream)
+            }
+        }
+    }
+}
+
+fn prepare(stream: TcpStream) -> io::Result<OwnedFd> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream.into())
+}
+
+/// Connects; loopback and Unix sockets answer at once or not at all.
+pub fn connect(address: &Address) -> io::Result<OwnedFd> {
+    match address {
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_nonblocking(true)?;
+            Ok(stream.into())
+        }
+        Address::Tcp(address) => prepare(TcpStream::connect_timeout(address, CONNECT_WITHIN)?),
+    }
+}
+
+const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_as_they_are_written() {
+        for text in ["unix:/run/engine.sock", "127.0.0.1:9000", "[::1]:80"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        assert!("engine.sock".parse::<Address>().is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! One thread, one epoll, many links: wakes up, lets its owner handle what came,
+//! then sends once per link.
+//!
+//! Invariant: a `LinkId` is never used again, so an event for a closed link
+//! cannot reach its successor.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use super::{address::Listener, link::Link};
+use crate::wire::{self, BadFrame, Frame};
+
+/// Names one connection for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(u64);
+
+impl LinkId {
+    /// A name for tests of cores, where no socket exists.
+    pub const fn from_bits(bits: u64) -> LinkId {
+        LinkId(bits)
+    }
+}
+
+/// Names one listening socket; chosen by the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Door(pub u32);
+
+/// What woke the owner up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Accepted {
+        door: Door,
+        link: LinkId,
+    },
+    /// Bytes have been appended to the link's input.
+    Arrived(LinkId),
+    /// The peer closed, or the socket failed; the link is gone.
+    Closed(LinkId),
+    /// Another thread called `Waker::wake`.
+    Woken,
+}
+
+const WAKER: u64 = u64::MAX;
+const DOOR_BIT: u64 = 1 << 63;
+
+/// Wakes the reactor from another thread.
+#[derive(Debug, Clone)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    pub fn wake(&self) {
+        // A full counter is already a pending wake-up.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+pub struct Reactor {
+    epoll: OwnedFd,
+    waker: Waker,
+    links: HashMap<LinkId, Link>,
+    doors: HashMap<Door, Listener>,
+    dirty: Vec<LinkId>,
+    broken: Vec<LinkId>,
+    next: u64,
+    ready: Vec<epoll::Event>,
+}
+
+impl Reactor {
+    pub fn new() -> io::Result<Reactor> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
+        Ok(Reactor {
+            epoll,
+            waker: Waker(Arc::new(bell)),
+            links: HashMap::new(),
+            doors: HashMap::new(),
+            dirty: Vec::new(),
+            broken: Vec::new(),
+            next: 0,
+            ready: Vec::with_capacity(64),
+        })
+    }
+
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    pub fn open_door(&mut self, door: Door, listener: Listener) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(DOOR_BIT | u64::from(door.0));
+        match &listener {
+            Listener::Unix(listener) => epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN)?,
+            Listener::Tcp(listener) => epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN)?,
+        }
+        self.doors.insert(door, listener);
+        Ok(())
+    }
+
+    /// Stops listening; connections that came through the door stay.
+    pub fn shut_door(&mut self, door: Door) {
+        self.doors.remove(&door);
+    }
+
+    pub fn add(&mut self, fd: OwnedFd) -> io::Result<LinkId> {
+        self.next += 1;
+        let id = LinkId(self.next);
+        epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.0), epoll::EventFlags::IN)?;
+        self.links.insert(id, Link::new(fd));
+        Ok(id)
+    }
+
+    /// Closes a link at once; what was not sent is lost. No event follows.
+    pub fn close(&mut self, id: LinkId) {
+        self.links.remove(&id);
+    }
+
+    /// Closes a link after a last attempt to send what is queued.
+    pub fn close_after_sending(&mut self, id: LinkId) {
+        if let Some(mut link) = self.links.remove(&id) {
+            // Whoever does not take it at once does without.
+            let _ = link.flush();
+        }
+    }
+
+    pub fn link(&mut self, id: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(&id)
+    }
+
+    pub fn send(&mut self, id: LinkId, frame: Frame) {
+        self.with_dirty(id, |link| link.put_frame(frame));
+    }
+
+    pub fn send_bytes(&mut self, id: LinkId, head: &[u8], payload: Bytes) {
+        self.with_dirty(id, |link| link.put(head, payload));
+    }
+
+    fn with_dirty(&mut self, id: LinkId, put: impl FnOnce(&mut Link)) {
+        if let Some(link) = self.links.get_mut(&id) {
+            put(link);
+            if !link.dirty {
+                link.dirty = true;
+                self.dirty.push(id);
+            }
+        }
+    }
+
+    /// The next whole frame that has arrived on a link.
+    pub fn next_frame(&mut self, id: LinkId) -> Result<Option<Frame>, BadFrame> {
+        let Some(link) = self.links.get_mut(&id) else { return Ok(None) };
+        match wire::decode(&mut link.input)? {
+            Ok(frame) => Ok(Some(frame)),
+            Err(missing) => {
+                link.input.reserve(missing);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Stops (or resumes) reading from a link whose owner has no room for more.
+    pub fn set_deaf(&mut self, id: LinkId, deaf: bool) {
+        if let Some(link) = self.links.get_mut(&id)
+            && link.deaf != deaf
+        {
+            link.deaf = deaf;
+            Self::watch(&self.epoll, id, link);
+        }
+    }
+
+    /// Sends what is queued, then sleeps until something happens or `until`.
+    pub fn wait(&mut self, until: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
+        events.clear();
+        self.flush();
+        events.extend(self.broken.drain(..).map(Event::Closed));
+        let timeout = if events.is_empty() {
+            until.map(|until| until.saturating_duration_since(Instant::now()))
+        } else {
+            Some(Duration::ZERO)
+        };
+        let timeout = timeout.map(|left| Timespec {
+            tv_sec: left.as_secs().min(1 << 30) as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        self.ready.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.ready), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for at in 0..self.ready.len() {
+            let event = self.ready[at];
+            self.on_ready(event.data.u64(), event.flags, events);
+        }
+        Ok(())
+    }
+
+    fn on_ready(&mut self, data: u64, flags: epoll::EventFlags, events: &mut Vec<Event>) {
+        if data == WAKER {
+            let _ = rustix::io::read(&*self.waker.0, &mut [0u8; 8]);
+            events.push(Event::Woken);
+        } else if data & DOOR_BIT != 0 {
+            self.accept(Door((data & !DOOR_BIT) as u32), events);
+        } else {
+            self.on_link(LinkId(data), flags, events);
+        }
+    }
+
+    fn accept(&mut self, door: Door, events: &mut Vec<Event>) {
+        let Some(listener) = self.doors.get(&door) else { return };
+        match listener.accept().and_then(|fd| self.add(fd)) {
+            Ok(link) => events.push(Event::Accepted { door, link }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => tracing::warn!(%error, "accept"),
+        }
+    }
+
+    fn on_link(&mut self, id: LinkId, flags: epoll::EventFlags, events: &mut Vec<Event>) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if flags.contains(epoll::EventFlags::OUT) && !link.dirty {
+            link.dirty = true;
+            self.dirty.push(id);
+        }
+        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if link.deaf {
+            if flags.intersects(gone) {
+                self.links.remove(&id);
+                events.push(Event::Closed(id));
+            }
+            return;
+        }
+        if !flags.intersects(epoll::EventFlags::IN | gone) {
+            return;
+        }
+        match link.fill(0) {
+            Ok(0) => {
+                self.links.remove(&id);
+                events.push(Event::Closed(id));
+            }
+            Ok(_) => events.push(Event::Arrived(id)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => {
+                self.links.remove(&id);
+                events.push(Event::Closed(id));
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        for id in self.dirty.drain(..) {
+            let Some(link) = self.links.get_mut(&id) else { continue };
+            link.dirty = false;
+            match link.flush() {
+                Ok(done) if done == link.awaits_room => {
+                    link.awaits_room = !done;
+                    Self::watch(&self.epoll, id, link);
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    self.links.remove(&id);
+                    self.broken.push(id);
+                }
+            }
+        }
+    }
+
+    fn watch(epoll: &OwnedFd, id: LinkId, link: &Link) {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, !link.deaf);
+        flags.set(epoll::EventFlags::OUT, link.awaits_room);
+        let changed = epoll::modify(epoll, link.fd(), epoll::EventData::new_u64(id.0), flags);
+        debug_assert!(changed.is_ok(), "a link in the table is registered");
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

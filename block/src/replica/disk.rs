@@ -1,0 +1,138 @@
+//! The few things a replica asks of a file system, so that a test can put a disk
+//! that crashes in its place.
+//!
+//! Invariant: what was written is certain to survive a power loss only after
+//! `sync` of that file, and a new name only after `sync_folder`.
+
+use std::{
+    fmt::Debug,
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+pub trait Disk: Debug + Clone + Send + 'static {
+    type File: Debug + Clone + Send + 'static;
+
+    /// Opens a file, making an empty one if there is none.
+    fn open(&self, name: &str) -> io::Result<Self::File>;
+    fn size(&self, file: &Self::File) -> io::Result<u64>;
+    /// Grows or cuts; what is new reads as zeroes and takes no room.
+    fn resize(&self, file: &Self::File, size: u64) -> io::Result<()>;
+    /// Fills `buffer`; past the end of the file is an error.
+    fn read_at(&self, file: &Self::File, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    fn write_at(&self, file: &Self::File, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes a range read as zeroes and gives its room back.
+    fn punch(&self, file: &Self::File, offset: u64, length: u64) -> io::Result<()>;
+    fn sync(&self, file: &Self::File) -> io::Result<()>;
+    fn sync_folder(&self) -> io::Result<()>;
+}
+
+/// A folder that this process alone owns: an exclusive lock is held on it until
+/// the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    path: PathBuf,
+    lock: Arc<File>,
+}
+
+/// Why a folder cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeFolder {
+    #[error("another process owns {}", .0.display())]
+    Owned(PathBuf),
+    #[error("open {}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+}
+
+impl Folder {
+    pub fn take(path: &Path) -> Result<Folder, TakeFolder> {
+        let open = |source| TakeFolder::Open { path: path.to_owned(), source };
+        std::fs::create_dir_all(path).map_err(open)?;
+        let lock = File::open(path).map_err(open)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Folder { path: path.to_owned(), lock: Arc::new(lock) }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(TakeFolder::Owned(path.to_owned())),
+            Err(error) => Err(open(error.into())),
+        }
+    }
+}
+
+impl Disk for Folder {
+    type File = Arc<File>;
+
+    fn open(&self, name: &str) -> io::Result<Arc<File>> {
+        let path = self.path.join(name);
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map(Arc::new)
+    }
+
+    fn size(&self, file: &Arc<File>) -> io::Result<u64> {
+        file.metadata().map(|data| data.len())
+    }
+
+    fn resize(&self, file: &Arc<File>, size: u64) -> io::Result<()> {
+        file.set_len(size)
+    }
+
+    fn read_at(&self, file: &Arc<File>, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        file.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, file: &Arc<File>, data: &[u8], offset: u64) -> io::Result<()> {
+        file.write_all_at(data, offset)
+    }
+
+    fn punch(&self, file: &Arc<File>, offset: u64, length: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(file, flags, offset, length)?)
+    }
+
+    fn sync(&self, file: &Arc<File>) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        self.lock.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Folder::take(dir.path()).unwrap();
+        assert!(matches!(Folder::take(dir.path()), Err(TakeFolder::Owned(_))));
+        drop(first);
+        Folder::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_punched_range_reads_as_zeroes_and_takes_no_room() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Folder::take(dir.path()).unwrap();
+        let file = disk.open("a").unwrap();
+        disk.write_at(&file, &[7; 1 << 20], 0).unwrap();
+        disk.sync(&file).unwrap();
+        let before = file.metadata().unwrap().blocks();
+        disk.punch(&file, 0, 1 << 19).unwrap();
+        let mut seen = [1; 4096];
+        disk.read_at(&file, &mut seen, 4096).unwrap();
+        assert_eq!(seen, [0; 4096]);
+        assert!(file.metadata().unwrap().blocks() < before);
+    }
+}

@@ -1,0 +1,134 @@
+//! The fence on disk: the highest epoch this replica has ever been asked to
+//! prepare or promise.
+//!
+//! Two slots of one page each are written in turn, so a torn write leaves the
+//! other one whole. A slot has a version, a serial number and a checksum.
+//!
+//! Invariant: `load` gives an epoch at least as high as every one that `store`
+//! returned for, whatever happens to a write that did not return.
+
+use std::io;
+
+use super::disk::Disk;
+use crate::epoch::Epoch;
+
+const FILE: &str = "promise";
+const SLOT: usize = 4096;
+const MAGIC: &[u8; 8] = b"mfpromis";
+const VERSION: u32 = 1;
+
+#[derive(Debug)]
+pub struct PromiseFile<D: Disk> {
+    disk: D,
+    file: D::File,
+    serial: u64,
+    epoch: Epoch,
+}
+
+/// Why the promise cannot be read. Serving without it could let two engines write.
+#[derive(Debug, thiserror::Error)]
+pub enum BadPromise {
+    #[error("read the promise")]
+    Io(#[from] io::Error),
+    #[error("both copies of the promise are damaged")]
+    Damaged,
+    #[error("the promise has format {theirs}, this build reads {VERSION}")]
+    Version { theirs: u32 },
+}
+
+impl<D: Disk> PromiseFile<D> {
+    /// Opens the promise of a folder; a new folder has promised nothing.
+    pub fn open(disk: D) -> Result<PromiseFile<D>, BadPromise> {
+        let file = disk.open(FILE)?;
+        if disk.size(&file)? < (2 * SLOT) as u64 {
+            disk.resize(&file, (2 * SLOT) as u64)?;
+            disk.sync(&file)?;
+            disk.sync_folder()?;
+        }
+        let mut raw = vec![0; 2 * SLOT];
+        disk.read_at(&file, &mut raw, 0)?;
+        let slots = [decode(&raw[..SLOT])?, decode(&raw[SLOT..])?];
+        let untouched = raw.iter().all(|byte| *byte == 0);
+        match slots.into_iter().flatten().max() {
+            Some((serial, epoch)) => Ok(PromiseFile { disk, file, serial, epoch }),
+            None if untouched => Ok(PromiseFile { disk, file, serial: 0, epoch: Epoch::NONE }),
+            None => {
+                // The very first write may have been torn: then the other slot is still blank.
+                let other_blank = raw[..SLOT].iter().all(|byte| *byte == 0);
+                if other_blank {
+                    return Ok(PromiseFile { disk, file, serial: 0, epoch: Epoch::NONE });
+                }
+                Err(BadPromise::Damaged)
+            }
+        }
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Durable when it returns.
+    pub fn store(&mut self, epoch: Epoch) -> io::Result<()> {
+        let serial = self.serial + 1;
+        self.disk.write_at(&self.file, &encode(serial, epoch), (serial % 2) * SLOT as u64)?;
+        self.disk.sync(&self.file)?;
+        self.serial = serial;
+        self.epoch = epoch;
+        Ok(())
+    }
+}
+
+fn encode(serial: u64, epoch: Epoch) -> [u8; SLOT] {
+    let mut raw = [0; SLOT];
+    raw[..8].copy_from_slice(MAGIC);
+    raw[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    raw[16..24].copy_from_slice(&serial.to_le_bytes());
+    raw[24..32].copy_from_slice(&epoch.bits().to_le_bytes());
+    let check = crc32fast::hash(&raw[..SLOT - 4]);
+    raw[SLOT - 4..].copy_from_slice(&check.to_le_bytes());
+    raw
+}
+
+fn decode(raw: &[u8]) -> Result<Option<(u64, Epoch)>, BadPromise> {
+    let word = |at: usize| u64::from_le_bytes(raw[at..at + 8].try_into().expect("eight bytes"));
+    let (body, check) = raw.split_at(SLOT - 4);
+    if crc32fast::hash(body).to_le_bytes() != check || &raw[..8] != MAGIC {
+        return Ok(None);
+    }
+    let version = u32::from_le_bytes(raw[8..12].try_into().expect("four bytes"));
+    if version != VERSION {
+        return Err(BadPromise::Version { theirs: version });
+    }
+    Ok(Some((word(16), Epoch::from_bits(word(24)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::disk::Folder, *};
+
+    #[test]
+    fn a_torn_slot_leaves_the_promise_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Folder::take(dir.path()).unwrap();
+        let mut promise = PromiseFile::open(disk.clone()).unwrap();
+        assert_eq!(promise.epoch(), Epoch::NONE);
+        for term in 1..=3 {
+            promise.store(Epoch::of_term(term)).unwrap();
+        }
+        let file = disk.open(FILE).unwrap();
+        disk.write_at(&file, &[0xff; 100], SLOT as u64 + 2000).unwrap();
+        assert_eq!(PromiseFile::open(disk.clone()).unwrap().epoch(), Epoch::of_term(2));
+        disk.write_at(&file, &[0xff; 100], 2000).unwrap();
+        assert!(matches!(PromiseFile::open(disk), Err(BadPromise::Damaged)));
+    }
+
+    #[test]
+    fn a_torn_first_write_is_no_promise() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Folder::take(dir.path()).unwrap();
+        PromiseFile::open(disk.clone()).unwrap();
+        let file = disk.open(FILE).unwrap();
+        disk.write_at(&file, &encode(1, Epoch::of_term(1))[..1000], SLOT as u64).unwrap();
+        assert_eq!(PromiseFile::open(disk).unwrap().epoch(), Epoch::NONE);
+    }
+}

@@ -1,0 +1,192 @@
+//! A replica as a process: the core between an epoll loop and a folder.
+//!
+//! Reads and writes are done in the loop (the page cache answers faster than a
+//! thread can be woken); what waits for the disk is done on one thread beside it.
+//!
+//! Invariant: when a sync or a promise fails the process ends; it never goes on
+//! with a disk that has lied.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+};
+
+use super::{
+    core::{Input, Output, Replica},
+    disk::{Disk, Folder, TakeFolder},
+    promise::{BadPromise, PromiseFile},
+    store::Store,
+};
+use crate::{
+    epoch::Epoch,
+    net::{
+        address::{Address, Listener},
+        reactor::{Door, Event, LinkId, Reactor, Waker},
+    },
+    role,
+};
+
+/// Serve one copy of a volume from a folder.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ReplicaArgs {
+    /// Folder that holds the copy; made if it is not there.
+    #[arg(long)]
+    pub folder: PathBuf,
+    /// Volume this is a copy of.
+    #[arg(long)]
+    pub volume: String,
+    /// Size of the volume in bytes.
+    #[arg(long)]
+    pub size: u64,
+    /// Where engines connect: unix:PATH or IP:PORT; port 0 lets the kernel choose.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub listen: Address,
+}
+
+/// Why a replica does not serve (any more).
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicaError {
+    #[error(transparent)]
+    Folder(#[from] TakeFolder),
+    #[error(transparent)]
+    Promise(#[from] BadPromise),
+    #[error("open the copy of volume {volume}")]
+    Store { volume: String, source: io::Error },
+    #[error("listen on {address}")]
+    Listen { address: Address, source: io::Error },
+    #[error("wait for messages")]
+    Wait(#[source] io::Error),
+    #[error("the store failed: {0}")]
+    Dead(String),
+}
+
+enum Job<F> {
+    Persist(Epoch),
+    Sync(Vec<F>),
+}
+
+enum Done {
+    Input(Input),
+    Failed(String),
+}
+
+const ENGINES: Door = Door(0);
+
+/// Serves until the store fails or the process is stopped.
+pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
+    let folder = Folder::take(&args.folder)?;
+    let promise = PromiseFile::open(folder.clone())?;
+    let store = Store::open(folder.clone(), args.size)
+        .map_err(|source| ReplicaError::Store { volume: args.volume.clone(), source })?;
+    let listen = |source| ReplicaError::Listen { address: args.listen.clone(), source };
+    let listener = Listener::bind(&args.listen).map_err(listen)?;
+    let address = listener.address(&args.listen).map_err(listen)?;
+    let mut reactor = Reactor::new().map_err(ReplicaError::Wait)?;
+    reactor.open_door(ENGINES, listener).map_err(listen)?;
+
+    let core = Replica::new(args.volume.clone(), store, promise.epoch());
+    let (jobs, queue) = channel();
+    let (finished, done) = channel();
+    let waker = reactor.waker();
+    thread::spawn(move || work(&folder, promise, &queue, &finished, &waker));
+    tracing::info!(volume = args.volume, %address, promised = %core.promised(), "replica serves");
+    role::announce(&address);
+    Driver { core, reactor, jobs, done, outputs: Vec::new() }.run()
+}
+
+fn work<D: Disk>(
+    disk: &D,
+    mut promise: PromiseFile<D>,
+    queue: &Receiver<Job<D::File>>,
+    finished: &Sender<Done>,
+    waker: &Waker,
+) {
+    for job in queue {
+        let (result, input) = match job {
+            Job::Persist(epoch) => (promise.store(epoch), Input::Persisted(epoch)),
+            Job::Sync(files) => (files.iter().try_for_each(|file| disk.sync(file)), Input::Synced),
+        };
+        let done = match result {
+            Ok(()) => Done::Input(input),
+            Err(error) => Done::Failed(error.to_string()),
+        };
+        if finished.send(done).is_err() {
+            return;
+        }
+        waker.wake();
+    }
+}
+
+struct Driver {
+    core: Replica<Folder>,
+    reactor: Reactor,
+    jobs: Sender<Job<<Folder as Disk>::File>>,
+    done: Receiver<Done>,
+    outputs: Vec<Output>,
+}
+
+impl Driver {
+    fn run(mut self) -> Result<(), ReplicaError> {
+        let mut events = Vec::new();
+        loop {
+            self.reactor.wait(None, &mut events).map_err(ReplicaError::Wait)?;
+            for event in events.drain(..) {
+                match event {
+                    Event::Accepted { .. } => {}
+                    Event::Arrived(link) => self.on_arrived(link)?,
+                    Event::Closed(link) => self.feed(Input::Closed(link))?,
+                    Event::Woken => self.on_woken()?,
+                }
+            }
+        }
+    }
+
+    fn on_arrived(&mut self, link: LinkId) -> Result<(), ReplicaError> {
+        loop {
+            match self.reactor.next_frame(link) {
+                Ok(Some(frame)) => self.feed(Input::Frame(link, frame))?,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, "engine link closed");
+                    self.reactor.close(link);
+                    return self.feed(Input::Closed(link));
+                }
+            }
+        }
+    }
+
+    fn on_woken(&mut self) -> Result<(), ReplicaError> {
+        while let Ok(done) = self.done.try_recv() {
+            match done {
+                Done::Input(input) => self.feed(input)?,
+                Done::Failed(why) => return Err(ReplicaError::Dead(why)),
+            }
+        }
+        Ok(())
+    }
+
+    fn feed(&mut self, input: Input) -> Result<(), ReplicaError> {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.core.apply(input, &mut outputs);
+        for output in outputs.drain(..) {
+            match output {
+                Output::Send(link, frame) => self.reactor.send(link, frame),
+                Output::Close(link) => self.reactor.close(link),
+                Output::Persist(epoch) => self.hand_over(Job::Persist(epoch))?,
+                Output::Sync => {
+                    let files = self.core.store().written_files();
+                    self.hand_over(Job::Sync(files))?;
+                }
+                Output::Die(why) => return Err(ReplicaError::Dead(why)),
+            }
+        }
+        self.outputs = outputs;
+        Ok(())
+    }
+
+    fn hand_over(&self, job: Job<<Folder as Disk>::File>) -> Result<(), ReplicaError> {
+        self.jobs.send(job).map_err(|_| ReplicaError::Dead("the thread that syncs is gone".into()))
+    }
+}

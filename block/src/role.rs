@@ -1,0 +1,66 @@
+//! The processes of the data plane as commands: one struct of arguments each,
+//! for the binary of this crate and for `midflight`.
+//!
+//! Invariant: a role says where it listens as its first line on stdout, once it
+//! can be reached.
+
+use std::io::Write;
+
+use crate::{
+    check,
+    engine::serve::{self as engine, EngineArgs},
+    frontend::serve::{self as frontend, FrontendArgs},
+    net::address::Address,
+    replica::serve::{self as replica, ReplicaArgs},
+};
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Role {
+    #[command(hide = true)]
+    Replica(ReplicaArgs),
+    #[command(hide = true)]
+    Engine(EngineArgs),
+    #[command(hide = true)]
+    Frontend(FrontendArgs),
+    #[command(hide = true)]
+    Check(check::CheckArgs),
+}
+
+/// Why a role ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RoleError {
+    #[error(transparent)]
+    Replica(#[from] replica::ReplicaError),
+    #[error(transparent)]
+    Engine(#[from] engine::EngineError),
+    #[error(transparent)]
+    Frontend(#[from] frontend::FrontendError),
+    #[error(transparent)]
+    Check(#[from] check::CheckError),
+}
+
+impl Role {
+    pub fn run(self) -> Result<(), RoleError> {
+        match self {
+            Role::Replica(args) => Ok(replica::run(&args)?),
+            Role::Engine(args) => Ok(engine::run(&args)?),
+            Role::Frontend(args) => Ok(frontend::run(&args)?),
+            Role::Check(args) => Ok(check::run(&args, &mut std::io::stdout())?),
+        }
+    }
+}
+
+/// A number that names this process among all that ever spoke to a replica.
+pub(crate) fn process_name() -> u64 {
+    let mut raw = [0; 8];
+    let filled = rustix::rand::getrandom(&mut raw[..], rustix::rand::GetRandomFlags::empty());
+    assert_eq!(filled, Ok(raw.len()), "the kernel gives eight random bytes");
+    u64::from_le_bytes(raw)
+}
+
+/// Tells whoever started this process where it can be reached.
+pub(crate) fn announce(address: &Address) {
+    let mut out = std::io::stdout();
+    // Nobody has to listen: a process started by hand serves all the same.
+    let _ = writeln!(out, "{address}").and_then(|()| out.flush());
+}

@@ -1,0 +1,273 @@
+//! A whole data plane on one machine: replicas, engines and a frontend, each a
+//! process of its own, with a volume that changes engines under a client.
+//!
+//! Invariant: dropping a `Plane` leaves no process behind.
+
+pub mod process;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use process::{Process, StartError};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    check::workload::{Report, Workload, WorkloadError},
+    epoch::Epoch,
+    frontend::{
+        control::{Answer, Command, Switched},
+        remote::{ControlError, FrontendControl},
+    },
+    net::address::Address,
+};
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// Binary that knows the roles `replica`, `engine` and `frontend`.
+    pub binary: PathBuf,
+    pub folder: PathBuf,
+    pub volume: String,
+    pub size: u64,
+    pub replicas: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TourError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    #[error("use {}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("the client's thread ended without a report")]
+    NoReport,
+}
+
+/// Running processes of one volume.
+#[derive(Debug)]
+pub struct Plane {
+    layout: Layout,
+    replicas: Vec<Process>,
+    engine: Process,
+    frontend: Process,
+    control: FrontendControl,
+    epoch: Epoch,
+}
+
+impl Plane {
+    /// Starts everything and offers the volume on its NBD socket.
+    pub fn start(layout: Layout) -> Result<Plane, TourError> {
+        let folder = &layout.folder;
+        std::fs::create_dir_all(folder)
+            .map_err(|source| TourError::Folder { path: folder.clone(), source })?;
+        let mut replicas = Vec::new();
+        for number in 0..layout.replicas {
+            replicas.push(start_replica(&layout, number)?);
+        }
+        let epoch = Epoch::of_term(1);
+        let engine = start_engine(&layout, &replicas, epoch)?;
+        let control = Address::Unix(folder.join("frontend.sock"));
+        let frontend =
+            Process::start(&layout.binary, "frontend", ["--control", &control.to_string()], &log(&layout))?;
+        let mut control = FrontendControl::connect(frontend.address())?;
+        control.call(&Command::Attach {
+            volume: layout.volume.clone(),
+            size: layout.size,
+            socket: socket(&layout),
+            engine: engine.address().to_string(),
+        })?;
+        Ok(Plane { layout, replicas, engine, frontend, control, epoch })
+    }
+
+    /// Where clients connect.
+    pub fn socket(&self) -> PathBuf {
+        socket(&self.layout)
+    }
+
+    pub fn replica_folder(&self, number: usize) -> PathBuf {
+        replica_folder(&self.layout, number)
+    }
+
+    pub fn engine(&mut self) -> &mut Process {
+        &mut self.engine
+    }
+
+    pub fn frontend(&mut self) -> &mut Process {
+        &mut self.frontend
+    }
+
+    pub fn replica(&mut self, number: usize) -> &mut Process {
+        &mut self.replicas[number]
+    }
+
+    /// Moves the volume to a new engine process; the old one is stopped.
+    pub fn switch(&mut self, drain_within: Duration) -> Result<Switched, TourError> {
+        let epoch = self.epoch.next_term();
+        let successor = start_engine(&self.layout, &self.replicas, epoch)?;
+        let answer = self.control.call(&Command::Switch {
+            volume: self.layout.volume.clone(),
+            engine: successor.address().to_string(),
+            drain_within_ms: drain_within.as_millis() as u64,
+        })?;
+        self.epoch = epoch;
+        self.engine = successor;
+        match answer {
+            Answer::Switched(switched) => Ok(switched),
+            other => Err(ControlError::Refused(format!("{other:?}")).into()),
+        }
+    }
+
+    /// Starts the engine anew under its next incarnation, as a supervisor does
+    /// when it finds it dead; the frontend finds it by itself.
+    pub fn restart_engine(&mut self) -> Result<(), TourError> {
+        self.engine.kill();
+        self.epoch = self.epoch.next_incarnation().unwrap_or(self.epoch.next_term());
+        let address = self.engine.address().clone();
+        self.engine = start_engine_at(&self.layout, &self.replicas, self.epoch, &address)?;
+        Ok(())
+    }
+
+    /// Stops a client's volume and all processes.
+    pub fn stop(mut self) -> Result<Layout, TourError> {
+        self.control.call(&Command::Detach { volume: self.layout.volume.clone() })?;
+        Ok(self.layout)
+    }
+}
+
+/// Where the processes say what they do.
+fn log(layout: &Layout) -> PathBuf {
+    layout.folder.join("processes.log")
+}
+
+fn socket(layout: &Layout) -> PathBuf {
+    layout.folder.join("nbd.sock")
+}
+
+pub fn replica_folder(layout: &Layout, number: usize) -> PathBuf {
+    layout.folder.join(format!("replica-{number}"))
+}
+
+fn start_replica(layout: &Layout, number: usize) -> Result<Process, StartError> {
+    let folder = replica_folder(layout, number).display().to_string();
+    let size = layout.size.to_string();
+    let arguments = ["--folder", &folder, "--volume", &layout.volume, "--size", &size];
+    Process::start(&layout.binary, "replica", arguments, &log(layout))
+}
+
+fn start_engine(layout: &Layout, replicas: &[Process], epoch: Epoch) -> Result<Process, StartError> {
+    let name = format!("engine-{}.sock", epoch.term() % 2);
+    start_engine_at(layout, replicas, epoch, &Address::Unix(layout.folder.join(name)))
+}
+
+fn start_engine_at(
+    layout: &Layout,
+    replicas: &[Process],
+    epoch: Epoch,
+    address: &Address,
+) -> Result<Process, StartError> {
+    let mut arguments = vec![
+        format!("--volume={}", layout.volume),
+        format!("--term={}", epoch.term()),
+        format!("--incarnation={}", epoch.incarnation()),
+        format!("--listen={address}"),
+    ];
+    arguments.extend(replicas.iter().map(|replica| format!("--replica={}", replica.address())));
+    Process::start(&layout.binary, "engine", arguments, &log(layout))
+}
+
+/// What the tour has to tell of the block engine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    pub switches: Vec<Switched>,
+    /// What the client saw, and what was read back and judged.
+    pub client: Report,
+    /// Whether all replicas held the same bytes at the end.
+    pub replicas_equal: bool,
+}
+
+impl Told {
+    pub fn worst_pause(&self) -> Duration {
+        let pauses = self.switches.iter().map(|switched| switched.longest_wait_us.max(switched.pause_us));
+        Duration::from_micros(pauses.max().unwrap_or(0))
+    }
+
+    /// No error, nothing lost, all copies alike.
+    pub fn is_clean(&self) -> bool {
+        self.client.is_clean() && self.replicas_equal
+    }
+}
+
+/// Runs a volume under load through a number of switch-overs and judges it.
+pub fn switch_under_load(layout: Layout, switches: usize) -> Result<Told, TourError> {
+    let mut plane = Plane::start(layout)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let workload = Workload {
+        socket: plane.socket(),
+        volume: plane.layout.volume.clone(),
+        depth: 16,
+        blocks: 0,
+        seed: 7,
+    };
+    let client = {
+        let stop = Arc::clone(&stop);
+        thread::spawn(move || workload.run(Duration::from_secs(600), &stop))
+    };
+    let mut told = Vec::new();
+    for _ in 0..switches {
+        thread::sleep(BETWEEN_SWITCHES);
+        told.push(plane.switch(DRAIN_WITHIN)?);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let client = client.join().map_err(|_| TourError::NoReport)??;
+    let layout = plane.stop()?;
+    let replicas_equal = replicas_equal(&layout)?;
+    Ok(Told { switches: told, client, replicas_equal })
+}
+
+const BETWEEN_SWITCHES: Duration = Duration::from_millis(100);
+pub const DRAIN_WITHIN: Duration = Duration::from_millis(20);
+
+/// Whether all copies hold the same bytes. Nobody may be writing.
+pub fn replicas_equal(layout: &Layout) -> Result<bool, TourError> {
+    let head = |number| replica_folder(layout, number).join("head.img");
+    for number in 1..layout.replicas {
+        if !same_bytes(&head(0), &head(number))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn same_bytes(one: &Path, other: &Path) -> Result<bool, TourError> {
+    use std::io::Read;
+    let open = |path: &Path| {
+        std::fs::File::open(path).map_err(|source| TourError::Folder { path: path.to_owned(), source })
+    };
+    let (mut one_file, mut other_file) = (open(one)?, open(other)?);
+    let fail = |source| TourError::Folder { path: one.to_owned(), source };
+    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    loop {
+        let count = one_file.read(&mut left).map_err(fail)?;
+        if count == 0 {
+            return Ok(other_file.read(&mut right).map_err(fail)? == 0);
+        }
+        match other_file.read_exact(&mut right[..count]) {
+            Ok(()) if left[..count] == right[..count] => {}
+            Ok(()) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) => return Err(fail(error)),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A data-plane process started by this one.
+//!
+//! Invariant: when its handle is dropped the process is gone.
+
+use std::{
+    ffi::OsStr,
+    fs::OpenOptions,
+    io::{self, BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use crate::net::address::Address;
+
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    address: Address,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("start {program}")]
+    Start { program: String, source: io::Error },
+    #[error("{role} ended before it could be reached")]
+    Ended { role: String },
+}
+
+impl Process {
+    /// Starts a role and waits until it says where it can be reached. What it has
+    /// to say otherwise is added to the file `log`.
+    pub fn start<I>(binary: &Path, role: &str, arguments: I, log: &Path) -> Result<Process, StartError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        let start = |source| StartError::Start { program: binary.display().to_string(), source };
+        let log = OpenOptions::new().create(true).append(true).open(log).map_err(start)?;
+        let mut child = Command::new(binary)
+            .arg(role)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .map_err(start)?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line).map_err(start)?;
+        }
+        match line.trim().parse() {
+            Ok(address) => Ok(Process { child, address }),
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(StartError::Ended { role: role.to_owned() })
+            }
+        }
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// Kills it and waits until it is gone.
+    pub fn kill(&mut self) {
+        // It may have ended by itself already; either way it is gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
