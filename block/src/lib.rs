@@ -30,6 +30,8 @@ pub mod nbd;
 pub mod net;
 pub mod replica;
 pub mod role;
+#[cfg(test)]
+mod sim;
 pub mod tour;
 pub mod window;
 pub mod wire;

@@ -161,12 +161,15 @@ impl<D: Disk> Replica<D> {
         if !acceptable || epoch == Epoch::NONE {
             return self.refuse(link, header, Status::Fenced, out);
         }
-        if let Some(old) = self.writer.replace(link)
-            && old != link
-            && self.owner == Some(sender)
-        {
-            self.sessions.remove(&old);
-            out.push(Output::Close(old));
+        if let Some(old) = self.writer.replace(link).filter(|old| *old != link) {
+            if self.owner == Some(sender) {
+                self.sessions.remove(&old);
+                out.push(Output::Close(old));
+            } else {
+                // A courtesy: it would find out with its next write.
+                let fenced = Header { status: Status::Fenced, ..Header::new(Kind::Reply, header.tag, epoch) };
+                out.push(Output::Send(old, Frame::bare(fenced)));
+            }
         }
         self.owner = Some(sender);
         self.promised = epoch;

@@ -5,6 +5,8 @@
 
 pub mod core;
 pub mod disk;
+#[cfg(test)]
+pub mod memory;
 pub mod promise;
 pub mod serve;
 pub mod store;

@@ -113,6 +113,11 @@ impl Plane {
 
     /// Moves the volume to a new engine process; the old one is stopped.
     pub fn switch(&mut self, drain_within: Duration) -> Result<Switched, TourError> {
+        self.switch_keeping_old(drain_within).map(|(switched, _)| switched)
+    }
+
+    /// Moves the volume to a new engine process and gives the old one back.
+    pub fn switch_keeping_old(&mut self, drain_within: Duration) -> Result<(Switched, Process), TourError> {
         let epoch = self.epoch.next_term();
         let successor = start_engine(&self.layout, &self.replicas, epoch)?;
         let answer = self.control.call(&Command::Switch {
@@ -121,9 +126,9 @@ impl Plane {
             drain_within_ms: drain_within.as_millis() as u64,
         })?;
         self.epoch = epoch;
-        self.engine = successor;
+        let old = std::mem::replace(&mut self.engine, successor);
         match answer {
-            Answer::Switched(switched) => Ok(switched),
+            Answer::Switched(switched) => Ok((switched, old)),
             other => Err(ControlError::Refused(format!("{other:?}")).into()),
         }
     }

@@ -7,7 +7,13 @@ use std::{
     fs::OpenOptions,
     io::{self, BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::PidfdFlags,
 };
 
 use crate::net::address::Address;
@@ -65,6 +71,18 @@ impl Process {
     pub fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
         let pid = rustix::process::Pid::from_child(&self.child);
         Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait_for_end(&mut self, within: Duration) -> io::Result<ExitStatus> {
+        let pidfd =
+            rustix::process::pidfd_open(rustix::process::Pid::from_child(&self.child), PidfdFlags::empty())?;
+        let mut wanted = [PollFd::new(&pidfd, PollFlags::IN)];
+        let limit = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+        if rustix::event::poll(&mut wanted, Some(&limit))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.child.wait()
     }
 
     /// Kills it and waits until it is gone.

@@ -1,0 +1,159 @@
+//! The file system's twin in memory: it can lose what was not synced, tear what
+//! was being written, and fail.
+//!
+//! Invariant: after `lose_power` a file holds what was synced, and any part, cut
+//! at sectors, of what was written since.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::disk::Disk;
+
+const SECTOR: usize = 512;
+
+#[derive(Debug, Default)]
+struct Content {
+    durable: Vec<u8>,
+    now: Vec<u8>,
+    /// Ranges changed since the last sync, in order.
+    unsynced: Vec<(u64, Vec<u8>)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<String, Content>,
+    /// The next operations of each kind fail.
+    fail_sync: bool,
+    full: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct MemoryDisk(Arc<Mutex<State>>);
+
+impl MemoryDisk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on every sync fails.
+    pub fn fail_sync(&self) {
+        self.state().fail_sync = true;
+    }
+
+    /// From now on (or no longer) there is no room for writes.
+    pub fn set_full(&self, full: bool) {
+        self.state().full = full;
+    }
+
+    /// Forgets what was not synced, except for what `keep` says of each sector.
+    pub fn lose_power(&self, mut keep: impl FnMut() -> bool) {
+        let mut state = self.state();
+        for content in state.files.values_mut() {
+            let mut after = content.durable.clone();
+            after.resize(content.now.len(), 0);
+            for (offset, data) in std::mem::take(&mut content.unsynced) {
+                for (number, sector) in data.chunks(SECTOR).enumerate() {
+                    let at = offset as usize + number * SECTOR;
+                    if keep() && at + sector.len() <= after.len() {
+                        after[at..at + sector.len()].copy_from_slice(sector);
+                    }
+                }
+            }
+            content.now = after.clone();
+            content.durable = after;
+        }
+    }
+
+    fn change(&self, file: &str, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.state();
+        if state.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let content = state.files.entry(file.to_owned()).or_default();
+        let end = offset as usize + data.len();
+        if content.now.len() < end {
+            content.now.resize(end, 0);
+        }
+        content.now[offset as usize..end].copy_from_slice(data);
+        content.unsynced.push((offset, data.to_vec()));
+        Ok(())
+    }
+}
+
+impl Disk for MemoryDisk {
+    type File = String;
+
+    fn open(&self, name: &str) -> io::Result<String> {
+        self.state().files.entry(name.to_owned()).or_default();
+        Ok(name.to_owned())
+    }
+
+    fn size(&self, file: &String) -> io::Result<u64> {
+        Ok(self.state().files[file].now.len() as u64)
+    }
+
+    fn resize(&self, file: &String, size: u64) -> io::Result<()> {
+        let mut state = self.state();
+        let content = state.files.entry(file.clone()).or_default();
+        content.now.resize(size as usize, 0);
+        content.durable.resize(size as usize, 0);
+        Ok(())
+    }
+
+    fn read_at(&self, file: &String, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let state = self.state();
+        let now = &state.files[file].now;
+        let from = offset as usize;
+        let part = now.get(from..from + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn write_at(&self, file: &String, data: &[u8], offset: u64) -> io::Result<()> {
+        self.change(file, offset, data)
+    }
+
+    fn punch(&self, file: &String, offset: u64, length: u64) -> io::Result<()> {
+        self.change(file, offset, &vec![0; length as usize])
+    }
+
+    fn sync(&self, file: &String) -> io::Result<()> {
+        let mut state = self.state();
+        if state.fail_sync {
+            return Err(io::Error::other("this disk has failed"));
+        }
+        let content = state.files.entry(file.clone()).or_default();
+        content.durable = content.now.clone();
+        content.unsynced.clear();
+        Ok(())
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_synced_is_lost_with_the_power() {
+        let disk = MemoryDisk::default();
+        let file = disk.open("a").unwrap();
+        disk.write_at(&file, &[1; 1024], 0).unwrap();
+        disk.sync(&file).unwrap();
+        disk.write_at(&file, &[2; 1024], 0).unwrap();
+        let mut turn = false;
+        disk.lose_power(|| {
+            turn = !turn;
+            turn
+        });
+        let mut seen = [0; 1024];
+        disk.read_at(&file, &mut seen, 0).unwrap();
+        assert_eq!((seen[0], seen[600]), (2, 1), "torn between sectors");
+    }
+}

@@ -1,0 +1,156 @@
+//! Connections between nodes: in order within one direction, in any order
+//! between directions and connections.
+//!
+//! Invariant: what was sent before a close may still arrive; then the other
+//! side learns of the close.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{net::reactor::LinkId, wire::Frame};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Node {
+    Frontend,
+    Engine(usize),
+    Replica(usize),
+}
+
+#[derive(Debug)]
+struct Half {
+    to: Node,
+    queue: VecDeque<Frame>,
+    /// Nothing more will be put in; once empty the receiver learns it.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    halves: [Option<Half>; 2],
+}
+
+/// Something that can arrive next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) link: LinkId,
+    pub(super) to: Node,
+    side: usize,
+}
+
+pub(super) enum Arrived {
+    Frame(Frame),
+    Closed,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Network {
+    pipes: BTreeMap<LinkId, Pipe>,
+    next: u64,
+    /// Pairs of nodes whose traffic stands still.
+    cuts: Vec<(Node, Node)>,
+}
+
+impl Network {
+    pub(super) fn connect(&mut self, from: Node, to: Node) -> LinkId {
+        self.next += 1;
+        let half = |to| Some(Half { to, queue: VecDeque::new(), closed: false });
+        let link = LinkId::from_bits(self.next);
+        self.pipes.insert(link, Pipe { halves: [half(to), half(from)] });
+        link
+    }
+
+    pub(super) fn send(&mut self, from: Node, link: LinkId, frame: Frame) {
+        let Some(pipe) = self.pipes.get_mut(&link) else { return };
+        let half = pipe.halves.iter_mut().flatten().find(|half| half.to != from);
+        if let Some(half) = half.filter(|half| !half.closed) {
+            half.queue.push_back(frame);
+        }
+    }
+
+    /// One side is done: it hears nothing more, the other side gets what is on its way.
+    pub(super) fn close(&mut self, by: Node, link: LinkId) {
+        let Some(pipe) = self.pipes.get_mut(&link) else { return };
+        for slot in &mut pipe.halves {
+            match slot {
+                Some(half) if half.to == by => *slot = None,
+                Some(half) => half.closed = true,
+                None => {}
+            }
+        }
+        self.forget_empty(link);
+    }
+
+    fn forget_empty(&mut self, link: LinkId) {
+        if self.pipes.get(&link).is_some_and(|pipe| pipe.halves.iter().all(Option::is_none)) {
+            self.pipes.remove(&link);
+        }
+    }
+
+    /// A node is gone with all its connections.
+    pub(super) fn drop_node(&mut self, node: Node) {
+        let touches = |pipe: &Pipe| pipe.halves.iter().flatten().count() > 0;
+        let links: Vec<LinkId> =
+            self.pipes.iter().filter(|(_, pipe)| touches(pipe)).map(|(link, _)| *link).collect();
+        for link in links {
+            if self.pipes[&link].halves.iter().flatten().any(|half| half.to == node) {
+                self.close(node, link);
+            }
+        }
+    }
+
+    pub(super) fn cut(&mut self, one: Node, other: Node) {
+        self.cuts.push((one, other));
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.cuts.clear();
+    }
+
+    pub(super) fn is_cut(&self, one: Node, other: Node) -> bool {
+        self.cuts.iter().any(|cut| *cut == (one, other) || *cut == (other, one))
+    }
+
+    /// Breaks a connection that stands still, as keep-alive would.
+    pub(super) fn break_cut(&mut self) {
+        let broken: Vec<(LinkId, Node, Node)> = self
+            .pipes
+            .iter()
+            .filter_map(|(link, pipe)| match &pipe.halves {
+                [Some(one), Some(other)] if self.is_cut(one.to, other.to) => Some((*link, one.to, other.to)),
+                _ => None,
+            })
+            .collect();
+        for (link, one, other) in broken {
+            let Some(pipe) = self.pipes.get_mut(&link) else { continue };
+            for half in pipe.halves.iter_mut().flatten() {
+                half.queue.clear();
+                half.closed = true;
+            }
+            self.cuts.retain(|cut| *cut != (one, other) && *cut != (other, one));
+        }
+    }
+
+    pub(super) fn arrivals(&self, awake: impl Fn(Node) -> bool) -> Vec<Arrival> {
+        let mut all = Vec::new();
+        for (link, pipe) in &self.pipes {
+            for (side, half) in pipe.halves.iter().enumerate() {
+                let Some(half) = half else { continue };
+                let stuck =
+                    pipe.halves[1 - side].as_ref().is_some_and(|other| self.is_cut(half.to, other.to));
+                if awake(half.to) && !stuck && (!half.queue.is_empty() || half.closed) {
+                    all.push(Arrival { link: *link, to: half.to, side });
+                }
+            }
+        }
+        all
+    }
+
+    pub(super) fn take(&mut self, arrival: Arrival) -> Option<Arrived> {
+        let pipe = self.pipes.get_mut(&arrival.link)?;
+        let half = pipe.halves[arrival.side].as_mut()?;
+        if let Some(frame) = half.queue.pop_front() {
+            return Some(Arrived::Frame(frame));
+        }
+        self.close(arrival.to, arrival.link);
+        Some(Arrived::Closed)
+    }
+}

@@ -1,0 +1,352 @@
+//! Nodes, their network and their fates.
+//!
+//! Invariant: only `step` moves the world, and what it may do next depends on
+//! nothing but the state and the seed.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    client::Client,
+    network::{Arrived, Network, Node},
+};
+use crate::{
+    check::pattern::BLOCK,
+    engine::core::{self as engine, Engine},
+    epoch::Epoch,
+    frontend::{
+        control::Switched,
+        core::{self as frontend, Volume},
+    },
+    net::{address::Address, reactor::LinkId},
+    replica::{
+        core::{self as replica, Replica},
+        disk::Disk,
+        memory::MemoryDisk,
+        promise::PromiseFile,
+        store::Store,
+    },
+};
+
+pub(super) const BLOCKS: u64 = 8;
+const VOLUME: &str = "vol";
+
+pub(super) struct ReplicaNode {
+    pub(super) disk: MemoryDisk,
+    pub(super) core: Option<Replica<MemoryDisk>>,
+    promise: Option<PromiseFile<MemoryDisk>>,
+    persisting: Option<Epoch>,
+    syncing: bool,
+}
+
+pub(super) struct EngineNode {
+    pub(super) core: Option<Engine>,
+    pub(super) epoch: Epoch,
+    pub(super) paused: bool,
+    links: Vec<Option<LinkId>>,
+}
+
+pub(super) struct World {
+    seed: u64,
+    pub(super) now: Instant,
+    pub(super) network: Network,
+    pub(super) replicas: Vec<ReplicaNode>,
+    pub(super) engines: Vec<EngineNode>,
+    pub(super) frontend: Volume,
+    pub(super) client: Client,
+    pub(super) term: u64,
+    pub(super) switched: Vec<Switched>,
+    pub(super) refused: Vec<String>,
+}
+
+pub(super) fn address_of(engine: usize) -> Address {
+    Address::Unix(engine.to_string().into())
+}
+
+fn engine_at(address: &Address) -> usize {
+    match address {
+        Address::Unix(path) => path.to_string_lossy().parse().expect("an engine's number"),
+        Address::Tcp(_) => unreachable!("engines have Unix addresses here"),
+    }
+}
+
+impl World {
+    /// Three replicas, one engine of term 1 that the frontend is about to find.
+    pub(super) fn new(seed: u64) -> World {
+        let mut outputs = Vec::new();
+        let frontend = Volume::attach(VOLUME.into(), BLOCKS * BLOCK as u64, 1, address_of(0), &mut outputs);
+        let mut world = World {
+            seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            now: Instant::now(),
+            network: Network::default(),
+            replicas: Vec::new(),
+            engines: Vec::new(),
+            frontend,
+            client: Client::new(BLOCKS),
+            term: 1,
+            switched: Vec::new(),
+            refused: Vec::new(),
+        };
+        for _ in 0..3 {
+            let disk = MemoryDisk::default();
+            world.replicas.push(ReplicaNode {
+                disk,
+                core: None,
+                promise: None,
+                persisting: None,
+                syncing: false,
+            });
+            world.start_replica(world.replicas.len() - 1);
+        }
+        world.start_engine(Epoch::of_term(1));
+        world.carry_frontend(outputs);
+        world
+    }
+
+    pub(super) fn dice(&mut self) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed
+    }
+
+    pub(super) fn start_replica(&mut self, at: usize) {
+        let node = &mut self.replicas[at];
+        let promise = PromiseFile::open(node.disk.clone()).expect("the promise is readable");
+        let store = Store::open(node.disk.clone(), BLOCKS * BLOCK as u64).expect("the store opens");
+        node.core = Some(Replica::new(VOLUME.into(), store, promise.epoch()));
+        node.promise = Some(promise);
+        node.persisting = None;
+        node.syncing = false;
+    }
+
+    pub(super) fn start_engine(&mut self, epoch: Epoch) -> usize {
+        let at = self.engines.len();
+        let core = Engine::new(VOLUME.into(), epoch, 100 + at as u64, self.replicas.len());
+        let links = vec![None; self.replicas.len()];
+        self.engines.push(EngineNode { core: Some(core), epoch, paused: false, links });
+        at
+    }
+
+    pub(super) fn kill_engine(&mut self, at: usize) {
+        self.engines[at].core = None;
+        self.network.drop_node(Node::Engine(at));
+    }
+
+    /// The same address, a new process, the next incarnation.
+    pub(super) fn restart_engine(&mut self, at: usize) {
+        self.kill_engine(at);
+        let epoch = self.engines[at].epoch.next_incarnation().expect("incarnations are left");
+        let sender = self.dice();
+        let node = &mut self.engines[at];
+        node.epoch = epoch;
+        node.paused = false;
+        node.core = Some(Engine::new(VOLUME.into(), epoch, sender, node.links.len()));
+        node.links.fill(None);
+    }
+
+    /// Records a new term, starts its engine and asks the frontend to move.
+    pub(super) fn switch(&mut self) -> usize {
+        self.term += 1;
+        let to = self.start_engine(Epoch::of_term(self.term));
+        let drain_within = Duration::from_millis(20);
+        self.feed_frontend(frontend::Input::Switch { to: address_of(to), drain_within });
+        to
+    }
+
+    pub(super) fn ask(&mut self) {
+        let dice = self.dice();
+        let request = self.client.ask(dice, self.now);
+        self.feed_frontend(frontend::Input::Request(request));
+    }
+
+    pub(super) fn feed_frontend(&mut self, input: frontend::Input) {
+        let mut outputs = Vec::new();
+        self.frontend.apply(self.now, input, &mut outputs);
+        self.carry_frontend(outputs);
+    }
+
+    fn carry_frontend(&mut self, outputs: Vec<frontend::Output>) {
+        for output in outputs {
+            match output {
+                frontend::Output::Answer(answer) => self.client.take(&answer),
+                frontend::Output::Send(link, frame) => self.network.send(Node::Frontend, link, frame),
+                frontend::Output::Close(link) => self.network.close(Node::Frontend, link),
+                frontend::Output::Switched(switched) => self.switched.push(switched),
+                frontend::Output::NotSwitched(why) => self.refused.push(why),
+                frontend::Output::Connect(to) => {
+                    let engine = engine_at(&to);
+                    let alive = self.engines.get(engine).is_some_and(|node| node.core.is_some());
+                    if alive && !self.network.is_cut(Node::Frontend, Node::Engine(engine)) {
+                        let link = self.network.connect(Node::Frontend, Node::Engine(engine));
+                        self.feed_frontend(frontend::Input::Connected { to, link });
+                    } else {
+                        self.feed_frontend(frontend::Input::Unreachable { to });
+                    }
+                }
+            }
+        }
+    }
+
+    fn feed_engine(&mut self, at: usize, input: engine::Input) {
+        let Some(core) = self.engines[at].core.as_mut() else { return };
+        let mut outputs = Vec::new();
+        core.apply(input, &mut outputs);
+        for output in outputs {
+            match output {
+                engine::Output::Send(link, frame) => self.network.send(Node::Engine(at), link, frame),
+                engine::Output::Close(link) => {
+                    self.network.close(Node::Engine(at), link);
+                    self.forget_link(at, link);
+                }
+                engine::Output::Drop { .. } => {}
+                engine::Output::Fenced { .. } => return self.kill_engine(at),
+            }
+        }
+    }
+
+    fn forget_link(&mut self, at: usize, link: LinkId) {
+        self.engines[at].links.iter_mut().filter(|slot| **slot == Some(link)).for_each(|slot| *slot = None);
+    }
+
+    fn feed_replica(&mut self, at: usize, input: replica::Input) {
+        let Some(core) = self.replicas[at].core.as_mut() else { return };
+        let promised = core.promised();
+        let mut outputs = Vec::new();
+        core.apply(input, &mut outputs);
+        assert!(core.promised() >= promised, "a promise never goes back");
+        for output in outputs {
+            let node = &mut self.replicas[at];
+            match output {
+                replica::Output::Send(link, frame) => self.network.send(Node::Replica(at), link, frame),
+                replica::Output::Close(link) => self.network.close(Node::Replica(at), link),
+                replica::Output::Persist(epoch) => node.persisting = Some(epoch),
+                replica::Output::Sync => node.syncing = true,
+                replica::Output::Die(_) => return self.kill_replica(at),
+            }
+        }
+    }
+
+    pub(super) fn kill_replica(&mut self, at: usize) {
+        self.replicas[at].core = None;
+        self.network.drop_node(Node::Replica(at));
+    }
+
+    /// What engines do by themselves: connect to members they lack.
+    fn connect_members(&mut self) {
+        for at in 0..self.engines.len() {
+            for member in 0..self.replicas.len() {
+                let node = &self.engines[at];
+                let wants = node.core.as_ref().is_some_and(|core| core.may_connect(member));
+                if !wants
+                    || node.paused
+                    || node.links[member].is_some()
+                    || self.replicas[member].core.is_none()
+                {
+                    continue;
+                }
+                let link = self.network.connect(Node::Engine(at), Node::Replica(member));
+                self.engines[at].links[member] = Some(link);
+                self.feed_engine(at, engine::Input::Connected { member, link });
+            }
+        }
+    }
+
+    /// Does one thing that can happen now; false when nothing can.
+    pub(super) fn step(&mut self) -> bool {
+        self.connect_members();
+        let awake = |node| match node {
+            Node::Frontend | Node::Replica(_) => true,
+            Node::Engine(at) => !self.engines[at].paused,
+        };
+        let arrivals = self.network.arrivals(awake);
+        let jobs: Vec<usize> = (0..self.replicas.len())
+            .filter(|at| self.replicas[*at].persisting.is_some() || self.replicas[*at].syncing)
+            .collect();
+        let choices = arrivals.len() + jobs.len();
+        if choices == 0 {
+            return self.pass_time();
+        }
+        let choice = (self.dice() % choices as u64) as usize;
+        self.now += Duration::from_micros(10);
+        match arrivals.get(choice) {
+            Some(arrival) => {
+                let arrived = self.network.take(*arrival);
+                self.arrive(arrival.to, arrival.link, arrived);
+            }
+            None => self.finish_job(jobs[choice - arrivals.len()]),
+        }
+        if self.frontend.deadline().is_some_and(|at| at <= self.now) {
+            self.feed_frontend(frontend::Input::Tick);
+        }
+        true
+    }
+
+    fn pass_time(&mut self) -> bool {
+        let Some(deadline) = self.frontend.deadline() else { return false };
+        self.now = self.now.max(deadline);
+        self.feed_frontend(frontend::Input::Tick);
+        true
+    }
+
+    fn arrive(&mut self, to: Node, link: LinkId, arrived: Option<Arrived>) {
+        match (to, arrived) {
+            (_, None) => {}
+            (Node::Frontend, Some(Arrived::Frame(frame))) => {
+                self.feed_frontend(frontend::Input::Frame(link, frame));
+            }
+            (Node::Frontend, Some(Arrived::Closed)) => self.feed_frontend(frontend::Input::Closed(link)),
+            (Node::Engine(at), Some(Arrived::Frame(frame))) => {
+                self.feed_engine(at, engine::Input::Frame(link, frame));
+            }
+            (Node::Engine(at), Some(Arrived::Closed)) => {
+                self.forget_link(at, link);
+                self.feed_engine(at, engine::Input::Closed(link));
+            }
+            (Node::Replica(at), Some(Arrived::Frame(frame))) => {
+                self.feed_replica(at, replica::Input::Frame(link, frame));
+            }
+            (Node::Replica(at), Some(Arrived::Closed)) => self.feed_replica(at, replica::Input::Closed(link)),
+        }
+    }
+
+    fn finish_job(&mut self, at: usize) {
+        let node = &mut self.replicas[at];
+        let (done, input) = if let Some(epoch) = node.persisting.take() {
+            let promise = node.promise.as_mut().expect("a live replica has its promise open");
+            (promise.store(epoch), replica::Input::Persisted(epoch))
+        } else {
+            node.syncing = false;
+            let files = node.core.as_ref().map(|core| core.store().written_files()).unwrap_or_default();
+            (files.iter().try_for_each(|file| node.disk.sync(file)), replica::Input::Synced)
+        };
+        match done {
+            Ok(()) => self.feed_replica(at, input),
+            Err(_) => self.kill_replica(at),
+        }
+    }
+
+    /// Goes on until the client has every answer.
+    pub(super) fn settle(&mut self) {
+        let mut steps = 0;
+        while self.client.waiting() > 0 {
+            assert!(self.step(), "the world stands still with {} unanswered", self.client.waiting());
+            steps += 1;
+            assert!(steps < 200_000, "no answer after {steps} steps");
+        }
+    }
+
+    /// Every block at every live replica holds what the client may expect.
+    pub(super) fn judge(&self) {
+        for (at, node) in self.replicas.iter().enumerate() {
+            let Some(core) = &node.core else { continue };
+            for address in 0..BLOCKS {
+                let extent =
+                    crate::extent::Extent::new(address * BLOCK as u64, BLOCK as u32).expect("inside");
+                let block = core.store().read(extent).expect("memory reads");
+                let acknowledged = self.client.ledger.acknowledged(address);
+                let judged = self.client.ledger.judge(address, &block, acknowledged);
+                assert!(judged.is_ok(), "replica {at}: {}", judged.unwrap_err());
+            }
+        }
+    }
+}
