@@ -5,16 +5,25 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::key::Version;
+
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("the store {} is in use by {}", path.display(), holder.map_or("another process".to_owned(), |pid| format!("process {pid}")))]
     Locked { path: PathBuf, holder: Option<u32> },
 
-    #[error("the store {} has format {found}, written by a newer version; this one knows up to {supported}", path.display())]
+    #[error("the store {} has format {found}, written by a newer version; this one knows formats up to {supported}", path.display())]
     NewerFormat { path: PathBuf, found: u64, supported: u64 },
 
-    #[error("the store {} is damaged: {detail}", path.display())]
+    #[error("the store {} is damaged: {detail}; restore it from a copy", path.display())]
     Corrupt { path: PathBuf, detail: String },
+
+    #[error(
+        "the store {} is at version {found}, but version {acknowledged} was acknowledged; \
+         restore it from a newer copy, or remove {} to accept the loss",
+        path.display(), mark.display()
+    )]
+    Lost { path: PathBuf, acknowledged: Version, found: Version, mark: PathBuf },
 
     #[error("open the store {}", path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -27,9 +36,15 @@ impl OpenError {
 
     pub(super) fn from_redb(path: &Path, error: redb::Error) -> OpenError {
         match error {
-            redb::Error::Io(source) => OpenError::Io { path: path.into(), source },
-            redb::Error::DatabaseAlreadyOpen => OpenError::Locked { path: path.into(), holder: None },
+            redb::Error::Io(source) if !tells_of_damage(&source) => {
+                OpenError::Io { path: path.into(), source }
+            }
             other => OpenError::corrupt(path, other.to_string()),
         }
     }
+}
+
+/// redb reports a file that is no store, or ends too early, in this way.
+fn tells_of_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }

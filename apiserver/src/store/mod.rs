@@ -20,7 +20,6 @@ mod error;
 mod history;
 mod key;
 mod ledger;
-mod record;
 mod retained;
 mod snapshot;
 mod watch;
@@ -44,7 +43,7 @@ pub use self::key::{Key, Version};
 pub use self::snapshot::{Entry, Snapshot};
 pub use self::watch::Watch;
 
-use self::disk::Disk;
+use self::disk::{Disk, Site};
 use self::history::HistoryLimits;
 use self::retained::Retained;
 use self::world::World;
@@ -100,7 +99,8 @@ struct Inner {
 impl Store {
     /// Opens the store in the file `path`, or makes a new one.
     pub fn open(path: &Path, options: &StoreOptions) -> Result<Store, OpenError> {
-        let (disk, loaded) = Disk::open(path, options.cache_bytes)?;
+        let site = Site::claim(path, options.cache_bytes)?;
+        let (disk, loaded) = Disk::open(site).map_err(|(_, error)| error)?;
         let limits =
             HistoryLimits { events_per_resource: options.history_events, bytes: options.history_bytes };
         let world = Arc::new(World::new(loaded.version, loaded.resources, limits));

@@ -3,20 +3,31 @@
 //! It takes all changes that wait, commits them together, shows them to
 //! readers, then answers. While it waits for the disk the next batch gathers.
 //!
+//! ```text
+//! Good ──commit failed──▶ Doubtful ──opened again──▶ Good
+//!   └─────sync failed────────┴──────▶ Stopped          (until the process starts anew)
+//! ```
+//!
 //! The one invariant: nothing is shown or answered before it is durable.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::body::Stored;
 use super::change::{Change, Guard, WriteError};
-use super::disk::Disk;
+use super::disk::{CommitError, Disk, Loaded, Site};
+use super::history::Event;
 use super::ledger::Ledger;
-use super::world::World;
+use super::world::{Resources, World};
 
 /// Changes in one commit at most; bounds what a reader may have to wait for.
 const BATCH: usize = 512;
+
+/// How long a failed commit keeps writers away, so that a full disk is not
+/// hammered.
+const REST: Duration = Duration::from_secs(1);
 
 pub(super) type Answer = Result<Arc<Stored>, WriteError>;
 
@@ -29,53 +40,140 @@ pub(super) struct Request {
 }
 
 pub(super) struct Writer {
-    disk: Disk,
+    health: Health,
     ledger: Ledger,
     world: Arc<World>,
     queue: mpsc::Receiver<Request>,
-    /// Why no more writes are taken.
-    stopped: Option<Arc<str>>,
+    rest: Duration,
 }
+
+enum Health {
+    Good(Disk),
+    /// The batch is on disk or it is not; the file must be opened again to tell.
+    Doubtful {
+        site: Site,
+        batch: Batch,
+        until: Instant,
+        reason: Arc<str>,
+    },
+    Stopped {
+        reason: Arc<str>,
+    },
+}
+
+/// Events and the objects of the resources they touched.
+type Batch = (Vec<Arc<Event>>, Resources);
 
 impl Writer {
     pub(super) fn new(disk: Disk, world: Arc<World>, queue: mpsc::Receiver<Request>) -> Writer {
         let ledger = Ledger::new(world.version(), world.resources());
-        Writer { disk, ledger, world, queue, stopped: None }
+        Writer { health: Health::Good(disk), ledger, world, queue, rest: REST }
     }
 
     /// Runs until the last handle of the store is gone.
     pub(super) fn run(mut self) {
-        let mut batch = Vec::new();
+        let mut requests = Vec::new();
         while let Some(first) = self.queue.blocking_recv() {
-            batch.push(first);
-            while batch.len() < BATCH
+            requests.push(first);
+            while requests.len() < BATCH
                 && let Ok(next) = self.queue.try_recv()
             {
-                batch.push(next);
+                requests.push(next);
             }
-            self.write(&mut batch);
+            self.write(&mut requests);
         }
     }
 
-    fn write(&mut self, batch: &mut Vec<Request>) {
-        let mut answers = Vec::with_capacity(batch.len());
-        for Request { change, guards, answer } in batch.drain(..) {
+    fn write(&mut self, requests: &mut Vec<Request>) {
+        self.resolve(Instant::now());
+        let mut answers = Vec::with_capacity(requests.len());
+        for Request { change, guards, answer } in requests.drain(..) {
             answers.push((answer, self.ledger.stage(change, &guards)));
         }
-        let (events, touched) = self.ledger.take();
-        if self.stopped.is_none() {
-            match self.disk.commit(&events) {
-                Ok(()) => self.world.publish(touched, &events),
-                Err(error) => self.stopped = Some(error.to_string().into()),
-            }
-        }
+        let refused = self.commit();
         for (sender, answer) in answers {
-            let answer = match &self.stopped {
+            let answer = match &refused {
                 None => answer,
                 Some(reason) => Err(WriteError::Unavailable { reason: reason.clone() }),
             };
             // A caller that no longer waits has nobody to tell.
             let _ = sender.send(answer);
         }
+    }
+
+    /// Makes what is staged durable and visible, or says why not.
+    fn commit(&mut self) -> Option<Arc<str>> {
+        let batch = self.ledger.take();
+        let disk = match &mut self.health {
+            Health::Good(disk) => disk,
+            Health::Doubtful { reason, .. } | Health::Stopped { reason } => {
+                let reason = reason.clone();
+                self.start_over();
+                return Some(reason);
+            }
+        };
+        let Err(error) = disk.commit(&batch.0) else {
+            self.world.publish(batch.1, &batch.0);
+            return None;
+        };
+        self.start_over();
+        Some(self.fail(&error, batch))
+    }
+
+    fn fail(&mut self, error: &CommitError, batch: Batch) -> Arc<str> {
+        let reason: Arc<str> = match error {
+            CommitError::Failed(cause) => format!("a commit failed: {cause}").into(),
+            CommitError::SyncFailed(cause) => format!(
+                "a sync failed ({cause}), so it is not known what the disk holds; restart to read it back"
+            )
+            .into(),
+        };
+        tracing::error!(%reason, "store");
+        let stopped = Health::Stopped { reason: reason.clone() };
+        let Health::Good(disk) = std::mem::replace(&mut self.health, stopped) else { return reason };
+        if let CommitError::Failed(_) = error {
+            let (site, until) = (disk.close(), Instant::now() + self.rest);
+            self.health = Health::Doubtful { site, batch, until, reason: reason.clone() };
+        }
+        reason
+    }
+
+    /// Opens the file again once it has rested, and learns what became of the
+    /// batch that failed.
+    fn resolve(&mut self, now: Instant) {
+        let due = matches!(&self.health, Health::Doubtful { until, .. } if *until <= now);
+        if !due {
+            return;
+        }
+        let stopped = Health::Stopped { reason: "it is being opened again".into() };
+        let Health::Doubtful { site, batch, .. } = std::mem::replace(&mut self.health, stopped) else {
+            return;
+        };
+        self.health = match Disk::open(site) {
+            Ok((disk, loaded)) => self.take_up(disk, &loaded, batch),
+            Err((site, error)) => {
+                let reason = format!("it could not be opened again: {error}").into();
+                Health::Doubtful { site, batch, until: now + self.rest, reason }
+            }
+        };
+    }
+
+    fn take_up(&mut self, disk: Disk, loaded: &Loaded, (events, touched): Batch) -> Health {
+        let landed = events.last().is_some_and(|newest| newest.version == loaded.version);
+        if !landed && loaded.version != self.world.version() {
+            let found = loaded.version;
+            return Health::Stopped { reason: format!("its file is unexpectedly at version {found}").into() };
+        }
+        if landed {
+            self.world.publish(touched, &events);
+            self.start_over();
+        }
+        tracing::info!(landed, "store takes writes again");
+        Health::Good(disk)
+    }
+
+    /// Forgets what was staged and stands where the readers are.
+    fn start_over(&mut self) {
+        self.ledger = Ledger::new(self.world.version(), self.world.resources());
     }
 }

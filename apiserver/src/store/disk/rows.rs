@@ -1,0 +1,96 @@
+//! Accounts for the rows of the log.
+//!
+//! A row is live while it is the newest of its object; a superseded row and a
+//! deletion are waste. Waste is cleared a little with each commit once there is
+//! more of it than of the living, lowest version first.
+//!
+//! The one invariant: a deletion is cleared only after, or with, every older
+//! row of its object, or that object would rise again.
+
+use std::collections::BTreeSet;
+
+use crate::store::history::Event;
+use crate::store::key::Version;
+
+/// Below this waste is not worth a thought.
+const TOLERATED: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    totals: Totals,
+    waste: BTreeSet<Version>,
+}
+
+/// What all rows come to: how many, and the sum of their hashed versions.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Totals {
+    number: u64,
+    sum: u64,
+}
+
+impl Rows {
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Takes account of a new row: whether its object is there, and which row it supersedes.
+    pub(super) fn add(&mut self, version: Version, present: bool, superseded: Option<Version>) {
+        self.totals.number += 1;
+        self.totals.sum = self.totals.sum.wrapping_add(hash(version));
+        self.waste.extend(superseded);
+        if !present {
+            self.waste.insert(version);
+        }
+    }
+
+    /// Takes account of a batch and names the rows to remove in the same commit.
+    /// More than the batch can waste, so that waste does not pile up.
+    pub(super) fn turn_over<'a>(&mut self, events: impl ExactSizeIterator<Item = &'a Event>) -> Vec<Version> {
+        let most = 2 * events.len() + 64;
+        for event in events {
+            self.add(
+                event.version,
+                event.after.is_some(),
+                event.before.as_ref().map(|stored| stored.version),
+            );
+        }
+        let live = self.totals.number as usize - self.waste.len();
+        let surplus = self.waste.len().saturating_sub(live.max(TOLERATED));
+        (0..surplus.min(most)).map_while(|_| self.clear_oldest()).collect()
+    }
+
+    fn clear_oldest(&mut self) -> Option<Version> {
+        let version = self.waste.pop_first()?;
+        self.totals.number -= 1;
+        self.totals.sum = self.totals.sum.wrapping_sub(hash(version));
+        Some(version)
+    }
+
+    /// The row that tells the version of the store and its totals.
+    pub(super) fn encode_totals(&self, version: Version) -> [u8; 28] {
+        let mut row = [0; 28];
+        row[..8].copy_from_slice(&version.get().to_le_bytes());
+        row[8..16].copy_from_slice(&self.totals.number.to_le_bytes());
+        row[16..24].copy_from_slice(&self.totals.sum.to_le_bytes());
+        let crc = crc32fast::hash(&row[..24]);
+        row[24..].copy_from_slice(&crc.to_le_bytes());
+        row
+    }
+
+    pub(super) fn decode_totals(row: &[u8]) -> Option<(Version, Totals)> {
+        let (numbers, crc) = row.split_last_chunk::<4>()?;
+        if row.len() != 28 || crc32fast::hash(numbers) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        let number = |at: usize| numbers[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        Some((Version::new(number(0)?), Totals { number: number(8)?, sum: number(16)? }))
+    }
+}
+
+/// Spreads neighbouring versions over all bits (the finalizer of splitmix64).
+fn hash(version: Version) -> u64 {
+    let mut bits = version.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
