@@ -99,17 +99,22 @@ struct Inner {
 impl Store {
     /// Opens the store in the file `path`, or makes a new one.
     pub fn open(path: &Path, options: &StoreOptions) -> Result<Store, OpenError> {
-        let site = Site::claim(path, options.cache_bytes)?;
+        Store::start(Site::claim(path, options.cache_bytes)?, options, writer::REST)
+    }
+
+    /// `rest` is how long a failed commit keeps writers away.
+    fn start(site: Site, options: &StoreOptions, rest: Duration) -> Result<Store, OpenError> {
+        let path = site.path().to_owned();
         let (disk, loaded) = Disk::open(site).map_err(|(_, error)| error)?;
         let limits =
             HistoryLimits { events_per_resource: options.history_events, bytes: options.history_bytes };
         let world = Arc::new(World::new(loaded.version, loaded.resources, limits));
         let (queue, requests) = mpsc::channel(QUEUE);
-        let writer = Writer::new(disk, world.clone(), requests);
+        let writer = Writer::new(disk, world.clone(), requests, rest);
         let writer = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer.run())
-            .map_err(|source| OpenError::Io { path: path.into(), source })?;
+            .map_err(|source| OpenError::Io { path, source })?;
         let retained = Retained::new(options.retained_snapshots, options.retained_age);
         let inner =
             Inner { cluster: loaded.cluster, world, retained, queue: Some(queue), writer: Some(writer) };
@@ -153,6 +158,11 @@ impl Store {
         let queue = self.inner.queue.as_ref().ok_or_else(closed)?;
         queue.send(Request { change, guards, answer }).await.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
+    }
+
+    /// Whether the store takes writes.
+    pub fn is_open(&self) -> bool {
+        self.inner.queue.as_ref().is_some_and(|queue| !queue.is_closed()) && self.inner.world.takes_writes()
     }
 
     /// The events of a resource with versions above `from`.

@@ -4,6 +4,7 @@
 //! at once. Whoever saw an event also sees its object, and the other way round.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::watch;
@@ -23,6 +24,7 @@ pub(super) struct World {
     state: RwLock<State>,
     /// One bell per watched resource, rung after its events have appeared.
     bells: RwLock<HashMap<ResourceId, watch::Sender<()>>>,
+    takes_writes: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -35,7 +37,20 @@ struct State {
 impl World {
     pub(super) fn new(version: Version, resources: Resources, limits: HistoryLimits) -> World {
         let history = History::starting_at(version, limits);
-        World { state: RwLock::new(State { version, resources, history }), bells: RwLock::default() }
+        World {
+            state: RwLock::new(State { version, resources, history }),
+            bells: RwLock::default(),
+            takes_writes: AtomicBool::new(true),
+        }
+    }
+
+    /// Whether the writer could commit when it last tried.
+    pub(super) fn takes_writes(&self) -> bool {
+        self.takes_writes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_takes_writes(&self, takes: bool) {
+        self.takes_writes.store(takes, Ordering::Release);
     }
 
     pub(super) fn version(&self) -> Version {

@@ -27,7 +27,7 @@ const BATCH: usize = 512;
 
 /// How long a failed commit keeps writers away, so that a full disk is not
 /// hammered.
-const REST: Duration = Duration::from_secs(1);
+pub(super) const REST: Duration = Duration::from_secs(1);
 
 pub(super) type Answer = Result<Arc<Stored>, WriteError>;
 
@@ -65,9 +65,14 @@ enum Health {
 type Batch = (Vec<Arc<Event>>, Resources);
 
 impl Writer {
-    pub(super) fn new(disk: Disk, world: Arc<World>, queue: mpsc::Receiver<Request>) -> Writer {
+    pub(super) fn new(
+        disk: Disk,
+        world: Arc<World>,
+        queue: mpsc::Receiver<Request>,
+        rest: Duration,
+    ) -> Writer {
         let ledger = Ledger::new(world.version(), world.resources());
-        Writer { health: Health::Good(disk), ledger, world, queue, rest: REST }
+        Writer { health: Health::Good(disk), ledger, world, queue, rest }
     }
 
     /// Runs until the last handle of the store is gone.
@@ -128,7 +133,8 @@ impl Writer {
             )
             .into(),
         };
-        tracing::error!(%reason, "store");
+        tracing::error!(%reason, "store takes no writes");
+        self.world.set_takes_writes(false);
         let stopped = Health::Stopped { reason: reason.clone() };
         let Health::Good(disk) = std::mem::replace(&mut self.health, stopped) else { return reason };
         if let CommitError::Failed(_) = error {
@@ -169,6 +175,7 @@ impl Writer {
             self.start_over();
         }
         tracing::info!(landed, "store takes writes again");
+        self.world.set_takes_writes(true);
         Health::Good(disk)
     }
 

@@ -7,6 +7,8 @@
 //! The one invariant: when `commit` returns `Ok`, the batch survives the loss
 //! of the process and of power; when it fails, nothing was acknowledged.
 
+#[cfg(test)]
+pub(super) mod fickle;
 mod held;
 mod load;
 mod mark;
@@ -90,6 +92,10 @@ impl Site {
             place::settle(&temporary, path).map_err(failed)?;
         }
         Ok(Site { path: path.into(), medium, cache_bytes })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 }
 

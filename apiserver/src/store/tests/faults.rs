@@ -1,0 +1,119 @@
+//! Disks that fill up, fail to sync or lose power.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_recovers_by_itself() {
+    let (_folder, path) = place();
+    let disk = Fickle::formatted();
+    let store = open_on(&disk, &path).unwrap();
+    let kept = create(&store, "kept", 1).await.unwrap();
+    disk.set_full(true);
+    for _ in 0..3 {
+        let refused = create(&store, "late", 2).await;
+        assert!(matches!(refused, Err(WriteError::Unavailable { .. })), "{refused:?}");
+        assert_eq!(store.get(&key("kept")), Some(kept.clone()), "reads go on");
+        assert_eq!(store.get(&key("late")), None);
+        assert_eq!(store.version(), kept.version);
+        assert!(!store.is_open());
+    }
+    disk.set_full(false);
+    let late = create(&store, "late", 3).await.unwrap();
+    assert!(store.is_open());
+    assert!(late.version > kept.version);
+    drop(store);
+    let store = open_on(&disk, &path).unwrap();
+    assert_eq!((store.get(&key("kept")), store.get(&key("late"))), (Some(kept), Some(late)));
+}
+
+#[tokio::test]
+async fn a_failed_sync_is_never_tried_again() {
+    let (_folder, path) = place();
+    let disk = Fickle::formatted();
+    let store = open_on(&disk, &path).unwrap();
+    let kept = create(&store, "kept", 1).await.unwrap();
+    disk.set_sync_fails(true);
+    assert!(matches!(create(&store, "doubtful", 2).await, Err(WriteError::Unavailable { .. })));
+    disk.set_sync_fails(false);
+    let refused = create(&store, "late", 3).await;
+    assert!(
+        matches!(&refused, Err(WriteError::Unavailable { reason }) if reason.contains("restart")),
+        "{refused:?}"
+    );
+    assert_eq!(store.get(&key("doubtful")), None, "what may not be durable is not shown");
+    drop(store);
+
+    let store = open_on(&disk.after_power_loss(|| false), &path).unwrap();
+    assert_eq!(store.get(&key("kept")), Some(kept));
+    assert_eq!(store.get(&key("doubtful")), None);
+}
+
+#[tokio::test]
+async fn all_of_a_refused_batch_are_refused() {
+    let (_folder, path) = place();
+    let disk = Fickle::formatted();
+    let store = open_on(&disk, &path).unwrap();
+    disk.set_full(true);
+    let change = || Change::Create { key: key("same"), body: body(1) };
+    let (one, other) = tokio::join!(store.write(change(), vec![]), store.write(change(), vec![]));
+    for answer in [one, other] {
+        assert!(
+            matches!(answer, Err(WriteError::Unavailable { .. })),
+            "nobody hears of the other: {answer:?}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// The power goes after any number of disk operations and any part of what
+    /// was not synced survives: all that was acknowledged is there, and a write
+    /// that was under way is there as a whole or not at all.
+    #[test]
+    fn what_was_acknowledged_survives_power_loss(operations in 1..400u64, seed: u64) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (_folder, path) = place();
+            let mut chance = Chance(seed);
+            let mut disk = Fickle::formatted();
+            let mut acknowledged = std::collections::BTreeMap::new();
+            for _ in 0..2 {
+                let store = open_on(&disk, &path).unwrap();
+                disk.cut_power_after(operations);
+                let mut under_way = None;
+                for turn in 0.. {
+                    let name = format!("g{}", chance.below(8));
+                    let answer = match chance.below(4) {
+                        0 => delete(&store, &name).await.map(|_| None),
+                        _ if store.get(&key(&name)).is_some() => replace(&store, &name, turn).await.map(Some),
+                        _ => create(&store, &name, turn).await.map(Some),
+                    };
+                    match answer {
+                        Ok(Some(stored)) => { acknowledged.insert(name, (stored.version, turn)); }
+                        Ok(None) => { acknowledged.remove(&name); }
+                        Err(WriteError::Missing) => {}
+                        Err(WriteError::Unavailable { .. }) => { under_way = Some((name, turn)); break; }
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+                let version = store.version();
+                drop(store);
+                disk = disk.after_power_loss(|| chance.below(2) == 0);
+                let store = open_on(&disk, &path).unwrap();
+                assert!(store.version() >= version);
+                let (name, _) = under_way.unwrap();
+                for name in (0..8).map(|index| format!("g{index}")).filter(|other| *other != name) {
+                    let found = store.get(&key(&name)).map(|stored| (stored.version, size(&stored)));
+                    assert_eq!(found, acknowledged.get(&name).copied(), "{}", name);
+                }
+                match store.get(&key(&name)) {
+                    Some(found) => acknowledged.insert(name, (found.version, size(&found))),
+                    None => acknowledged.remove(&name),
+                };
+            }
+        });
+    }
+}
