@@ -202,3 +202,50 @@ impl Pending {
 fn overlap(block: u64, offset: u64, end: u64) -> (u64, u64) {
     (offset.max(block * BLOCK), end.min((block + 1) * BLOCK))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+
+    fn contents(file: &dyn StorageBackend) -> Vec<u8> {
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    proptest! {
+        /// Steps are writes of a byte over a range, or new lengths (`None`).
+        #[test]
+        fn shows_what_was_written_and_changes_nothing_until_released(
+            start in 0..20_000usize, steps in prop::collection::vec((any::<Option<u8>>(), 0..30_000usize, 0..9000usize), 0..12),
+        ) {
+            let medium = Arc::new(InMemoryBackend::new());
+            medium.set_len(start as u64).unwrap();
+            medium.write(0, &vec![7; start]).unwrap();
+            let held = Held::new(medium.clone()).unwrap();
+            let mut expected = vec![7; start];
+            for (byte, at, length) in steps {
+                match byte {
+                    None => {
+                        held.set_len(at as u64).unwrap();
+                        expected.resize(at, 0);
+                    }
+                    Some(byte) => {
+                        let end = (at + length).min(expected.len());
+                        let at = at.min(end);
+                        held.write(at as u64, &vec![byte; end - at]).unwrap();
+                        expected[at..end].fill(byte);
+                    }
+                }
+                prop_assert_eq!(&contents(&held), &expected);
+            }
+            prop_assert_eq!(contents(&*medium), vec![7; start]);
+            prop_assert!(held.read(expected.len() as u64, &mut [0]).is_err());
+            held.release().unwrap();
+            prop_assert_eq!(contents(&*medium), expected);
+        }
+    }
+}

@@ -209,6 +209,3 @@ fn refusal(path: &Path, unfit: Unfit) -> OpenError {
         Unfit::Redb(error) => OpenError::from_redb(path, error),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -94,3 +94,45 @@ fn hash(version: Version) -> u64 {
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Objects are written and deleted at random; what is cleared is taken
+        /// from a log, which must still tell the same as the objects do.
+        #[test]
+        fn clearing_changes_nothing_that_counts(changes in prop::collection::vec((0..40u8, any::<bool>()), 1..6000)) {
+            let mut rows = Rows::default();
+            let mut objects: HashMap<u8, Version> = HashMap::new();
+            let mut log: std::collections::BTreeMap<Version, (u8, bool)> = Default::default();
+            for (index, (object, present)) in changes.into_iter().enumerate() {
+                let version = Version::new(index as u64 + 2);
+                let before = objects.get(&object).copied();
+                if !present && before.is_none() {
+                    continue;
+                }
+                rows.add(version, present, before);
+                log.insert(version, (object, present));
+                if present { objects.insert(object, version) } else { objects.remove(&object) };
+                for cleared in rows.turn_over([].iter()) {
+                    log.remove(&cleared);
+                }
+            }
+            let mut read_back: HashMap<u8, Version> = HashMap::new();
+            for (version, (object, present)) in &log {
+                if *present { read_back.insert(*object, *version) } else { read_back.remove(object) };
+            }
+            prop_assert_eq!(read_back, objects);
+            prop_assert_eq!(rows.totals().number, log.len() as u64);
+            prop_assert!(rows.waste.len() <= TOLERATED + 1);
+            let row = rows.encode_totals(Version::new(9));
+            prop_assert_eq!(Rows::decode_totals(&row), Some((Version::new(9), rows.totals())));
+        }
+    }
+}

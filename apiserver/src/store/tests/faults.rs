@@ -107,7 +107,7 @@ proptest! {
                 let (name, _) = under_way.unwrap();
                 for name in (0..8).map(|index| format!("g{index}")).filter(|other| *other != name) {
                     let found = store.get(&key(&name)).map(|stored| (stored.version, size(&stored)));
-                    assert_eq!(found, acknowledged.get(&name).copied(), "{}", name);
+                    assert_eq!(found, acknowledged.get(&name).copied(), "{name}");
                 }
                 match store.get(&key(&name)) {
                     Some(found) => acknowledged.insert(name, (found.version, size(&found))),

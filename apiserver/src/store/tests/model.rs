@@ -131,9 +131,7 @@ impl Pair {
             .into_iter()
             .map(|(name, size)| {
                 let store = self.store.clone();
-                tokio::spawn(async move {
-                    (name.to_string(), super::create(&store, &name.to_string(), size).await)
-                })
+                tokio::spawn(async move { (name.to_string(), create(&store, &name.to_string(), size).await) })
             })
             .collect();
         let mut won = Vec::new();
