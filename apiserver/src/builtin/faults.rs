@@ -6,45 +6,45 @@ use super::names::quoted;
 use crate::{
     error::{ApiError, Cause, Reason, Subject},
     kind::Kind,
+    schema::FieldError,
 };
 
-fn fault(reason: &'static str, field: impl Into<String>, message: String) -> Cause {
-    Cause { reason, message, field: field.into() }
-}
-
 pub(crate) fn invalid(field: impl Into<String>, value: impl Into<Value>, detail: &str) -> Cause {
-    fault("FieldValueInvalid", field, format!("Invalid value: {}: {detail}", value.into()))
+    cause(&FieldError::invalid(field, &value.into(), detail))
 }
 
 pub(crate) fn required(field: impl Into<String>, detail: &str) -> Cause {
-    let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-    fault("FieldValueRequired", field, format!("Required value{detail}"))
+    cause(&FieldError::required(field, detail))
 }
 
 pub(crate) fn forbidden(field: impl Into<String>, detail: &str) -> Cause {
-    fault("FieldValueForbidden", field, format!("Forbidden: {detail}"))
+    cause(&FieldError::forbidden(field, detail))
 }
 
 pub(crate) fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Cause {
-    fault("FieldValueDuplicate", field, format!("Duplicate value: {}", value.into()))
-}
-
-pub(crate) fn not_found(field: impl Into<String>, value: &str) -> Cause {
-    fault("FieldValueNotFound", field, format!("Not found: {}", quoted(value)))
+    cause(&FieldError::duplicate(field, &value.into()))
 }
 
 pub(crate) fn not_supported(field: impl Into<String>, value: &str, supported: &[&str]) -> Cause {
-    let supported: Vec<String> = supported.iter().map(|one| quoted(one)).collect();
-    let message = format!("Unsupported value: {}: supported values: {}", quoted(value), supported.join(", "));
-    fault("FieldValueNotSupported", field, message)
+    let supported: Vec<String> = supported.iter().map(|one| (*one).to_owned()).collect();
+    cause(&FieldError::not_supported(field, &value.into(), &supported))
 }
 
-pub(crate) fn too_many(field: impl Into<String>, count: usize, limit: usize) -> Cause {
-    fault("FieldValueTooMany", field, format!("Too many: {count}: must have at most {limit} items"))
+pub(crate) fn not_found(field: impl Into<String>, value: &str) -> Cause {
+    let message = format!("Not found: {}", quoted(value));
+    Cause { reason: "FieldValueNotFound", message, field: field.into() }
 }
 
-pub(crate) fn too_long(field: impl Into<String>, limit: usize) -> Cause {
-    fault("FieldValueTooLong", field, format!("Too long: may not be more than {limit} bytes"))
+pub(crate) fn too_many(field: impl Into<String>, count: usize, limit: u64) -> Cause {
+    cause(&FieldError::too_many(field, count, limit))
+}
+
+pub(crate) fn too_long(field: impl Into<String>, limit: u64) -> Cause {
+    cause(&FieldError::too_long(field, limit))
+}
+
+pub(crate) fn cause(error: &FieldError) -> Cause {
+    Cause { reason: error.fault.reason(), message: error.body(), field: error.field.clone() }
 }
 
 /// The answer to an object with these faults: 422, with each fault once.

@@ -130,3 +130,9 @@ fn describe(list: Option<ListKind>, retains_keys: bool, property: &mut Map<Strin
         }
     }
 }
+
+/// Type and field of every row.
+#[cfg(test)]
+pub(super) fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    LISTS.iter().map(|(of, field, _)| (*of, *field))
+}

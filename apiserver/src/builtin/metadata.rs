@@ -13,7 +13,7 @@ use crate::{
     kind::{Kind, Scope},
 };
 
-const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+const ANNOTATIONS_LIMIT: u64 = 256 * 1024;
 
 /// Judges metadata after name generation and before it is stored.
 pub(super) fn validate(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
@@ -89,13 +89,13 @@ pub(super) fn labels(labels: Option<&Value>, field: &str, faults: &mut Vec<Cause
 }
 
 fn annotations(annotations: Option<&Value>, field: &str, faults: &mut Vec<Cause>) {
-    let mut size = 0;
+    let mut size = 0_u64;
     for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {
         for wrong in label_key(&key.to_lowercase()) {
             faults.push(invalid(field, key.as_str(), &wrong));
         }
         match value.as_str() {
-            Some(value) => size += key.len() + value.len(),
+            Some(value) => size += (key.len() + value.len()) as u64,
             None => faults.push(invalid(format!("{field}.{key}"), value.clone(), "must be a string")),
         }
     }

@@ -20,3 +20,6 @@ pub use kinds::builtin_kinds;
 pub(crate) use kinds::definer;
 pub use prepare::prepare;
 pub use validate::validate;
+
+#[cfg(test)]
+mod tests;

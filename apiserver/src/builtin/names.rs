@@ -3,7 +3,7 @@
 //! Each check returns what is wrong in the words of the real server; an empty
 //! list means that the value is well formed.
 
-use serde_json::Value;
+use crate::schema::show_value;
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
@@ -113,9 +113,9 @@ pub fn label_value(value: &str) -> Vec<String> {
     wrong
 }
 
-/// A string as Go's `%q` shows it.
+/// A string as the real server shows it in messages.
 pub(crate) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+    show_value(&text.into())
 }
 
 fn too_long(value: &str, limit: usize) -> Vec<String> {

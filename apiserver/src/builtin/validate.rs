@@ -97,9 +97,9 @@ fn daemon_set(new: &Value, old: Option<&Value>, faults: &mut Vec<Cause>) {
 
 /// Keys of the data of config maps and secrets.
 fn data_keys(new: &Value, fields: &[&str], faults: &mut Vec<Cause>) {
-    const LIMIT: usize = 1024 * 1024;
+    const LIMIT: u64 = 1024 * 1024;
     let mut seen = BTreeSet::new();
-    let mut size = 0;
+    let mut size = 0_u64;
     for field in fields {
         for (key, value) in new.get(*field).and_then(Value::as_object).into_iter().flatten() {
             let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -110,7 +110,7 @@ fn data_keys(new: &Value, fields: &[&str], faults: &mut Vec<Cause>) {
                 let detail = format!("duplicate of key present in {}", fields[0]);
                 faults.push(invalid(format!("{field}[{key}]"), key.as_str(), &detail));
             }
-            size += value.as_str().map_or(0, str::len);
+            size += value.as_str().map_or(0, str::len) as u64;
         }
     }
     if size > LIMIT {

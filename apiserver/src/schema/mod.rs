@@ -25,6 +25,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub(crate) use error::quote;
+pub(crate) use error::show_value;
 pub use error::{Fault, FieldError, invalid};
 pub(crate) use node::{Additional, ListType, Node, Types};
 

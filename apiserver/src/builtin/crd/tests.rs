@@ -1,1 +1,242 @@
+use std::{fs, path::PathBuf};
 
+use serde_json::json;
+
+use super::*;
+use crate::{
+    builtin::{builtin_kinds, prepare, validate as validate_object},
+    present::JsonPath,
+    schema::Schema,
+};
+
+/// Every CRD of the systems Midflight speaks with, as their authors ship them.
+fn fixtures() -> Vec<(String, Value)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures");
+    let entries = fs::read_dir(&folder).unwrap_or_else(|error| {
+        panic!("fixtures belong in {} beside the workspace: {error}", folder.display())
+    });
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        let plain: Vec<&str> =
+            text.lines().map(|line| line.split_once("{{").map_or(line, |(before, _)| before)).collect();
+        for document in plain.join("\n").split("\n---") {
+            let value: Value =
+                serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{file}: {error}"));
+            if value.is_object() {
+                found.push((format!("{file}: {}", text_of(&value, "/metadata/name")), value));
+            }
+        }
+    }
+    assert!(found.len() > 40, "only {} CRDs found in {}", found.len(), folder.display());
+    found
+}
+
+fn text_of(value: &Value, pointer: &str) -> String {
+    text(value, pointer).to_owned()
+}
+
+fn definition_kind() -> Kind {
+    builtin_kinds().into_iter().find(|kind| kind.kind == "CustomResourceDefinition").unwrap()
+}
+
+fn gadget() -> Value {
+    let mut crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gadgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "gadgets", "kind": "Gadget", "shortNames": ["gd"]},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "properties": {"size": {"type": "integer"}, "color": {"type": "string"}}},
+                }}},
+            }],
+        },
+    });
+    prepare(&definition_kind(), &mut crd);
+    crd
+}
+
+#[test]
+fn every_fixture_is_a_kind() {
+    for (name, mut crd) in fixtures() {
+        prepare(&definition_kind(), &mut crd);
+        if text(&crd, "/spec/conversion/strategy") == "Webhook" {
+            let faults = validate_object(&definition_kind(), &crd, None);
+            assert_eq!(
+                faults.iter().map(|fault| fault.field.as_str()).collect::<Vec<_>>(),
+                ["spec.conversion.strategy"]
+            );
+            crd["spec"]["conversion"] = json!({"strategy": "None"});
+        }
+        assert_eq!(validate_object(&definition_kind(), &crd, None), [], "{name}");
+        let kind = kind_from_crd(&crd).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
+        assert_eq!(format!("{}.{}", kind.resource.plural, kind.resource.group), text(&crd, "/metadata/name"));
+        assert!(kind.storage_version().is_some(), "{name}");
+        for version in &kind.versions {
+            Schema::compile(&version.openapi().unwrap()).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(version.columns[0].name, "Name");
+            for column in &version.columns {
+                JsonPath::parse(&column.json_path)
+                    .unwrap_or_else(|error| panic!("{name}: {}: {error}", column.name));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_crd_says_all_that_its_kind_says() {
+    let mut crd = gadget();
+    crd["spec"]["versions"] = json!([
+        {"name": "v1beta1", "served": true, "storage": false, "deprecated": true, "schema": {"openAPIV3Schema": {"type": "object"}}},
+        {"name": "v1", "served": true, "storage": true, "schema": crd["spec"]["versions"][0]["schema"],
+            "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}},
+            "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size", "priority": 1}],
+            "selectableFields": [{"jsonPath": ".spec.color"}]},
+    ]);
+    assert_eq!(validate(&crd, None), []);
+    let kind = kind_from_crd(&crd).unwrap();
+    assert_eq!((kind.singular.as_str(), kind.list_kind.as_str()), ("gadget", "GadgetList"));
+    let [v1, v1beta1] = &kind.versions[..] else { panic!("two versions") };
+    assert_eq!((v1.name.as_str(), v1beta1.name.as_str()), ("v1", "v1beta1"));
+    assert_eq!(v1beta1.deprecation_warning.as_deref(), Some("example.com/v1beta1 Gadget is deprecated"));
+    assert!(v1.status_subresource && !v1beta1.status_subresource);
+    assert_eq!(v1.scale_subresource.as_ref().unwrap().spec_replicas, ".spec.size");
+    assert_eq!(v1.selectable_fields, ["spec.color"]);
+    assert_eq!(v1.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), ["Name", "Size"]);
+    assert_eq!(v1beta1.columns[1].column_type, "date");
+}
+
+/// A change to the gadget and the first fault it must be refused with.
+type Refusal = (&'static str, fn(&mut Value), &'static str);
+
+#[test]
+fn a_wrong_crd_is_refused_in_the_real_servers_words() {
+    #[rustfmt::skip]
+    let cases: &[Refusal] = &[
+        ("name", |crd| crd["metadata"]["name"] = json!("other.example.com"),
+            "metadata.name: Invalid value: \"other.example.com\": must be spec.names.plural+\".\"+spec.group"),
+        ("group", |crd| { crd["spec"]["group"] = json!("example"); crd["metadata"]["name"] = json!("gadgets.example"); }, "spec.group: Invalid value: \"example\": should be a domain with at least one dot"),
+        ("scope", |crd| crd["spec"]["scope"] = json!("Global"), "spec.scope: Unsupported value: \"Global\": supported values: \"Cluster\", \"Namespaced\""),
+        ("no schema", |crd| crd["spec"]["versions"][0]["schema"] = json!({}), "spec.versions[0].schema.openAPIV3Schema: Required value"),
+        ("kind", |crd| crd["spec"]["names"]["listKind"] = json!("Gadget"), "spec.names.listKind: Invalid value: \"Gadget\": kind and listKind may not be the same"),
+        ("column", |crd| crd["spec"]["versions"][0]["additionalPrinterColumns"] = json!([{"name": "A", "type": "text", "jsonPath": ".a"}]),
+            "spec.versions[0].additionalPrinterColumns[0].type: Invalid value: \"text\": must be one of boolean,date,integer,number,string"),
+        ("path", |crd| crd["spec"]["versions"][0]["additionalPrinterColumns"] = json!([{"name": "A", "type": "string", "jsonPath": "a"}]),
+            "spec.versions[0].additionalPrinterColumns[0].JSONPath: Invalid value: \"a\": must be a simple json path starting with ."),
+        ("scale", |crd| crd["spec"]["versions"][0]["subresources"]["scale"] = json!({"specReplicasPath": ".status.n", "statusReplicasPath": ".status.n"}),
+            "spec.versions[0].subresources.scale.specReplicasPath: Invalid value: \".status.n\": should be a json path under .spec"),
+        ("selectable", |crd| crd["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec"}]),
+            "spec.versions[0].selectableFields[0].jsonPath: Invalid value: \".spec\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed."),
+        ("preserve", |crd| crd["spec"]["preserveUnknownFields"] = json!(true),
+            "spec.preserveUnknownFields: Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"),
+        ("conversion", |crd| crd["spec"]["conversion"] = json!({"strategy": "Webhook"}),
+            "spec.conversion.strategy: Forbidden: this server does not call conversion webhooks; use strategy None, which changes only the apiVersion"),
+        ("protected", |crd| { crd["spec"]["group"] = json!("x.k8s.io"); crd["metadata"]["name"] = json!("gadgets.x.k8s.io"); },
+            "metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111"),
+    ];
+    for (name, change, expected) in cases {
+        let mut crd = gadget();
+        change(&mut crd);
+        let faults: Vec<String> =
+            validate(&crd, None).iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect();
+        assert_eq!(faults.first().map(String::as_str), Some(*expected), "{name}: {faults:?}");
+    }
+}
+
+#[test]
+fn one_version_is_stored_and_names_are_unique() {
+    let mut crd = gadget();
+    crd["spec"]["versions"][0]["storage"] = json!(false);
+    assert!(
+        validate(&crd, None)[0].message.ends_with("must have exactly one version marked as storage version")
+    );
+    let mut crd = gadget();
+    let twin = crd["spec"]["versions"][0].clone();
+    crd["spec"]["versions"].as_array_mut().unwrap().push(twin);
+    let faults = validate(&crd, None);
+    assert!(faults[0].message.ends_with("must contain unique version names"), "{faults:?}");
+}
+
+#[test]
+fn what_storage_depends_on_does_not_change() {
+    let mut old = gadget();
+    old["status"] = accept(&old, [], "2026-01-01T00:00:00Z");
+    let fields =
+        |crd: &Value| validate(crd, Some(&old)).into_iter().map(|fault| fault.field).collect::<Vec<_>>();
+    let mut new = old.clone();
+    new["spec"]["scope"] = json!("Cluster");
+    new["spec"]["names"]["kind"] = json!("Widget");
+    assert_eq!(fields(&new), ["spec.scope", "spec.names.kind"]);
+    let mut new = old.clone();
+    new["spec"]["versions"][0]["name"] = json!("v2");
+    assert_eq!(fields(&new), ["status.storedVersions[0]"]);
+}
+
+#[test]
+fn names_are_accepted_unless_another_crd_holds_them() {
+    let now = "2026-01-01T00:00:00Z";
+    let mut first = gadget();
+    first["status"] = accept(&first, [], now);
+    assert_eq!(first["status"]["storedVersions"], json!(["v1"]));
+    assert_eq!(first["status"]["acceptedNames"]["singular"], "gadget");
+    let states = |crd: &Value| {
+        items(crd.pointer("/status/conditions"))
+            .map(|one| format!("{}={} {}", text(one, "/type"), text(one, "/status"), text(one, "/reason")))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(states(&first), ["NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"]);
+
+    let mut second = gadget();
+    second["metadata"]["name"] = json!("widgets.example.com");
+    second["spec"]["names"]["plural"] = json!("widgets");
+    second["status"] = accept(&second, [&first], now);
+    assert_eq!(states(&second), ["NamesAccepted=False ListKindConflict", "Established=False NotAccepted"]);
+    assert_eq!(second["status"]["acceptedNames"]["plural"], "widgets");
+    assert_eq!(second["status"]["acceptedNames"].get("kind"), None);
+
+    let later = "2026-02-02T00:00:00Z";
+    second["status"] = accept(&second, [], later);
+    assert_eq!(states(&second), ["NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"]);
+    assert_eq!(second["status"]["conditions"][0]["lastTransitionTime"], later);
+    let again = accept(&second, [], "2026-03-03T00:00:00Z");
+    assert_eq!(again, second["status"], "nothing changes when nothing changed");
+}
+
+#[test]
+fn versions_are_ordered_by_how_far_they_have_come() {
+    let mut versions = [
+        "foo10",
+        "v1alpha1",
+        "v1",
+        "v11beta2",
+        "v10beta3",
+        "v2",
+        "v12alpha1",
+        "foo1",
+        "v10",
+        "v3beta1",
+        "v11alpha2",
+    ];
+    versions.sort_by(|a, b| version_priority(a, b));
+    assert_eq!(
+        versions,
+        [
+            "v10",
+            "v2",
+            "v1",
+            "v11beta2",
+            "v10beta3",
+            "v3beta1",
+            "v12alpha1",
+            "v11alpha2",
+            "v1alpha1",
+            "foo1",
+            "foo10"
+        ]
+    );
+}

@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::{items, text, texts};
 use crate::{
     builtin::{
-        faults::{duplicate, forbidden, invalid, not_supported, required, too_many},
+        faults::{cause, duplicate, forbidden, invalid, not_supported, required, too_many},
         names::{dns_subdomain, dns1035_label},
     },
     error::Cause,
+    schema::{Schema, SchemaError},
 };
 
 /// Everything wrong with a CRD whose defaults are filled in. `old` is what it replaces.
@@ -107,9 +108,14 @@ fn version(version: &Value, at: &str, faults: &mut Vec<Cause>) {
             faults.push(invalid(field, warning, "must be <= 256 characters long"));
         }
     }
-    let schema = version.pointer("/schema/openAPIV3Schema");
-    if schema.is_none_or(Value::is_null) {
-        faults.push(required(format!("{at}.schema.openAPIV3Schema"), ""));
+    let schema = version.pointer("/schema/openAPIV3Schema").filter(|schema| !schema.is_null());
+    match schema.map(Schema::compile) {
+        None => faults.push(required(format!("{at}.schema.openAPIV3Schema"), "")),
+        Some(Ok(_)) => {}
+        Some(Err(SchemaError(wrong))) => faults.extend(wrong.into_iter().map(|mut error| {
+            error.field = format!("{at}.schema.{}", error.field);
+            cause(&error)
+        })),
     }
     if let Some(scale) = version.pointer("/subresources/scale") {
         self::scale(scale, &format!("{at}.subresources.scale"), faults);
@@ -183,7 +189,7 @@ fn column(column: &Value, at: &str, faults: &mut Vec<Cause>) {
 }
 
 fn selectable(version: &Value, schema: Option<&Value>, at: &str, faults: &mut Vec<Cause>) {
-    const LIMIT: usize = 8;
+    const LIMIT: u64 = 8;
     let mut seen = BTreeSet::new();
     for (index, field) in items(version.get("selectableFields")).enumerate() {
         let path = text(field, "/jsonPath");
@@ -213,7 +219,7 @@ fn selectable(version: &Value, schema: Option<&Value>, at: &str, faults: &mut Ve
             faults.push(duplicate(at, path));
         }
     }
-    if seen.len() > LIMIT {
+    if seen.len() as u64 > LIMIT {
         faults.push(too_many(at, seen.len(), LIMIT));
     }
 }

@@ -1,0 +1,75 @@
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+use crate::schema::Schema;
+
+#[test]
+fn every_built_in_schema_is_structural() {
+    for kind in builtin_kinds() {
+        for version in &kind.versions {
+            let openapi = version.openapi().expect("built-in kinds have a schema");
+            if let Err(error) = Schema::compile(&openapi) {
+                panic!("{} {}: {:#?}", kind.kind, version.name, error.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_two_kinds_share_a_resource_or_a_name() {
+    let kinds = builtin_kinds();
+    let resources: BTreeSet<_> = kinds.iter().map(|kind| &kind.resource).collect();
+    assert_eq!(resources.len(), kinds.len());
+    let names: BTreeSet<_> = kinds.iter().map(|kind| (&kind.resource.group, &kind.kind)).collect();
+    assert_eq!(names.len(), kinds.len());
+}
+
+#[test]
+fn lists_say_how_they_merge() {
+    let pods = builtin_kinds().into_iter().find(|kind| kind.kind == "Pod").unwrap();
+    let schema = pods.versions[0].openapi().unwrap();
+    let at = |path: &str, extension: &str| {
+        let mut found: &Value = &schema;
+        for step in path.split('.') {
+            found = match step {
+                "[]" => &found["items"],
+                field => &found["properties"][field],
+            };
+        }
+        found[extension].clone()
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("spec.containers",               "map",    Some("name")),
+        ("spec.containers.[].env",        "map",    Some("name")),
+        ("spec.containers.[].ports",      "map",    Some("containerPort")),
+        ("spec.containers.[].volumeMounts", "map",  Some("mountPath")),
+        ("spec.containers.[].command",    "atomic", None),
+        ("spec.volumes",                  "map",    Some("name")),
+        ("spec.tolerations",              "atomic", None),
+        ("status.conditions",             "map",    Some("type")),
+    ];
+    for (path, list_type, merge_key) in cases {
+        assert_eq!(at(path, "x-kubernetes-list-type"), list_type, "{path}");
+        assert_eq!(at(path, "x-kubernetes-patch-merge-key").as_str(), merge_key, "{path}");
+    }
+    assert_eq!(at("spec.volumes", "x-kubernetes-patch-strategy"), "merge,retainKeys");
+}
+
+/// The table names types and fields; each must exist, or it does nothing.
+#[test]
+fn every_row_of_the_table_of_lists_is_used() {
+    let mut definitions = schema::Definitions::new();
+    for kind in builtin_kinds() {
+        definer(&kind.resource).unwrap()(&mut definitions);
+    }
+    let definitions = definitions.take();
+    for (of, field) in lists::rows() {
+        let found = definitions.iter().any(|(name, definition)| {
+            schema::short(name) == of && definition["properties"][field]["type"] == "array"
+        });
+        assert!(found, "{of}.{field} is no list");
+    }
+}
