@@ -1,1 +1,26 @@
 //! The nouns of Midflight: resources, states, ids and wire messages. No I/O.
+//!
+//! The invariant: names and values of upstream's kinds are upstream's, and what
+//! the schemas accept is what the types can hold.
+
+pub mod condition;
+mod crds;
+mod epoch;
+pub mod fluid;
+pub mod longhorn;
+mod names;
+mod record;
+pub mod settings;
+mod size;
+mod wire;
+
+pub use crds::{MANAGED_BY, MANAGER, crds, render};
+pub use epoch::{Epoch, Term};
+pub use names::{
+    Address, EngineName, Id, ImageRef, InstanceManagerName, Location, Message, NodeName, ObjectName,
+    ReplicaName, Timestamp, VolumeName, Word,
+};
+pub use record::{
+    EngineSeat, FrontendSeat, Member, MemberMode, Operation, OperationPhase, VolumeRecord, VolumeRecordSpec,
+};
+pub use size::Size;

@@ -1,0 +1,25 @@
+//! Fluid's kinds, `data.fluid.io/v1alpha1`, with what seed 003 adds to them.
+//!
+//! The invariant: every name and value is upstream's, so that the same objects
+//! work on a Fluid cluster; `tests/fixtures.rs` lists what is added and why.
+
+mod dataset;
+mod juicefs_runtime;
+
+pub use dataset::{
+    Dataset, DatasetCondition, DatasetMount, DatasetPhase, DatasetRuntime, DatasetSpec, DatasetStatus,
+    HcfsStatus, Placement,
+};
+pub use juicefs_runtime::{
+    CleanPolicy, EnvironmentVariable, FuseSpec, JuiceFSRuntime, JuiceFSRuntimeSpec, JuiceFSRuntimeStatus,
+    NetworkMode, PodMetadata, Quantity, ResourceNeeds, RuntimeCondition, RuntimePhase, UpdateStrategy,
+};
+
+/// Group of all kinds here.
+pub const GROUP: &str = "data.fluid.io";
+/// Annotation of a dataset's PVC: the image its FUSE pods should run, `IMAGE:TAG`.
+pub const IMAGE_VERSION_ANNOTATION: &str = "fuse.runtime.fluid.io/image-version";
+/// Label of a dataset's PVC and of its FUSE pods: upstream's counter of changes.
+pub const GENERATION_LABEL: &str = "fuse.runtime.fluid.io/generation";
+/// Variable of a FUSE pod that names the image it was made for.
+pub const IMAGE_VERSION_VARIABLE: &str = "RUNTIMEINFO_FUSE_IMAGE_VERSION";
