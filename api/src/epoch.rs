@@ -65,7 +65,7 @@ impl Epoch {
     }
 
     pub const fn incarnation(self) -> u16 {
-        (self.0 & (1 << INCARNATION_BITS) - 1) as u16
+        (self.0 & ((1 << INCARNATION_BITS) - 1)) as u16
     }
 
     /// The epoch of the same engine after a restart by its own supervisor;

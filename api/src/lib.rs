@@ -10,6 +10,7 @@ pub mod fluid;
 pub mod longhorn;
 mod names;
 mod record;
+mod reference;
 pub mod settings;
 mod size;
 mod wire;
@@ -23,4 +24,5 @@ pub use names::{
 pub use record::{
     EngineSeat, FrontendSeat, Member, MemberMode, Operation, OperationPhase, VolumeRecord, VolumeRecordSpec,
 };
+pub use reference::reference;
 pub use size::Size;

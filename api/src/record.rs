@@ -59,39 +59,24 @@ words! {
     namespaced,
     derive = "PartialEq",
     derive = "Default",
-    doc = "The record of the volume of the same name: who may write to it. Kept by instance managers, not by hand.",
-    printcolumn(
-        name = "Term",
-        type_ = "integer",
-        description = "Rises each time the volume changes hands",
-        json_path = ".spec.term"
-    ),
-    printcolumn(
-        name = "Engine",
-        type_ = "string",
-        description = "Engine that may write",
-        json_path = ".spec.engine.name"
-    ),
-    printcolumn(
-        name = "Node",
-        type_ = "string",
-        description = "Node of that engine",
-        json_path = ".spec.engine.nodeID"
-    ),
-    printcolumn(
-        name = "Members",
-        type_ = "string",
-        description = "What each replica may be used for",
-        json_path = ".spec.members[*].mode"
-    ),
-    printcolumn(
-        name = "Operation",
-        type_ = "string",
-        description = "How far a change of the engine is",
-        json_path = ".spec.operation.phase"
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    doc = "The record of the volume of the same name: who may write to it. Kept by instance managers, not by hand."
 )]
+#[kube(
+    printcolumn = r#"{"name":"Term","type":"integer","description":"Rises each time the volume changes hands","jsonPath":".spec.term"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"Engine","type":"string","description":"Engine that may write","jsonPath":".spec.engine.name"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"Node","type":"string","description":"Node of that engine","jsonPath":".spec.engine.nodeID"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"Members","type":"string","description":"What each replica may be used for","jsonPath":".spec.members[*].mode"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"Operation","type":"string","description":"How far a change of the engine is","jsonPath":".spec.operation.phase"}"#
+)]
+#[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[schemars(extend("x-kubernetes-validations" = [
     rule("self.term >= oldSelf.term", "the term of a volume never goes down; read the record again, another engine has the volume"),
     rule("self.term > oldSelf.term || (has(self.engine) ? [self.engine] : []) == (has(oldSelf.engine) ? [oldSelf.engine] : [])",

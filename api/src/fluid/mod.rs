@@ -1,7 +1,7 @@
 //! Fluid's kinds, `data.fluid.io/v1alpha1`, with what seed 003 adds to them.
 //!
 //! The invariant: every name and value is upstream's, so that the same objects
-//! work on a Fluid cluster; `tests/fixtures.rs` lists what is added and why.
+//! work on a Fluid cluster; `tests/api/fixtures.rs` lists what is added and why.
 
 mod dataset;
 mod juicefs_runtime;

@@ -1,7 +1,7 @@
 //! Longhorn's kinds, `longhorn.io/v1beta2`, and those that seeds 001 and 004 add to them.
 //!
 //! The invariant: every name and value is upstream's, so that the same objects
-//! work on a Longhorn cluster; `tests/fixtures.rs` lists what is added and why.
+//! work on a Longhorn cluster; `tests/api/fixtures.rs` lists what is added and why.
 
 mod backup;
 mod condition;

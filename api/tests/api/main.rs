@@ -1,0 +1,9 @@
+//! Tests of the API as a whole: against upstream's definitions, the rules of
+//! the house, the seeds' examples and the committed files.
+
+mod drift;
+mod examples;
+mod fixtures;
+mod rules;
+mod schema;
+mod support;

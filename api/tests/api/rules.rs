@@ -1,0 +1,123 @@
+//! What each rule refuses, and the words it refuses it with.
+//!
+//! The invariant: every rule of every schema is broken by at least one row
+//! here, and by none that should pass.
+
+use std::collections::BTreeSet;
+
+use crate::support::{self, refusals, schema_of};
+use serde_json::{Value, json};
+
+const SEAT_A: &str = r#"{"name":"v-e-0","nodeID":"node-1"}"#;
+const SEAT_B: &str = r#"{"name":"v-e-1","nodeID":"node-2"}"#;
+
+/// A change of a spec, or a new one when there is no old, and the start of the
+/// refusal; empty if it is accepted.
+#[rustfmt::skip]
+fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static str)> {
+    let seat = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let member = |replica: &str, mode: &str| json!({"replica": replica, "nodeID": "node-1", "mode": mode});
+    let record = |term: u64, engine: &str, version: u64, members: Vec<Value>| {
+        json!({"term": term, "engine": seat(engine), "memberVersion": version, "members": members})
+    };
+    let (a, b) = (SEAT_A, SEAT_B);
+    vec![
+        ("a size",             "Volume", None, json!({"size": "1073741824"}), ""),
+        ("no size",            "Volume", None, json!({}), "a volume needs a size"),
+        ("size zero",          "Volume", None, json!({"size": "0"}), "a volume needs a size"),
+        ("from a backup",      "Volume", None, json!({"fromBackup": "file:///b?backup=x"}), ""),
+        ("odd size",           "Volume", None, json!({"size": "1073741825"}), "size must be a multiple of 4096"),
+        ("grows",              "Volume", Some(json!({"size": "4096"})), json!({"size": "8192"}), ""),
+        ("shrinks",            "Volume", Some(json!({"size": "8192"})), json!({"size": "4096"}), "a volume can grow but not shrink"),
+        ("size taken away",    "Volume", Some(json!({"size": "8192"})), json!({"fromBackup": "x"}), "a volume can grow but not shrink"),
+        ("other data engine",  "Volume", Some(json!({"size": "4096", "dataEngine": "v1"})), json!({"size": "4096", "dataEngine": "v2"}), "dataEngine cannot change"),
+        ("standby of nothing", "Volume", None, json!({"size": "4096", "Standby": true}), "a standby volume follows a backup"),
+        ("becomes standby",    "Volume", Some(json!({"size": "4096", "fromBackup": "x"})), json!({"size": "4096", "fromBackup": "x", "Standby": true}), "a volume cannot become a standby"),
+        ("is activated",       "Volume", Some(json!({"size": "4096", "fromBackup": "x", "Standby": true})), json!({"size": "4096", "fromBackup": "x", "Standby": false}), ""),
+        ("other backup",       "Volume", Some(json!({"size": "4096", "fromBackup": "x"})), json!({"size": "4096", "fromBackup": "y"}), "fromBackup cannot change"),
+        ("unserved frontend",  "Volume", None, json!({"size": "4096", "frontend": "iscsi"}), "this frontend is not served"),
+        ("nbd",                "Volume", None, json!({"size": "4096", "frontend": "nbd"}), ""),
+        ("shared",             "Volume", None, json!({"size": "4096", "accessMode": "rwx"}), "shared volumes are not served"),
+
+        ("healthy",            "Replica", None, json!({"healthyAt": "2026-01-01T00:00:00Z"}), ""),
+        ("healthy and failed", "Replica", None, json!({"healthyAt": "2026-01-01T00:00:00Z", "failedAt": "2026-01-01T00:00:00Z"}), "a replica is healthy or failed"),
+        ("other image",        "InstanceManager", Some(json!({"image": "a"})), json!({"image": "b"}), "an instance manager is one of a node"),
+        ("other image",        "EngineImage", Some(json!({"image": "a"})), json!({"image": "b"}), "the image of an EngineImage cannot change"),
+        ("other volume",       "Snapshot", Some(json!({"volume": "a"})), json!({"volume": "b"}), "a snapshot stays with its volume"),
+        ("other snapshot",     "Backup", Some(json!({"snapshotName": "a"})), json!({"snapshotName": "b"}), "a backup stays with its snapshot"),
+        ("a duration",         "BackupTarget", None, json!({"pollInterval": "5m30s"}), ""),
+        ("not a duration",     "BackupTarget", None, json!({"pollInterval": "often"}), "pollInterval is a duration"),
+
+        ("the seed's name",    "Image", None, json!({"instanceManagerImage": "a"}), ""),
+        ("the other name",     "Image", None, json!({"imageURL": "a"}), ""),
+        ("both names",         "Image", None, json!({"instanceManagerImage": "a", "imageURL": "a"}), "name the image in exactly one"),
+        ("neither name",       "Image", None, json!({}), "name the image in exactly one"),
+        ("other image",        "Image", Some(json!({"imageURL": "a"})), json!({"imageURL": "b"}), "an Image cannot change"),
+
+        ("v1 node by node",    "DataEngineUpgradeManager", None, json!({"dataEngine": "v1"}), "only the v2 data engine"),
+        ("is paused",          "DataEngineUpgradeManager", Some(json!({"dataEngine": "v2"})), json!({"dataEngine": "v2", "paused": true}), ""),
+        ("other engine",       "DataEngineUpgradeManager", Some(json!({"dataEngine": "v2"})), json!({"dataEngine": "v1"}), "dataEngine cannot change"),
+        ("other nodes",        "DataEngineUpgradeManager", Some(json!({"dataEngine": "v2"})), json!({"dataEngine": "v2", "nodes": ["a"]}), "nodes cannot change"),
+        ("v1 on a node",       "NodeDataEngineUpgrade", None, json!({"dataEngine": "v1"}), "only the v2 data engine"),
+        ("other node",         "NodeDataEngineUpgrade", Some(json!({"dataEngine": "v2", "nodeID": "a"})), json!({"dataEngine": "v2", "nodeID": "b"}), "the upgrade of a node cannot change"),
+
+        ("a folder",           "Dataset", None, json!({"mounts": [{"mountPoint": "local:///data"}]}), ""),
+        ("not a URL",          "Dataset", None, json!({"mounts": [{"mountPoint": "/data"}]}), "mountPoint is a URL"),
+
+        ("a first record",     "VolumeRecord", None, json!({"term": 0, "memberVersion": 0}), ""),
+        ("takes the volume",   "VolumeRecord", Some(record(1, a, 1, vec![])), record(2, b, 1, vec![]), ""),
+        ("comes too late",     "VolumeRecord", Some(record(2, a, 1, vec![])), record(1, b, 1, vec![]), "the term of a volume never goes down"),
+        ("takes no term",      "VolumeRecord", Some(record(1, a, 1, vec![])), record(1, b, 1, vec![]), "another engine needs a higher term"),
+        ("old members",        "VolumeRecord", Some(record(1, a, 2, vec![])), record(1, a, 1, vec![]), "memberVersion never goes down"),
+        ("no new version",     "VolumeRecord", Some(record(1, a, 1, vec![])), record(1, a, 1, vec![member("r", "wo")]), "a change of members needs a higher"),
+        ("first members",      "VolumeRecord", Some(record(1, a, 1, vec![])), record(1, a, 2, vec![member("r", "rw"), member("s", "rw")]), ""),
+        ("drops one",          "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "rw")])), record(1, a, 3, vec![member("r", "rw"), member("s", "err")]), ""),
+        ("drops the last",     "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw")])), record(1, a, 3, vec![member("r", "err")]), "the last member in service"),
+        ("loses the last",     "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw")])), record(1, a, 3, vec![]), "the last member in service"),
+        ("comes back stale",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), record(1, a, 3, vec![member("r", "rw"), member("s", "rw")]), "a replica that was out of service"),
+        ("joins unbuilt",      "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw")])), record(1, a, 3, vec![member("r", "rw"), member("s", "rw")]), "a replica that was out of service"),
+        ("is being rebuilt",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), record(1, a, 3, vec![member("r", "rw"), member("s", "wo")]), ""),
+        ("was rebuilt",        "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "wo")])), record(1, a, 3, vec![member("r", "rw"), member("s", "rw")]), ""),
+    ]
+}
+
+#[test]
+fn each_rule_refuses_what_it_should_and_nothing_else() {
+    for (name, kind, old, new, expected) in cases() {
+        let refusals = refusals(&schema_of(kind)["properties"]["spec"], &new, old.as_ref());
+        match expected {
+            "" => assert!(refusals.is_empty(), "{kind}, {name}: {refusals:?}"),
+            start => assert!(
+                refusals.iter().any(|refusal| refusal.starts_with(start)),
+                "{kind}, {name}: {refusals:?}"
+            ),
+        }
+    }
+}
+
+#[test]
+fn every_rule_is_broken_by_a_row() {
+    let rows = cases();
+    let covered = |kind: &str, message: &str| {
+        rows.iter().any(|(_, of, _, _, start)| *of == kind && !start.is_empty() && message.starts_with(start))
+    };
+    let mut bare = BTreeSet::new();
+    for definition in support::ours() {
+        let kind = definition["spec"]["names"]["kind"].as_str().unwrap();
+        messages(&schema_of(kind)["properties"]["spec"], &mut |message| {
+            if !covered(kind, message) {
+                bare.insert(format!("{kind}: {message}"));
+            }
+        });
+    }
+    assert!(bare.is_empty(), "{bare:#?}");
+}
+
+fn messages(schema: &Value, act: &mut impl FnMut(&str)) {
+    for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
+        act(rule["message"].as_str().unwrap());
+    }
+    for inner in schema.as_object().into_iter().flat_map(|fields| fields.values()) {
+        messages(inner, act);
+    }
+}
