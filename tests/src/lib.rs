@@ -1,1 +1,3 @@
 //! What tests of more than one crate share.
+
+pub mod history;
