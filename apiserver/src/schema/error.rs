@@ -148,6 +148,12 @@ impl FieldError {
     }
 }
 
+impl From<FieldError> for Cause {
+    fn from(error: FieldError) -> Cause {
+        Cause { reason: error.fault.reason(), message: error.body(), field: error.field }
+    }
+}
+
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.body())

@@ -1,0 +1,112 @@
+//! One HTTPS request to a webhook, within its time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::lifecycle::text;
+
+const DEFAULT_SECONDS: u64 = 10;
+const MAX_SECONDS: u64 = 30;
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+
+/// Sends the question and returns the answer; the error says what went wrong.
+pub(super) async fn post(webhook: &Value, question: &Value) -> Result<Value, String> {
+    let seconds = webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_SECONDS).clamp(1, MAX_SECONDS);
+    let target = Target::parse(&webhook["clientConfig"])?;
+    let shown = format!("Post \"{}?timeout={seconds}s\"", target.url);
+    match tokio::time::timeout(Duration::from_secs(seconds), exchange(&target, seconds, question)).await {
+        Ok(outcome) => outcome.map_err(|reason| format!("{shown}: {reason}")),
+        Err(_) => Err(format!("{shown}: context deadline exceeded")),
+    }
+}
+
+/// Where a webhook listens and whom to trust there.
+struct Target {
+    url: String,
+    host: String,
+    port: u16,
+    path: String,
+    tls: TlsConnector,
+}
+
+impl Target {
+    fn parse(config: &Value) -> Result<Target, String> {
+        if config["service"].is_object() {
+            return Err("clientConfig.service is not served here, because there are no Services: use clientConfig.url".into());
+        }
+        let url = text(config, "/url");
+        let uri: Uri = url.parse().map_err(|error| format!("clientConfig.url {url:?}: {error}"))?;
+        if uri.scheme_str() != Some("https") {
+            return Err(format!("clientConfig.url {url:?}: the scheme must be https"));
+        }
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let path = uri.path().to_owned();
+        let tls = connector(text(config, "/caBundle"))?;
+        Ok(Target { url: url.to_owned(), host, port: uri.port_u16().unwrap_or(443), path, tls })
+    }
+}
+
+fn connector(ca_bundle: &str) -> Result<TlsConnector, String> {
+    let pem = base64::engine::general_purpose::STANDARD
+        .decode(ca_bundle)
+        .map_err(|error| format!("clientConfig.caBundle is not base64: {error}"))?;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate =
+            certificate.map_err(|error| format!("clientConfig.caBundle is not PEM: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("clientConfig.caBundle: {error}"))?;
+    }
+    if roots.is_empty() {
+        return Err("clientConfig.caBundle must hold the certificate to trust".into());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+async fn exchange(target: &Target, seconds: u64, question: &Value) -> Result<Value, String> {
+    let stream =
+        TcpStream::connect((target.host.as_str(), target.port)).await.map_err(|error| error.to_string())?;
+    let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
+    let tls = target.tls.connect(name, stream).await.map_err(|error| error.to_string())?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| error.to_string())?;
+    let body = serde_json::to_vec(question).expect("a Value always serializes");
+    let request = Request::post(format!("{}?timeout={seconds}s", target.path))
+        .header(HOST, format!("{}:{}", target.host, target.port))
+        .header(CONTENT_TYPE, "application/json")
+        .header(ACCEPT, "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|error| error.to_string())?;
+    let answered = async {
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let code = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let bytes = body.map_err(|error| error.to_string())?.to_bytes();
+        if code != StatusCode::OK {
+            return Err(format!("the server answered {code}"));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| format!("the answer is not JSON: {error}"))
+    };
+    // The connection must be driven while the answer is awaited; whichever ends first decides.
+    tokio::select! {
+        answer = answered => answer,
+        ended = connection => Err(ended.err().map_or("the connection ended".to_owned(), |error| error.to_string())),
+    }
+}

@@ -1,0 +1,116 @@
+//! Asks the validating webhooks that are registered whether a write may happen.
+//!
+//! The one invariant: a webhook that cannot be asked counts as a refusal unless
+//! its failurePolicy says `Ignore`.
+
+mod client;
+mod matching;
+mod question;
+#[cfg(test)]
+mod tests;
+
+use futures::future::join_all;
+use serde_json::Value;
+
+use crate::error::{ApiError, Reason};
+use crate::http::Call;
+use crate::kind::ResourceId;
+use crate::lifecycle::text;
+
+/// What is done to the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+        }
+    }
+}
+
+/// A write that webhooks may object to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Review<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) object: Option<&'a Value>,
+    pub(crate) old: Option<&'a Value>,
+    pub(crate) dry_run: bool,
+}
+
+/// Asks webhooks. Connections to them are made anew for each question.
+#[derive(Debug, Default)]
+pub(crate) struct Webhooks;
+
+fn configurations() -> ResourceId {
+    ResourceId {
+        group: "admissionregistration.k8s.io".into(),
+        plural: "validatingwebhookconfigurations".into(),
+    }
+}
+
+impl Webhooks {
+    /// The warnings of the webhooks, or the refusal of the first that refused.
+    pub(crate) async fn review(&self, call: &Call, review: Review<'_>) -> Result<Vec<String>, ApiError> {
+        let registered = call.server.store.snapshot(&configurations());
+        // Whoever can write configurations could lock everyone out by one that refuses its own removal.
+        if registered.is_empty() || *call.served.resource() == configurations() {
+            return Ok(Vec::new());
+        }
+        let parsed: Vec<Value> =
+            registered.iter().filter_map(|entry| serde_json::from_slice(&entry.stored.bytes).ok()).collect();
+        let mut asked = Vec::new();
+        for webhook in
+            parsed.iter().flat_map(|configuration| configuration["webhooks"].as_array().into_iter().flatten())
+        {
+            if matching::concerns(call, webhook, &review)? {
+                refuse_side_effects(webhook, review.dry_run)?;
+                asked.push(ask(call, webhook, &review));
+            }
+        }
+        let mut warnings = Vec::new();
+        for answer in join_all(asked).await {
+            warnings.extend(answer?);
+        }
+        Ok(warnings)
+    }
+}
+
+fn refuse_side_effects(webhook: &Value, dry_run: bool) -> Result<(), ApiError> {
+    if !dry_run || matches!(text(webhook, "/sideEffects"), "None" | "NoneOnDryRun") {
+        return Ok(());
+    }
+    let message = format!("admission webhook {:?} does not support dry run", text(webhook, "/name"));
+    Err(ApiError::new(Reason::BadRequest, message))
+}
+
+async fn ask(call: &Call, webhook: &Value, review: &Review<'_>) -> Result<Vec<String>, ApiError> {
+    let name = text(webhook, "/name");
+    let question = question::question(call, review);
+    match client::post(webhook, &question).await.and_then(|reply| question::verdict(&question, &reply)) {
+        Ok(verdict) => {
+            let prefixed = verdict.warnings.iter().map(|warning| warning.to_owned()).collect();
+            verdict.refusal(name).map_or(Ok(prefixed), Err)
+        }
+        Err(reason) if text(webhook, "/failurePolicy") == "Ignore" => {
+            tracing::warn!(
+                webhook = name,
+                reason,
+                "webhook could not be asked; its failurePolicy lets the request pass"
+            );
+            Ok(Vec::new())
+        }
+        Err(reason) => {
+            let message = format!(
+                "Internal error occurred: failed calling webhook {name:?}: failed to call webhook: {reason}"
+            );
+            Err(ApiError::new(Reason::InternalError, message))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The AdmissionReview sent to a webhook, and what its answer means.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::Review;
+use crate::error::{ApiError, Reason};
+use crate::http::Call;
+use crate::lifecycle::metadata_text;
+
+pub(super) fn question(call: &Call, review: &Review<'_>) -> Value {
+    let kind = call.served.kind();
+    let (group, version) = (&*kind.resource.group, call.served.version().name.as_str());
+    let kind = json!({"group": group, "version": version, "kind": kind.kind});
+    let resource = json!({"group": group, "version": version, "resource": &*call.served.resource().plural});
+    let name = review.object.or(review.old).map(|object| metadata_text(object, "name")).unwrap_or_default();
+    let mut request = json!({
+        "uid": Uuid::new_v4().to_string(),
+        "kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource,
+        "name": name, "operation": review.operation.as_str(),
+        "userInfo": {"username": call.identity.user(), "groups": call.identity.groups()},
+        "object": review.object, "oldObject": review.old, "dryRun": review.dry_run, "options": null,
+    });
+    if let Some(namespace) = &call.namespace {
+        request["namespace"] = json!(namespace);
+    }
+    if let Some(sub) = &call.subresource {
+        request["subResource"] = json!(sub);
+        request["requestSubResource"] = json!(sub);
+    }
+    json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request})
+}
+
+/// A webhook's answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    allowed: bool,
+    message: String,
+    code: u16,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads the answer; the error says what is wrong with it.
+pub(super) fn verdict(question: &Value, reply: &Value) -> Result<Verdict, String> {
+    let response = &reply["response"];
+    let Some(allowed) = response["allowed"].as_bool() else {
+        return Err("the answer holds no response.allowed".to_owned());
+    };
+    if response["uid"] != question["request"]["uid"] {
+        return Err(format!("expected response.uid={}, got {}", question["request"]["uid"], response["uid"]));
+    }
+    let warnings = response["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    Ok(Verdict {
+        allowed,
+        message: response["status"]["message"].as_str().unwrap_or_default().to_owned(),
+        code: response["status"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(403),
+        warnings: warnings.map(str::to_owned).collect(),
+    })
+}
+
+impl Verdict {
+    /// The error the client gets, if the webhook said no.
+    pub(super) fn refusal(&self, webhook: &str) -> Option<ApiError> {
+        if self.allowed {
+            return None;
+        }
+        let message = match self.message.as_str() {
+            "" => format!("admission webhook {webhook:?} denied the request without explanation"),
+            message => format!("admission webhook {webhook:?} denied the request: {message}"),
+        };
+        let reason = match self.code {
+            400 => Reason::BadRequest,
+            401 => Reason::Unauthorized,
+            404 => Reason::NotFound,
+            409 => Reason::Conflict,
+            422 => Reason::Invalid,
+            429 => Reason::TooManyRequests,
+            500..=599 => Reason::InternalError,
+            _ => Reason::Forbidden,
+        };
+        Some(ApiError::new(reason, message))
+    }
+}

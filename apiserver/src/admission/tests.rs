@@ -1,0 +1,165 @@
+//! Webhooks behind real HTTPS on loopback.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::testing::{Api, GADGETS, gadget};
+use crate::tls::Certificates;
+
+const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+/// A webhook that answers with what `judge` makes of the request.
+struct Webhook {
+    url: String,
+    ca_bundle: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Webhook {
+    async fn start(judge: impl Fn(&Value) -> Option<Value> + Send + Sync + 'static) -> Webhook {
+        let folder = tempfile::tempdir().unwrap();
+        let certificates = Certificates::open(folder.path(), &[], std::time::SystemTime::now()).unwrap();
+        let acceptor = TlsAcceptor::from(certificates.server_config().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://127.0.0.1:{}/judge", listener.local_addr().unwrap().port());
+        let ca_bundle = base64::engine::general_purpose::STANDARD.encode(certificates.ca_pem());
+        let judge = Arc::new(judge);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, judge) = (acceptor.clone(), judge.clone());
+                tokio::spawn(async move {
+                    let Ok(tls) = acceptor.accept(stream).await else { return };
+                    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                        let judge = judge.clone();
+                        async move {
+                            let bytes = request.into_body().collect().await.unwrap().to_bytes();
+                            let review: Value = serde_json::from_slice(&bytes).unwrap();
+                            let Some(mut response) = judge(&review["request"]) else {
+                                return std::future::pending().await;
+                            };
+                            response["uid"] = review["request"]["uid"].clone();
+                            let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+                            Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(
+                                answer.to_string(),
+                            ))))
+                        }
+                    });
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(tls), service)
+                        .await;
+                });
+            }
+        });
+        Webhook { url, ca_bundle, _folder: folder }
+    }
+
+    fn configuration(&self, changes: Value) -> Value {
+        let mut webhook = json!({
+            "name": "judge.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "clientConfig": {"url": self.url, "caBundle": self.ca_bundle},
+            "rules": [{"operations": ["*"], "apiGroups": ["example.com"], "apiVersions": ["*"], "resources": ["gadgets"]}],
+        });
+        for (field, value) in changes.as_object().into_iter().flatten() {
+            webhook[field] = value.clone();
+        }
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+               "metadata": {"name": "judge"}, "webhooks": [webhook]})
+    }
+}
+
+fn refuses_sevens(request: &Value) -> Option<Value> {
+    let size = &request["object"]["spec"]["size"];
+    Some(match size == &json!(7) {
+        true => json!({"allowed": false, "status": {"message": "no sevens"}}),
+        false => json!({"allowed": true, "warnings": ["looked at"]}),
+    })
+}
+
+#[tokio::test]
+async fn a_webhook_may_refuse_and_warn() {
+    let api = Api::with_gadgets().await;
+    let webhook = Webhook::start(refuses_sevens).await;
+    api.post(CONFIGURATIONS, webhook.configuration(json!({}))).await.ok();
+
+    let refused = api.post(GADGETS, gadget("g1", 7)).await;
+    assert_eq!((refused.code, refused.reason()), (403, "Forbidden"));
+    assert_eq!(refused.message(), r#"admission webhook "judge.example.com" denied the request: no sevens"#);
+    let passed = api.post(GADGETS, gadget("g1", 3)).await;
+    assert_eq!(passed.headers["warning"], r#"299 - "looked at""#);
+    passed.ok();
+    assert_eq!(api.merge(&format!("{GADGETS}/g1"), json!({"spec": {"size": 7}})).await.code, 403);
+    assert_eq!(api.merge(&format!("{GADGETS}/g1/status"), json!({"status": {"phase": "x"}})).await.code, 200);
+    assert_eq!(api.get(&format!("{GADGETS}/g1")).await.ok()["spec"]["size"], 3);
+}
+
+#[tokio::test]
+async fn selectors_and_operations_narrow_what_is_asked() {
+    let api = Api::with_gadgets().await;
+    let webhook = Webhook::start(|_| Some(json!({"allowed": false}))).await;
+    let only_marked = json!({
+        "objectSelector": {"matchLabels": {"judged": "yes"}},
+        "rules": [{"operations": ["CREATE"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}],
+    });
+    api.post(CONFIGURATIONS, webhook.configuration(only_marked)).await.ok();
+    api.post(GADGETS, gadget("free", 1)).await.ok();
+    let mut marked = gadget("marked", 1);
+    marked["metadata"]["labels"] = json!({"judged": "yes"});
+    let refused = api.post(GADGETS, marked).await;
+    assert_eq!(
+        refused.message(),
+        r#"admission webhook "judge.example.com" denied the request without explanation"#
+    );
+    api.merge(&format!("{GADGETS}/free"), json!({"metadata": {"labels": {"judged": "yes"}}})).await.ok();
+
+    let elsewhere = webhook.configuration(
+        json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}),
+    );
+    api.delete(&format!("{CONFIGURATIONS}/judge"), Value::Null).await.ok();
+    api.post(CONFIGURATIONS, elsewhere).await.ok();
+    api.post(GADGETS, gadget("here", 1)).await.ok();
+    let there = GADGETS.replace("default", "kube-system");
+    assert_eq!(api.post(&there, gadget("there", 1)).await.code, 403);
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_asked_refuses_unless_it_says_ignore() {
+    let api = Api::with_gadgets().await;
+    let hangs = Webhook::start(|_| None).await;
+    api.post(CONFIGURATIONS, hangs.configuration(json!({"timeoutSeconds": 1}))).await.ok();
+    let late = api.post(GADGETS, gadget("g1", 1)).await;
+    assert_eq!((late.code, late.reason()), (500, "InternalError"));
+    assert!(late.message().contains("failed calling webhook \"judge.example.com\""), "{}", late.message());
+    assert!(late.message().contains("context deadline exceeded"), "{}", late.message());
+
+    let path = format!("{CONFIGURATIONS}/judge");
+    api.delete(&path, Value::Null).await.ok();
+    let untrusted = hangs.configuration(json!({"clientConfig": {"url": hangs.url, "caBundle": other_ca()}}));
+    api.post(CONFIGURATIONS, untrusted).await.ok();
+    assert_eq!(api.post(GADGETS, gadget("g1", 1)).await.code, 500);
+
+    api.delete(&path, Value::Null).await.ok();
+    let lenient = hangs.configuration(json!({"timeoutSeconds": 1, "failurePolicy": "Ignore"}));
+    api.post(CONFIGURATIONS, lenient).await.ok();
+    api.post(GADGETS, gadget("g1", 1)).await.ok();
+
+    api.delete(&path, Value::Null).await.ok();
+    let service = hangs.configuration(json!({"clientConfig": {"service": {"name": "a", "namespace": "b"}}}));
+    api.post(CONFIGURATIONS, service).await.ok();
+    let refused = api.post(GADGETS, gadget("g2", 1)).await;
+    assert!(refused.message().contains("use clientConfig.url"), "{}", refused.message());
+}
+
+fn other_ca() -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let certificates = Certificates::open(folder.path(), &[], std::time::SystemTime::now()).unwrap();
+    base64::engine::general_purpose::STANDARD.encode(certificates.ca_pem())
+}

@@ -1,0 +1,136 @@
+//! Cleans up behind deleted owners, namespaces and definitions, and lets old
+//! events go.
+//!
+//! ```text
+//! store events ──▶ observe ──▶ graph ──▶ decide ──▶ act ──▶ store
+//! ```
+//!
+//! The one invariant: an object is collected only if, at the moment it is
+//! deleted, no owner it names exists; what the graph remembers only says where
+//! to look.
+
+mod act;
+mod decide;
+mod expire;
+mod graph;
+mod namespaces;
+mod observe;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::kind::ResourceId;
+use crate::server::Shared;
+use crate::store::Key;
+
+use graph::Graph;
+use observe::Seen;
+
+/// Observations that may wait before those who observe wait too.
+const QUEUE: usize = 1024;
+/// When something could not be finished, it is looked at again after this.
+const RETRY: Duration = Duration::from_millis(250);
+const EXPIRY_CHECK: Duration = Duration::from_secs(60);
+
+/// Works until the server stops.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let stopping = shared.stopping.clone();
+    tokio::select! {
+        () = stopping.cancelled() => {}
+        () = Collector::new(shared).work() => {}
+    }
+}
+
+struct Collector {
+    shared: Arc<Shared>,
+    graph: Graph,
+    observers: HashMap<ResourceId, AbortOnDropHandle<()>>,
+    seen: mpsc::Receiver<Seen>,
+    tell: mpsc::Sender<Seen>,
+    /// Objects to look at, each once.
+    due: VecDeque<Key>,
+    waiting: HashSet<Key>,
+    /// Looked at, and not done yet.
+    unfinished: Vec<Key>,
+}
+
+impl Collector {
+    fn new(shared: Arc<Shared>) -> Collector {
+        let (tell, seen) = mpsc::channel(QUEUE);
+        Collector {
+            shared,
+            graph: Graph::default(),
+            observers: HashMap::new(),
+            seen,
+            tell,
+            due: VecDeque::new(),
+            waiting: HashSet::new(),
+            unfinished: Vec::new(),
+        }
+    }
+
+    async fn work(mut self) {
+        let mut changed = self.shared.registry.changes();
+        let mut retry = tokio::time::interval(RETRY);
+        let mut expiry = tokio::time::interval(EXPIRY_CHECK);
+        self.follow_registry();
+        loop {
+            tokio::select! {
+                biased;
+                Some(seen) = self.seen.recv() => self.take_note(seen),
+                Ok(()) = changed.changed() => self.follow_registry(),
+                () = std::future::ready(()), if !self.due.is_empty() => self.work_off().await,
+                _ = retry.tick(), if !self.unfinished.is_empty() => {
+                    for key in std::mem::take(&mut self.unfinished) {
+                        self.enqueue(key);
+                    }
+                }
+                _ = expiry.tick() => expire::expire(&self.shared).await,
+            }
+        }
+    }
+
+    /// Observes every resource there is, and no other.
+    fn follow_registry(&mut self) {
+        let catalogue = self.shared.registry.load();
+        let resources: HashSet<&ResourceId> = catalogue.resources().collect();
+        self.observers.retain(|resource, _| resources.contains(resource));
+        for resource in resources {
+            if !self.observers.contains_key(resource) {
+                let task = observe::observe(self.shared.store.clone(), resource.clone(), self.tell.clone());
+                self.observers.insert(resource.clone(), AbortOnDropHandle::new(tokio::spawn(task)));
+            }
+        }
+    }
+
+    fn take_note(&mut self, seen: Seen) {
+        for key in self.graph.note(seen) {
+            self.enqueue(key);
+        }
+    }
+
+    fn enqueue(&mut self, key: Key) {
+        if self.waiting.insert(key.clone()) {
+            self.due.push_back(key);
+        }
+    }
+
+    async fn work_off(&mut self) {
+        let Some(key) = self.due.pop_front() else { return };
+        self.waiting.remove(&key);
+        match act::settle(&self.shared, &self.graph, &key).await {
+            Ok(act::Settled::Done) => {}
+            Ok(act::Settled::Later) => self.unfinished.push(key),
+            Err(error) => {
+                tracing::warn!(object = %key, %error, "could not collect");
+                self.unfinished.push(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The rules as a table, the graph as a property, and random families of
+//! objects against a reference that only knows sets.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::decide::{Action, Dependents, Owner, decide};
+use super::graph::Graph;
+use super::observe::Seen;
+use crate::kind::ResourceId;
+use crate::lifecycle::Propagation;
+use crate::store::Key;
+use crate::testing::Api;
+
+#[test]
+fn decides_by_how_owners_and_dependents_stand() {
+    use Owner::{Exists, Gone, Unknown, WaitsForDependents};
+    let plain = json!({"metadata": {}});
+    let leaving =
+        |finalizer: &str| json!({"metadata": {"deletionTimestamp": "t", "finalizers": [finalizer]}});
+    let none = Dependents::default();
+    let some = Dependents { any: true, blocking: false };
+    let blocking = Dependents { any: true, blocking: true };
+    let dropped = |uid: &str| Action::DropReferences(vec![uid.to_owned()]);
+    #[rustfmt::skip]
+    let cases = [
+        ("no owners",            &plain, vec![],                         none,     Action::Nothing),
+        ("owner exists",         &plain, vec![Exists],                   none,     Action::Nothing),
+        ("one owner gone",       &plain, vec![Exists, Gone],             none,     dropped("1")),
+        ("one owner waits",      &plain, vec![Exists, WaitsForDependents], none,   dropped("1")),
+        ("all gone",             &plain, vec![Gone, Gone],               none,     Action::Delete(Propagation::Background)),
+        ("kind not served",      &plain, vec![Gone, Unknown],            none,     Action::Nothing),
+        ("awaited",              &plain, vec![WaitsForDependents],       none,     Action::Delete(Propagation::Background)),
+        ("awaited, a parent",    &plain, vec![WaitsForDependents, Gone], some,     Action::Delete(Propagation::Foreground)),
+        ("foreground, blocked",  &leaving("foregroundDeletion"), vec![], blocking, Action::DeleteDependents),
+        ("foreground, children", &leaving("foregroundDeletion"), vec![], some,     Action::DeleteDependents),
+        ("foreground, alone",    &leaving("foregroundDeletion"), vec![], none,     Action::RemoveFinalizer("foregroundDeletion")),
+        ("orphan, children",     &leaving("orphan"), vec![],             blocking, Action::OrphanDependents),
+        ("orphan, alone",        &leaving("orphan"), vec![],             none,     Action::RemoveFinalizer("orphan")),
+        ("held by others",       &leaving("example.com/x"), vec![Gone],  some,     Action::Nothing),
+    ];
+    for (name, object, owners, dependents, expected) in cases {
+        let owners: Vec<(String, Owner)> =
+            owners.into_iter().enumerate().map(|(index, owner)| (index.to_string(), owner)).collect();
+        assert_eq!(decide(object, &owners, dependents), expected, "{name}");
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(ResourceId { group: "".into(), plural: "configmaps".into() }, Some("default"), name)
+}
+
+fn seen(name: &str, owners: &[&str]) -> Seen {
+    let owners = owners.iter().map(|&owner| owner.to_owned()).collect();
+    Seen { key: key(name), uid: name.to_owned(), owners, deleting: false, gone: false }
+}
+
+#[test]
+fn the_graph_says_where_to_look() {
+    let mut graph = Graph::default();
+    assert_eq!(graph.note(seen("owner", &[])), []);
+    assert_eq!(
+        graph.note(seen("child", &["owner"])),
+        [key("child")],
+        "a new child may have no owner any more"
+    );
+    assert_eq!(graph.note(seen("child", &["owner"])), [], "nothing new");
+    let leaving = Seen { deleting: true, ..seen("owner", &[]) };
+    assert_eq!(graph.note(leaving), [key("owner")]);
+    let gone = Seen { gone: true, ..seen("child", &["owner"]) };
+    assert_eq!(graph.note(gone), [key("owner"), key("owner")], "its owner may wait for it");
+    assert_eq!(graph.dependents_of("owner").count(), 0);
+}
+
+/// A small generator of numbers, so that a failing family can be made again.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Objects 0..n, each owned by some of those before it.
+struct Family {
+    owners: Vec<Vec<usize>>,
+    uids: Vec<String>,
+}
+
+fn name(number: usize) -> String {
+    format!("m{number}")
+}
+
+async fn make_family(api: &Api, numbers: &mut Numbers, size: usize) -> Family {
+    let mut family = Family { owners: Vec::new(), uids: Vec::new() };
+    for number in 0..size {
+        let chosen: BTreeSet<usize> = (0..numbers.below(3))
+            .filter(|_| number > 0)
+            .map(|_| numbers.below(number as u64) as usize)
+            .collect();
+        let references: Vec<Value> = chosen
+            .iter()
+            .map(|&owner| {
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "name": name(owner), "uid": family.uids[owner],
+                       "blockOwnerDeletion": numbers.below(2) == 0})
+            })
+            .collect();
+        let object = json!({"metadata": {"name": name(number), "ownerReferences": references}});
+        let made = api.post(CONFIG_MAPS, object).await.ok();
+        family.uids.push(made["metadata"]["uid"].as_str().unwrap().to_owned());
+        family.owners.push(chosen.into_iter().collect());
+    }
+    family
+}
+
+/// Who is left once `deleted` is gone: everyone without owners, or with one that is left.
+fn survivors(family: &Family, deleted: usize, orphan: bool) -> BTreeSet<String> {
+    let mut left: BTreeSet<usize> = BTreeSet::new();
+    for (number, owners) in family.owners.iter().enumerate() {
+        let owners: Vec<usize> =
+            owners.iter().copied().filter(|owner| !(orphan && *owner == deleted)).collect();
+        let stays = owners.is_empty() || owners.iter().any(|owner| left.contains(owner));
+        if number != deleted && stays {
+            left.insert(number);
+        }
+    }
+    left.into_iter().map(name).collect()
+}
+
+async fn present(api: &Api) -> BTreeSet<String> {
+    let list = api.get(CONFIG_MAPS).await.ok();
+    let items = list["items"].as_array().unwrap().iter();
+    items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Comes back when everything that was under way is done: a new orphan is found and collected after it.
+async fn settle(api: &Api) {
+    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "none"});
+    let sentinel = json!({"metadata": {"name": "sentinel", "ownerReferences": [reference]}});
+    api.post(CONFIG_MAPS, sentinel).await.ok();
+    api.until(&format!("{CONFIG_MAPS}/sentinel"), |answer| answer.code == 404).await;
+}
+
+#[tokio::test]
+async fn random_families_lose_exactly_those_without_owners() {
+    let api = Api::open().await;
+    for seed in 0..12 {
+        let mut numbers = Numbers(seed);
+        let family = make_family(&api, &mut numbers, 10).await;
+        let deleted = numbers.below(4) as usize;
+        let policy = ["Background", "Foreground", "Orphan"][numbers.below(3) as usize];
+        let options = json!({"propagationPolicy": policy});
+        api.delete(&format!("{CONFIG_MAPS}/{}", name(deleted)), options).await.ok();
+
+        let expected = survivors(&family, deleted, policy == "Orphan");
+        for gone in (0..10).map(name).filter(|name| !expected.contains(name)) {
+            api.until(&format!("{CONFIG_MAPS}/{gone}"), |answer| answer.code == 404).await;
+        }
+        settle(&api).await;
+        assert_eq!(present(&api).await, expected, "seed {seed}, {policy} deletion of {}", name(deleted));
+        for survivor in &expected {
+            let object = api.get(&format!("{CONFIG_MAPS}/{survivor}")).await.ok();
+            let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+            let dangling = owners.iter().find(|owner| !expected.contains(owner["name"].as_str().unwrap()));
+            assert!(dangling.is_none(), "seed {seed}: {survivor} still names {dangling:?}");
+        }
+        api.delete(CONFIG_MAPS, Value::Null).await.ok();
+        settle(&api).await;
+    }
+}

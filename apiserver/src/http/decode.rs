@@ -1,0 +1,181 @@
+//! Turns the bytes of a request into a JSON value, within limits.
+//!
+//! The invariant: nothing is parsed that is larger or deeper than the limits
+//! allow, so no request can exhaust memory or stack.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http_body_util::BodyExt;
+use serde_json::Value;
+
+use crate::error::{ApiError, Reason};
+use crate::limits::Limits;
+
+/// Reads a whole body, or refuses it as soon as it is known to be too large or too slow.
+pub(crate) async fn read<B>(body: B, limits: &Limits) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body,
+    B::Error: std::fmt::Display,
+{
+    if body.size_hint().lower() > limits.body_bytes as u64 {
+        return Err(too_large(limits));
+    }
+    let late = || ApiError::new(Reason::Timeout, "the body of the request did not arrive in time");
+    tokio::time::timeout(limits.read_time, collect(body, limits)).await.map_err(|_| late())?
+}
+
+async fn collect<B>(body: B, limits: &Limits) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body,
+    B::Error: std::fmt::Display,
+{
+    let mut body = std::pin::pin!(body);
+    let mut first: Option<Bytes> = None;
+    let mut more = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| ApiError::new(Reason::BadRequest, format!("read the body: {error}")))?;
+        let Ok(mut data) = frame.into_data() else { continue };
+        let held = first.as_ref().map_or(0, Bytes::len) + more.len();
+        if held + data.remaining() > limits.body_bytes {
+            return Err(too_large(limits));
+        }
+        // A body that came in one piece, as most do, is not copied.
+        let piece = data.copy_to_bytes(data.remaining());
+        if first.is_none() && more.is_empty() {
+            first = Some(piece);
+        } else {
+            if let Some(first) = first.take() {
+                more.extend_from_slice(&first);
+            }
+            more.extend_from_slice(&piece);
+        }
+    }
+    Ok(first.unwrap_or_else(|| more.freeze()))
+}
+
+fn too_large(limits: &Limits) -> ApiError {
+    let message = format!("Request entity too large: limit is {}", limits.body_bytes);
+    ApiError::new(Reason::RequestEntityTooLarge, message)
+}
+
+/// What a `Content-Type` header says, without parameters; absent means JSON.
+pub(crate) fn media_type(header: Option<&str>) -> &str {
+    let header = header.unwrap_or_default();
+    let media = header.split(';').next().unwrap_or_default().trim();
+    if media.is_empty() { "application/json" } else { media }
+}
+
+/// Parses a body that is an object in JSON or YAML.
+pub(crate) fn object(bytes: &[u8], media: &str, limits: &Limits) -> Result<Value, ApiError> {
+    match media {
+        "application/json" => json(bytes, limits),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(bytes, limits),
+        _ => Err(unsupported(&["application/json", "application/yaml"])),
+    }
+}
+
+pub(crate) fn json(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    check_depth(bytes, limits.json_depth)?;
+    serde_json::from_slice(bytes).map_err(|error| malformed("json", &error))
+}
+
+/// YAML, of which JSON is a part.
+pub(crate) fn yaml(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    if let Ok(value) = serde_json::from_slice(bytes) {
+        check_depth(bytes, limits.json_depth)?;
+        return Ok(value);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| malformed("yaml", &error))?;
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| malformed("yaml", &error))?;
+    if depth(&value) > limits.json_depth {
+        return Err(too_deep(limits.json_depth));
+    }
+    Ok(value)
+}
+
+fn malformed(language: &str, error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(Reason::BadRequest, format!("the body of the request was not valid {language}: {error}"))
+}
+
+pub(crate) fn unsupported(supported: &[&str]) -> ApiError {
+    let message = format!(
+        "the body of the request was in an unknown format - accepted media types include: {}",
+        supported.join(", ")
+    );
+    ApiError::new(Reason::UnsupportedMediaType, message)
+}
+
+fn too_deep(limit: usize) -> ApiError {
+    ApiError::new(Reason::Invalid, format!("the body of the request is nested deeper than {limit} levels"))
+}
+
+/// Counts brackets outside strings, before anything is parsed.
+fn check_depth(bytes: &[u8], limit: usize) -> Result<(), ApiError> {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for &byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limit {
+                    return Err(too_deep(limit));
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_is_too_deep_before_parsing_it() {
+        let limits = Limits { json_depth: 3, ..Limits::default() };
+        #[rustfmt::skip]
+        let cases = [
+            (r#"{"a":{"b":[1]}}"#,           Ok(())),
+            (r#"{"a":{"b":[[1]]}}"#,         Err(Reason::Invalid)),
+            (r#"{"a":"[[[[[{{{{\"[[[["}"#,   Ok(())),
+            (r#"{"a":"#,                     Err(Reason::BadRequest)),
+            (&"[".repeat(1_000_000),         Err(Reason::Invalid)),
+        ];
+        for (text, expected) in cases {
+            let outcome = json(text.as_bytes(), &limits).map(drop).map_err(|error| error.reason);
+            assert_eq!(outcome, expected, "{}", &text[..text.len().min(40)]);
+        }
+    }
+
+    #[test]
+    fn takes_yaml_and_json_by_content_type() {
+        let limits = Limits::default();
+        let value = object(b"a: 1\nb: [x, y]\n", "application/yaml", &limits).unwrap();
+        assert_eq!(value, serde_json::json!({"a": 1, "b": ["x", "y"]}));
+        assert_eq!(object(b"{}", "text/plain", &limits).unwrap_err().reason, Reason::UnsupportedMediaType);
+        assert_eq!(media_type(Some("application/json; charset=utf-8")), "application/json");
+        assert_eq!(media_type(None), "application/json");
+    }
+
+    #[tokio::test]
+    async fn refuses_a_body_that_is_too_large() {
+        let limits = Limits { body_bytes: 10, ..Limits::default() };
+        let full = |text: &'static str| http_body_util::Full::new(Bytes::from_static(text.as_bytes()));
+        assert_eq!(read(full("0123456789"), &limits).await.unwrap(), "0123456789");
+        let refused = read(full("0123456789a"), &limits).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::RequestEntityTooLarge);
+    }
+}

@@ -1,0 +1,129 @@
+//! One function per verb on objects: get, create, update, delete.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::body::Body;
+use super::call::Call;
+use super::decode;
+use super::query::WriteOptions;
+use super::respond;
+use super::write::{Outcome, Write, unavailable};
+use crate::admission::{Operation, Review};
+use crate::error::{ApiError, Reason};
+use crate::lifecycle::{self, DeleteOptions, Deletion, Part};
+use crate::store::{Body as StoredBody, Change, Stored, WriteError};
+
+pub(crate) fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+    let stored = call.stored()?;
+    if call.check.is_some() {
+        call.check(&call.served.object(&stored))?;
+    }
+    Ok(respond::object(call, StatusCode::OK, call.served.bytes(&stored)))
+}
+
+pub(crate) async fn create(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
+    let options = WriteOptions::parse(&call.query, "CreateOptions")?;
+    let sent = decode::object(body, &call.content_type, &call.server.limits)?;
+    let mut write = Write::new(call, &options, Part::Main);
+    let outcome = write.create(sent).await?;
+    Ok(answer(call, StatusCode::CREATED, outcome, &write.warnings))
+}
+
+/// PUT of the object or its status.
+pub(crate) async fn update(call: &Call, body: &Bytes, part: Part) -> Result<Response<Body>, ApiError> {
+    let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
+    let sent = decode::object(body, &call.content_type, &call.server.limits)?;
+    lifecycle::check_version_given(&call.served, &sent, call.name())?;
+    let conditional = sent["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty());
+    loop {
+        let stored = call.stored()?;
+        let live = call.served.object(&stored);
+        let mut write = Write::new(call, &options, part);
+        match write.replace(&stored, &live, sent.clone()).await? {
+            Some(outcome) => return Ok(answer(call, StatusCode::OK, outcome, &write.warnings)),
+            None if conditional => return Err(lifecycle::modified(&call.served, call.name())),
+            None => {}
+        }
+    }
+}
+
+pub(crate) fn answer(call: &Call, code: StatusCode, outcome: Outcome, warnings: &[String]) -> Response<Body> {
+    let response = match outcome {
+        Outcome::Stored(stored) => respond::object(call, code, call.served.bytes(&stored)),
+        Outcome::Dry(object) => respond::value(call, code, object),
+    };
+    respond::with_warnings(response, warnings)
+}
+
+pub(crate) async fn delete(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
+    let options = delete_options(call, body)?;
+    match remove(call, &options).await? {
+        Removed::Gone(object) if returns_object(call) => Ok(respond::value(call, StatusCode::OK, object)),
+        Removed::Gone(object) => Ok(respond::deleted(call, &object)),
+        Removed::Held(object) => Ok(respond::value(call, StatusCode::OK, object)),
+    }
+}
+
+/// Kinds whose delete answers with the object rather than a status.
+fn returns_object(call: &Call) -> bool {
+    let plurals = ["pods", "persistentvolumes", "persistentvolumeclaims", "serviceaccounts"];
+    call.served.resource().group.is_empty() && plurals.contains(&&*call.served.resource().plural)
+}
+
+pub(crate) fn delete_options(call: &Call, body: &Bytes) -> Result<DeleteOptions, ApiError> {
+    let body = match body.is_empty() {
+        true => Value::Null,
+        false => decode::object(body, &call.content_type, &call.server.limits)?,
+    };
+    DeleteOptions::parse(&call.query, &body)
+}
+
+/// What a delete led to.
+pub(crate) enum Removed {
+    Gone(Value),
+    Held(Value),
+}
+
+pub(crate) async fn remove(call: &Call, options: &DeleteOptions) -> Result<Removed, ApiError> {
+    loop {
+        let stored = call.stored()?;
+        let live = call.served.object(&stored);
+        call.check(&live)?;
+        let deletion = lifecycle::decide_deletion(&call.served, &live, options, Timestamp::now())?;
+        let review =
+            Review { operation: Operation::Delete, object: None, old: Some(&live), dry_run: options.dry_run };
+        call.server.webhooks.review(call, review).await?;
+        let (change, object, gone) = match deletion {
+            Deletion::AsItIs => return Ok(Removed::Held(live)),
+            Deletion::Gone(last) => (delete_change(call, &last, &stored), last, true),
+            Deletion::Marked(marked) => (replace_change(call, &marked, &stored), marked, false),
+        };
+        if options.dry_run {
+            return Ok(if gone { Removed::Gone(object) } else { Removed::Held(object) });
+        }
+        match call.server.commit(change, Vec::new()).await {
+            Ok(_) if gone => return Ok(Removed::Gone(object)),
+            Ok(stored) => return Ok(Removed::Held(call.served.object(&stored))),
+            Err(WriteError::Conflict { .. } | WriteError::Missing) => {}
+            Err(WriteError::Unavailable { reason }) => return Err(unavailable(&reason)),
+            Err(error @ (WriteError::Exists | WriteError::GuardFailed { .. })) => {
+                return Err(ApiError::new(Reason::InternalError, error.to_string()));
+            }
+        }
+    }
+}
+
+fn delete_change(call: &Call, last: &Value, stored: &Arc<Stored>) -> Change {
+    let last = StoredBody::new(&call.served.to_stored(last));
+    Change::Delete { key: call.key(), last, expected: stored.version }
+}
+
+fn replace_change(call: &Call, object: &Value, stored: &Arc<Stored>) -> Change {
+    let body = StoredBody::new(&call.served.to_stored(object));
+    Change::Replace { key: call.key(), body, expected: stored.version }
+}

@@ -1,0 +1,163 @@
+//! Lists: a consistent view, whole or page by page.
+//!
+//! Items are sent as the store holds them; what is held while a client reads
+//! slowly are references into one snapshot.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderValue, Response, StatusCode};
+
+use super::body::Body;
+use super::call::Call;
+use super::filter::Filter;
+use super::negotiate::{Encoding, Form};
+use super::page::Token;
+use super::query::{ListOptions, Start};
+use super::respond;
+use crate::error::{ApiError, Cause, Reason};
+use crate::present::{ListMeta, list_envelope, partial_metadata, partial_metadata_list_envelope};
+use crate::served::Served;
+use crate::store::{Snapshot, Stored, Version};
+
+/// Items are gathered into pieces of about this size.
+const PIECE: usize = 64 * 1024;
+
+/// The objects of one page, and how to go on.
+pub(crate) struct Page {
+    pub(crate) items: Vec<Arc<Stored>>,
+    pub(crate) meta: ListMeta,
+}
+
+pub(crate) fn list(call: &Call, options: &ListOptions) -> Result<Response<Body>, ApiError> {
+    let filter = Filter::parse(&call.served, call.namespace.as_deref(), options)?;
+    let page = page(call, options, &filter)?;
+    Ok(show(call, page))
+}
+
+/// The objects a list request means.
+pub(crate) fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, ApiError> {
+    let token = options.continue_from.as_deref().map(Token::decode).transpose()?;
+    let snapshot = snapshot(call, options, token.as_ref())?;
+    let after = token.as_ref().map(|token| (token.namespace.as_deref(), token.name.as_str()));
+    let limit = options.limit.unwrap_or(usize::MAX);
+    let mut entries = snapshot.entries(filter.namespace.as_deref(), after).filter(|entry| {
+        filter.names(entry.name) && filter.selects(&call.served, &entry.stored.bytes, entry.stored.version)
+    });
+    let mut items = Vec::new();
+    let mut last = None;
+    for entry in entries.by_ref().take(limit) {
+        items.push(entry.stored.clone());
+        last = Some((entry.namespace.map(str::to_owned), entry.name.to_owned()));
+    }
+    let more = if items.len() == limit { entries.next().is_some() } else { false };
+    let mut meta = ListMeta { resource_version: snapshot.version().to_string(), ..ListMeta::default() };
+    if let (true, Some((namespace, name))) = (more, last) {
+        if filter.takes_all() {
+            meta.remaining = Some(1 + entries.count() as u64);
+        }
+        meta.continue_token = Some(Token { version: snapshot.version(), namespace, name }.encode());
+        call.server.store.retain(&snapshot);
+    }
+    Ok(Page { items, meta })
+}
+
+fn snapshot(call: &Call, options: &ListOptions, token: Option<&Token>) -> Result<Snapshot, ApiError> {
+    let (store, resource) = (&call.server.store, call.served.stored_under());
+    if let Some(token) = token {
+        return at(call, token.version).ok_or_else(|| {
+            let message = "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.";
+            ApiError::new(Reason::Expired, message)
+        });
+    }
+    match options.start {
+        Start::Newest | Start::Any => Ok(store.snapshot(resource)),
+        Start::NotOlderThan(version) => {
+            let current = store.snapshot(resource);
+            if version > current.version() { Err(too_large(version, current.version())) } else { Ok(current) }
+        }
+        Start::Exact(version) if version > store.version() => Err(too_large(version, store.version())),
+        Start::Exact(version) => at(call, version).ok_or_else(|| {
+            let message = "The resourceVersion for the provided list is too old.";
+            ApiError::new(Reason::Expired, message)
+        }),
+    }
+}
+
+fn at(call: &Call, version: Version) -> Option<Snapshot> {
+    let (store, resource) = (&call.server.store, call.served.stored_under());
+    let current = store.snapshot(resource);
+    if current.version() == version { Some(current) } else { store.snapshot_at(resource, version) }
+}
+
+/// 504 for a version that is yet to come.
+pub(crate) fn too_large(wanted: Version, current: Version) -> ApiError {
+    let message = format!("Timeout: Too large resource version: {wanted}, current: {current}");
+    let cause = Cause {
+        reason: "ResourceVersionTooLarge",
+        message: "Too large resource version".into(),
+        field: String::new(),
+    };
+    let mut error = ApiError::new(Reason::Timeout, message).because(vec![cause]);
+    error.retry_after = Some(1);
+    error
+}
+
+/// A page in the form the client asked for.
+pub(crate) fn show(call: &Call, page: Page) -> Response<Body> {
+    let whole = |page: Page| {
+        let (head, tail) = list_envelope(call.served.kind(), &call.served.version().name, &page.meta);
+        pieces(call.served.clone(), page.items, head, tail)
+    };
+    match (call.accept.form, call.accept.encoding) {
+        (Form::Whole, Encoding::Json) if !call.pretty => {
+            let json = HeaderValue::from_static("application/json");
+            respond::with_body(StatusCode::OK, json, whole(page))
+        }
+        (Form::Table, _) => {
+            let objects: Vec<_> = page.items.iter().map(|stored| call.served.object(stored)).collect();
+            respond::encoded(call, StatusCode::OK, &call.table().list(&objects, &page.meta))
+        }
+        (form, _) => {
+            let (head, tail) = match form {
+                Form::Metadata => partial_metadata_list_envelope(&page.meta),
+                Form::Whole | Form::Table => {
+                    list_envelope(call.served.kind(), &call.served.version().name, &page.meta)
+                }
+            };
+            let mut list: serde_json::Value =
+                serde_json::from_str(&format!("{head}{tail}")).expect("an empty list");
+            let objects = page.items.iter().map(|stored| call.served.object(stored));
+            list["items"] = match form {
+                Form::Metadata => objects.map(|object| partial_metadata(&object)).collect(),
+                Form::Whole | Form::Table => objects.collect(),
+            };
+            respond::encoded(call, StatusCode::OK, &list)
+        }
+    }
+}
+
+fn pieces(served: Arc<Served>, items: Vec<Arc<Stored>>, head: String, tail: &'static str) -> Body {
+    let mut buffer = BytesMut::from(head.as_bytes());
+    let mut items = items.into_iter();
+    let (mut first, mut ended) = (true, false);
+    let next = move || -> Option<Bytes> {
+        while !ended && buffer.len() < PIECE {
+            match items.next() {
+                Some(stored) => {
+                    if !first {
+                        buffer.extend_from_slice(b",");
+                    }
+                    first = false;
+                    buffer.extend_from_slice(&served.bytes(&stored));
+                }
+                None => {
+                    ended = true;
+                    buffer.extend_from_slice(tail.as_bytes());
+                }
+            }
+        }
+        (!buffer.is_empty()).then(|| buffer.split().freeze())
+    };
+    Body::pieces(std::iter::from_fn(next))
+}

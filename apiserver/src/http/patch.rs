@@ -1,0 +1,118 @@
+//! PATCH in its four forms.
+//!
+//! A patch that names no resourceVersion is applied to whatever the object is
+//! by then: a lost race is run again, not reported.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::body::Body;
+use super::call::Call;
+use super::decode;
+use super::handlers::answer;
+use super::query::WriteOptions;
+use super::write::{Outcome, Write};
+use crate::apply::{ApplyRequest, apply};
+use crate::error::{ApiError, Reason};
+use crate::lifecycle::{self, Part, rfc3339};
+use crate::patch::{json_patch, merge_patch, strategic_merge_patch};
+
+/// How often a lost race is run again before the client is told.
+const ATTEMPTS: usize = 50;
+
+/// How the body says what to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PatchKind {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+impl PatchKind {
+    fn parse(call: &Call) -> Result<PatchKind, ApiError> {
+        let built_in = call.served.kind().built_in;
+        match call.content_type.as_str() {
+            "application/json-patch+json" => Ok(PatchKind::Json),
+            "application/merge-patch+json" => Ok(PatchKind::Merge),
+            "application/strategic-merge-patch+json" if built_in => Ok(PatchKind::Strategic),
+            "application/apply-patch+yaml" => Ok(PatchKind::Apply),
+            _ if built_in => Err(decode::unsupported(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+yaml",
+                "application/strategic-merge-patch+json",
+            ])),
+            _ => Err(decode::unsupported(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+yaml",
+            ])),
+        }
+    }
+}
+
+pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Response<Body>, ApiError> {
+    let kind = PatchKind::parse(call)?;
+    let options = WriteOptions::parse(&call.query, "PatchOptions")?;
+    let limits = &call.server.limits;
+    let change =
+        if kind == PatchKind::Apply { decode::yaml(body, limits)? } else { decode::json(body, limits)? };
+    if kind == PatchKind::Apply && options.field_manager.is_none() {
+        let message = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
+        return Err(ApiError::new(Reason::Invalid, message));
+    }
+    if kind != PatchKind::Apply && options.force {
+        let message = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
+        return Err(ApiError::new(Reason::Invalid, message));
+    }
+    for _ in 0..ATTEMPTS {
+        let mut write = Write::new(call, &options, part);
+        if let Some((code, outcome)) = attempt(&mut write, kind, &change).await? {
+            return Ok(answer(call, code, outcome, &write.warnings));
+        }
+    }
+    Err(lifecycle::modified(&call.served, call.name()))
+}
+
+/// One try; `None` if somebody else was faster.
+async fn attempt(
+    write: &mut Write<'_>,
+    kind: PatchKind,
+    change: &Value,
+) -> Result<Option<(StatusCode, Outcome)>, ApiError> {
+    let call = write.call;
+    let Some(stored) = call.server.store.get(&call.key()) else {
+        if kind != PatchKind::Apply || write.part != Part::Main {
+            return Err(call.served.not_found(call.name()));
+        }
+        let object = applied(write, None, change)?;
+        return match write.create(object).await {
+            Ok(outcome) => Ok(Some((StatusCode::CREATED, outcome))),
+            Err(error) if error.reason == Reason::AlreadyExists => Ok(None),
+            Err(error) => Err(error),
+        };
+    };
+    let live = call.served.object(&stored);
+    let new = match kind {
+        PatchKind::Json => json_patch(&live, change)?,
+        PatchKind::Merge => merge_patch(&live, change),
+        PatchKind::Strategic => strategic_merge_patch(&live, change, call.served.schema())?,
+        PatchKind::Apply => applied(write, Some(&live), change)?,
+    };
+    let outcome = write.replace(&stored, &live, new).await?;
+    Ok(outcome.map(|outcome| (StatusCode::OK, outcome)))
+}
+
+fn applied(write: &mut Write<'_>, live: Option<&Value>, config: &Value) -> Result<Value, ApiError> {
+    let call = write.call;
+    let manager = call.manager(write.options.field_manager.as_deref());
+    let now = rfc3339(Timestamp::now());
+    let writer = write.writer(&manager, &now);
+    let force = write.options.force;
+    let object = apply(ApplyRequest { live, config, writer, force, schema: call.served.schema() })?;
+    write.applied = true;
+    Ok(object)
+}

@@ -1,0 +1,157 @@
+//! Who gets in, what the limits refuse, and the paths beside resources.
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use crate::auth::Identity;
+use crate::limits::Limits;
+use crate::testing::{Answer, Api, GADGETS, JSON, gadget};
+
+#[tokio::test]
+async fn roles_get_what_is_theirs() {
+    let admin = Api::with_gadgets().await;
+    admin.post(GADGETS, gadget("g1", 1)).await.ok();
+    admin
+        .post("/api/v1/nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}))
+        .await
+        .ok();
+    let viewer = admin.acting_as(Identity::viewer("eve"));
+    let node = admin.acting_as(Identity::node("n1"));
+
+    viewer.get(&format!("{GADGETS}/g1")).await.ok();
+    let refused = viewer.post(GADGETS, gadget("g2", 1)).await;
+    assert_eq!((refused.code, refused.reason()), (403, "Forbidden"));
+    assert_eq!(
+        refused.message(),
+        r#"gadgets.example.com is forbidden: User "eve" cannot create resource "gadgets" in API group "example.com" in the namespace "default""#
+    );
+    let status = json!({"status": {"phase": "Running"}});
+    node.merge("/api/v1/nodes/n1/status", status.clone()).await.ok();
+    assert_eq!(node.merge("/api/v1/nodes/n2/status", status).await.code, 403);
+    assert_eq!(node.get("/api/v1/pods").await.code, 403);
+    node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1").await.ok();
+    let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}});
+    assert_eq!(node.post("/api/v1/nodes", other).await.code, 403, "the name is checked in the body too");
+}
+
+#[tokio::test]
+async fn tokens_open_the_door() {
+    let api = Api::open().await;
+    let token = api.server.issue_token(Identity::viewer("eve")).unwrap();
+    let ask = async |header: Option<String>, path: &str| -> Answer {
+        let mut request = Request::get(path);
+        if let Some(header) = header {
+            request = request.header("authorization", header);
+        }
+        let request = request.body(Full::<Bytes>::default()).unwrap();
+        let response = crate::http::answer(&api.server.shared, None, request).await;
+        let code = response.status().as_u16();
+        let headers = response.headers().clone();
+        let bytes = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Answer { code, headers, body }
+    };
+    assert_eq!(ask(Some(format!("Bearer {token}")), "/api/v1/nodes").await.code, 200);
+    let wrong = ask(Some("Bearer nonsense".into()), "/api/v1/nodes").await;
+    assert_eq!((wrong.code, wrong.message()), (401, "Unauthorized"));
+    let nobody = ask(None, "/api/v1/nodes").await;
+    assert_eq!(nobody.code, 403);
+    assert!(
+        nobody.message().contains(r#"User "system:anonymous" cannot list resource "nodes""#),
+        "{}",
+        nobody.message()
+    );
+    assert_eq!(ask(None, "/readyz").await.code, 200);
+    let closed = ask(None, "/metrics").await;
+    assert_eq!(closed.message(), r#"forbidden: User "system:anonymous" cannot get path "/metrics""#);
+}
+
+#[tokio::test]
+async fn limits_answer_with_a_status() {
+    let limits =
+        Limits { body_bytes: 2000, json_depth: 8, uri_bytes: 300, watches_per_user: 1, ..Limits::default() };
+    let api = Api::with_limits(limits).await;
+    let configmaps = "/api/v1/namespaces/default/configmaps";
+    let large = json!({"metadata": {"name": "a"}, "data": {"x": "y".repeat(2000)}});
+    let answer = api.post(configmaps, large).await;
+    assert_eq!((answer.code, answer.reason()), (413, "RequestEntityTooLarge"));
+
+    let deep = (0..20).fold(json!(1), |inner, _| json!([inner]));
+    let answer = api.post(configmaps, json!({"metadata": {"name": "a"}, "data": deep})).await;
+    assert_eq!((answer.code, answer.reason()), (422, "Invalid"));
+    let answer =
+        api.ask(Method::GET, &format!("{configmaps}?x={}", "y".repeat(400)), JSON, Value::Null).await;
+    assert_eq!(answer.code, 413);
+
+    let open = |api: &Api| {
+        let request = Request::get("/api/v1/nodes?watch=1").body(Full::<Bytes>::default()).unwrap();
+        let service = api.server.service(Identity::admin("admin"));
+        async move { tower::Service::call(&mut service.clone(), request).await.unwrap() }
+    };
+    let first = open(&api).await;
+    let second = open(&api).await;
+    assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 429));
+    assert_eq!(second.headers()["retry-after"], "1");
+    drop(first);
+    assert_eq!(open(&api).await.status(), 200, "a watch that is dropped makes room");
+}
+
+#[tokio::test]
+async fn paths_beside_resources_answer() {
+    let api = Api::with_gadgets().await;
+    for path in ["/livez", "/healthz", "/readyz"] {
+        let answer = api.get(path).await;
+        assert_eq!((answer.code, answer.body), (200, json!("ok")), "{path}");
+    }
+    assert!(api.get("/readyz?verbose").await.body.as_str().unwrap().contains("[+]store ok"));
+    assert_eq!(api.get("/version").await.ok()["major"], "1");
+    assert!(api.get("/metrics").await.body.as_str().unwrap().contains("apiserver_request_total"));
+    assert_eq!(api.get("/api").await.ok()["versions"], json!(["v1"]));
+    let groups = api.get("/apis").await.ok();
+    assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "example.com"));
+    let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let all = api.get_as("/apis", aggregated).await;
+    assert!(all.headers["content-type"].to_str().unwrap().contains("as=APIGroupDiscoveryList"));
+    let resources = api.get("/apis/example.com/v1").await.ok();
+    let names: Vec<&str> =
+        resources["resources"].as_array().unwrap().iter().filter_map(|r| r["name"].as_str()).collect();
+    assert!(names.contains(&"gadgets") && names.contains(&"gadgets/status"), "{names:?}");
+    let index = api.get("/openapi/v3").await.ok();
+    let url = index["paths"]["apis/example.com/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
+    let document = api.get(&url).await;
+    let tag = document.headers["etag"].clone();
+    assert!(document.ok()["components"]["schemas"].as_object().unwrap().len() > 1);
+    let known = Request::get(&url).header("if-none-match", tag).body(Full::default()).unwrap();
+    assert_eq!(api.answer(known).await.code, 304);
+
+    #[rustfmt::skip]
+    let nothing = [
+        (Method::GET,    "/nope",                                          404),
+        (Method::GET,    "/apis/none.org/v1",                              404),
+        (Method::GET,    "/apis/example.com/v1/toys",                      404),
+        (Method::GET,    "/openapi/v2",                                    404),
+        (Method::GET,    "/apis/example.com/v1/namespaces/default/gadgets/a/b", 404),
+        (Method::POST,   "/version",                                       405),
+        (Method::PUT,    GADGETS,                                          405),
+        (Method::POST,   "/apis/example.com/v1/gadgets",                   405),
+        (Method::HEAD,   GADGETS,                                          200),
+        (Method::OPTIONS, GADGETS,                                         204),
+    ];
+    for (method, path, code) in nothing {
+        let answer = api.ask(method.clone(), path, JSON, Value::Null).await;
+        assert_eq!(answer.code, code, "{method} {path} {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn reviews_are_answered() {
+    let api = Api::open().await;
+    let me = api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", json!({})).await.ok();
+    assert_eq!(me["status"]["userInfo"]["username"], "admin");
+    let viewer = api.acting_as(Identity::viewer("eve"));
+    let question = json!({"spec": {"resourceAttributes": {"verb": "delete", "resource": "pods", "namespace": "default"}}});
+    let answer = viewer.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", question).await.ok();
+    assert_eq!(answer["status"]["allowed"], false);
+}

@@ -1,0 +1,134 @@
+//! Watches: what is seen, in which form, and how they end.
+
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+
+use crate::testing::{Api, GADGETS, gadget};
+
+fn shown(events: &[Value]) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    events
+        .iter()
+        .map(|event| format!("{} {}", word(&event["type"]), word(&event["object"]["metadata"]["name"])))
+        .collect()
+}
+
+async fn version(api: &Api) -> String {
+    api.get(GADGETS).await.ok()["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_watch_shows_every_change_since_a_version() {
+    let api = Api::with_gadgets().await;
+    let start = version(&api).await;
+    let path = format!("{GADGETS}/a");
+    api.post(GADGETS, gadget("a", 1)).await.ok();
+    api.merge(&path, json!({"spec": {"size": 2}})).await.ok();
+    api.delete(&path, Value::Null).await.ok();
+    let end = version(&api).await;
+    let events = api.watch(&format!("{GADGETS}?watch=true&timeoutSeconds=1&resourceVersion={start}")).await;
+    assert_eq!(shown(&events), ["ADDED a", "MODIFIED a", "DELETED a"]);
+    assert_eq!(events[2]["object"]["metadata"]["resourceVersion"], json!(end), "the version of the deletion");
+    assert_eq!(events[2]["object"]["spec"]["size"], 2);
+}
+
+#[tokio::test]
+async fn without_a_version_a_watch_begins_with_what_there_is() {
+    let api = Api::with_gadgets().await;
+    api.post(GADGETS, gadget("a", 1)).await.ok();
+    let events = api.watch(&format!("{GADGETS}?watch=1&timeoutSeconds=1")).await;
+    assert_eq!(shown(&events), ["ADDED a"]);
+
+    let query = "watch=1&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0";
+    let events = api.watch(&format!("{GADGETS}?{query}")).await;
+    assert_eq!(shown(&events), ["ADDED a", "BOOKMARK "]);
+    assert_eq!(events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(events[1]["object"]["kind"], "Gadget");
+    let refused = api.get(&format!("{GADGETS}?watch=1&sendInitialEvents=true")).await;
+    assert_eq!(refused.code, 422);
+}
+
+#[tokio::test]
+async fn selectors_turn_changes_into_comings_and_goings() {
+    let api = Api::with_gadgets().await;
+    let start = version(&api).await;
+    let path = format!("{GADGETS}/a");
+    api.post(GADGETS, gadget("a", 1)).await.ok();
+    api.merge(&path, json!({"metadata": {"labels": {"on": "yes"}}})).await.ok();
+    api.merge(&path, json!({"spec": {"size": 5}})).await.ok();
+    let left = api.merge(&path, json!({"metadata": {"labels": {"on": "no"}}})).await.ok();
+    api.delete(&path, Value::Null).await.ok();
+    let query = format!("watch=1&timeoutSeconds=1&resourceVersion={start}&labelSelector=on%3Dyes");
+    let events = api.watch(&format!("{GADGETS}?{query}")).await;
+    assert_eq!(shown(&events), ["ADDED a", "MODIFIED a", "DELETED a"]);
+    assert_eq!(events[2]["object"]["metadata"]["labels"]["on"], "yes", "as it last matched");
+    assert_eq!(events[2]["object"]["metadata"]["resourceVersion"], left["metadata"]["resourceVersion"]);
+}
+
+#[tokio::test]
+async fn a_version_that_is_forgotten_gets_410_inside_the_stream() {
+    let api = Api::with_gadgets().await;
+    let events = api.watch(&format!("{GADGETS}?watch=1&resourceVersion=0&timeoutSeconds=1")).await;
+    assert!(events.is_empty());
+    let reopened = {
+        let Api { server, folder, .. } = api;
+        server.shutdown().await;
+        drop(server);
+        let server = crate::ApiServer::open(crate::Config::new(folder.path())).await.unwrap();
+        (server, folder)
+    };
+    let mut service = reopened.0.service(crate::auth::Identity::admin("admin"));
+    let uri = format!("{GADGETS}?watch=1&resourceVersion=1");
+    let request = http::Request::get(uri).body(Full::<bytes::Bytes>::default()).unwrap();
+    let response = tower::Service::call(&mut service, request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let event: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+    assert_eq!(event["object"]["reason"], "Expired");
+}
+
+#[tokio::test]
+async fn tables_name_their_columns_once() {
+    let api = Api::with_gadgets().await;
+    let start = version(&api).await;
+    api.post(GADGETS, gadget("a", 1)).await.ok();
+    api.post(GADGETS, gadget("b", 2)).await.ok();
+    let request = http::Request::get(format!("{GADGETS}?watch=1&timeoutSeconds=1&resourceVersion={start}"))
+        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+    let body = api.send(request.body(Full::default()).unwrap()).await.into_body();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    let events: Vec<Value> = bytes
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert_eq!(events.len(), 2);
+    assert!(events[0]["object"]["columnDefinitions"].is_array());
+    assert!(events[1]["object"]["columnDefinitions"].is_null());
+    assert_eq!(events[1]["object"]["rows"][0]["cells"][0], "b");
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_kind_changes_or_the_server_stops() {
+    let api = std::sync::Arc::new(Api::with_gadgets().await);
+    let watching = |api: std::sync::Arc<Api>| {
+        tokio::spawn(async move { api.watch(&format!("{GADGETS}?watch=1")).await })
+    };
+    let watch = watching(api.clone());
+    api.until("/metrics", |answer| {
+        answer.body.as_str().is_some_and(|text| text.contains("longrunning_requests 1"))
+    })
+    .await;
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gadgets.example.com";
+    api.merge(definition, json!({"spec": {"names": {"categories": ["all"]}}})).await.ok();
+    assert!(watch.await.unwrap().is_empty());
+
+    let watch = watching(api.clone());
+    api.until("/metrics", |answer| {
+        answer.body.as_str().is_some_and(|text| text.contains("longrunning_requests 1"))
+    })
+    .await;
+    api.server.shutdown().await;
+    assert!(watch.await.unwrap().is_empty());
+}

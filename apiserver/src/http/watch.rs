@@ -1,0 +1,267 @@
+//! Watches: events as lines of JSON, for as long as the client asked.
+//!
+//! ```text
+//! initial objects ──▶ (end-of-initial bookmark) ──▶ events ⇄ bookmarks ──▶ end
+//! ```
+//!
+//! A stream holds a position in the store's history and one piece to send, so
+//! a slow reader costs nothing until its position has left the history; then it
+//! gets an ERROR event with code 410 and lists anew.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
+
+use super::body::Body;
+use super::call::Call;
+use super::event::{Shown, Writer};
+use super::filter::Filter;
+use super::list::too_large;
+use super::negotiate::Encoding;
+use super::query::{ListOptions, Start};
+use super::respond;
+use crate::error::{ApiError, Reason};
+use crate::store::{Event, Snapshot, TooOld, Version, Watch};
+
+/// How often a client learns how far the watch has come, though nothing happens.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// A last bookmark comes this long before the end.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+const DEFAULT_LIFE: Duration = Duration::from_secs(40 * 60);
+const PIECE: usize = 64 * 1024;
+
+pub(crate) fn watch(call: Call, options: &ListOptions) -> Result<Response<Body>, ApiError> {
+    if call.accept.encoding != Encoding::Json {
+        return Err(ApiError::new(
+            Reason::NotAcceptable,
+            "only the following media types are accepted: application/json",
+        ));
+    }
+    let filter = Filter::parse(&call.served, call.namespace.as_deref(), options)?;
+    let began = Instant::now();
+    let ends = began + options.timeout.unwrap_or(DEFAULT_LIFE);
+    let start = begin(&call, options)?;
+    let last_bookmark =
+        (options.bookmarks && ends - began > BOOKMARK_BEFORE_END).then(|| ends - BOOKMARK_BEFORE_END);
+    let stream = Stream {
+        writer: Writer::new(&call),
+        end_of_initial: start.end_of_initial,
+        initial: start.initial.map(|snapshot| (snapshot, None)),
+        position: start.position,
+        filter,
+        ends,
+        bookmark_at: options.bookmarks.then(|| began + BOOKMARK_EVERY),
+        last_bookmark,
+        ended: false,
+        call,
+    };
+    let pieces = futures::stream::unfold(stream, |mut stream| async move {
+        let piece = stream.next().await?;
+        Some((piece, stream))
+    });
+    let json = HeaderValue::from_static("application/json");
+    Ok(respond::with_body(StatusCode::OK, json, Body::stream(pieces)))
+}
+
+/// Where a watch starts.
+struct Beginning {
+    initial: Option<Snapshot>,
+    end_of_initial: bool,
+    position: Position,
+}
+
+enum Position {
+    At(Box<Watch>),
+    /// The version asked for has left the history.
+    Lost(TooOld),
+}
+
+fn begin(call: &Call, options: &ListOptions) -> Result<Beginning, ApiError> {
+    let (store, resource) = (&call.server.store, call.served.stored_under());
+    let from = |version: Version| match store.watch(resource, version) {
+        Ok(watch) => Position::At(Box::new(watch)),
+        Err(too_old) => Position::Lost(too_old),
+    };
+    let with_state = || {
+        let snapshot = store.snapshot(resource);
+        let position = from(snapshot.version());
+        Beginning {
+            initial: Some(snapshot),
+            end_of_initial: options.initial_events && options.bookmarks,
+            position,
+        }
+    };
+    let declined = call.query.get("sendInitialEvents").is_some() && !options.initial_events;
+    match options.start {
+        Start::NotOlderThan(version) | Start::Exact(version) if options.initial_events => {
+            if version > store.version() {
+                Err(too_large(version, store.version()))
+            } else {
+                Ok(with_state())
+            }
+        }
+        Start::NotOlderThan(version) | Start::Exact(version) => {
+            Ok(Beginning { initial: None, end_of_initial: false, position: from(version) })
+        }
+        Start::Newest | Start::Any if declined => {
+            Ok(Beginning { initial: None, end_of_initial: false, position: from(store.version()) })
+        }
+        Start::Newest | Start::Any => Ok(with_state()),
+    }
+}
+
+struct Stream {
+    call: Call,
+    filter: Filter,
+    writer: Writer,
+    /// What is left to send of the state at the start: after which object to go on.
+    initial: Option<(Snapshot, Option<(Option<String>, String)>)>,
+    end_of_initial: bool,
+    position: Position,
+    ends: Instant,
+    bookmark_at: Option<Instant>,
+    last_bookmark: Option<Instant>,
+    ended: bool,
+}
+
+impl Stream {
+    /// The next piece to send; `None` when the watch is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut piece = BytesMut::new();
+        if self.ended {
+            return None;
+        }
+        if self.initial.is_some() {
+            self.initial_objects(&mut piece);
+            if !piece.is_empty() {
+                return Some(piece.freeze());
+            }
+        }
+        let (retired, stopping) = (self.call.served.retired(), self.call.server.stopping.clone());
+        loop {
+            match self.ready_events(&mut piece) {
+                Ok(()) if piece.is_empty() => {}
+                Ok(()) => return Some(piece.freeze()),
+                Err(too_old) => return Some(self.expired(too_old, piece)),
+            }
+            let Position::At(watch) = &mut self.position else { return None };
+            let wake =
+                [self.bookmark_at, self.last_bookmark].into_iter().flatten().min().unwrap_or(self.ends);
+            let happened = tokio::select! {
+                biased;
+                () = retired.cancelled() => return None,
+                () = stopping.cancelled() => return None,
+                event = watch.next() => Some(event),
+                () = sleep_until(wake.min(self.ends)) => None,
+            };
+            match happened {
+                Some(Ok(event)) => self.event(&event, &mut piece),
+                Some(Err(too_old)) => return Some(self.expired(too_old, piece)),
+                None if Instant::now() >= self.ends => return None,
+                None => {
+                    self.bookmark(&mut piece);
+                    return Some(piece.freeze());
+                }
+            }
+        }
+    }
+
+    /// Puts objects of the starting state into the piece, and its end if it is reached.
+    fn initial_objects(&mut self, piece: &mut BytesMut) {
+        let Some((snapshot, after)) = &mut self.initial else { return };
+        let from = after.as_ref().map(|(namespace, name)| (namespace.as_deref(), name.as_str()));
+        let mut last = None;
+        let mut full = false;
+        for entry in snapshot.entries(self.filter.namespace.as_deref(), from) {
+            let (bytes, version) = (&entry.stored.bytes, entry.stored.version);
+            if self.filter.names(entry.name) && self.filter.selects(&self.call.served, bytes, version) {
+                self.writer.write(&self.call, Shown::Added, bytes, version, piece);
+            }
+            last = Some((entry.namespace.map(str::to_owned), entry.name.to_owned()));
+            if piece.len() >= PIECE {
+                full = true;
+                break;
+            }
+        }
+        if full {
+            *after = last;
+            return;
+        }
+        let version = snapshot.version();
+        self.initial = None;
+        if self.end_of_initial {
+            self.writer.bookmark(&self.call, version, true, piece);
+        }
+    }
+
+    /// Puts what has happened already into the piece.
+    fn ready_events(&mut self, piece: &mut BytesMut) -> Result<(), TooOld> {
+        while piece.len() < PIECE {
+            let event = match &mut self.position {
+                Position::At(watch) => watch.try_next()?,
+                Position::Lost(too_old) => return Err(*too_old),
+            };
+            match event {
+                Some(event) => self.event(&event, piece),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows an event as it looks through the filter: an object that starts to
+    /// match is added, one that stops to match is deleted.
+    fn event(&mut self, event: &Event, piece: &mut BytesMut) {
+        if !self.filter.places(&event.key) {
+            return;
+        }
+        let served = &self.call.served;
+        let everything = self.filter.takes_all();
+        let did = event
+            .before
+            .as_ref()
+            .filter(|old| everything || self.filter.selects(served, &old.bytes, old.version));
+        let does = event
+            .after
+            .as_ref()
+            .filter(|new| everything || self.filter.selects(served, &new.bytes, new.version));
+        let (call, version) = (&self.call, event.version);
+        match (did, does) {
+            (None, Some(new)) => self.writer.write(call, Shown::Added, &new.bytes, version, piece),
+            (Some(_), Some(new)) => self.writer.write(call, Shown::Modified, &new.bytes, version, piece),
+            (Some(_), None) if event.after.is_none() => {
+                self.writer.write(call, Shown::Deleted, &event.last, version, piece);
+            }
+            (Some(old), None) => {
+                let mut object: Value = serde_json::from_slice(&old.bytes).expect("the store holds JSON");
+                object["metadata"]["resourceVersion"] = version.to_string().into();
+                self.writer.write(call, Shown::Deleted, &respond::to_bytes(&object), version, piece);
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn bookmark(&mut self, piece: &mut BytesMut) {
+        let now = Instant::now();
+        if self.last_bookmark.is_some_and(|at| at <= now) {
+            self.last_bookmark = None;
+        }
+        self.bookmark_at = self.bookmark_at.map(|_| now + BOOKMARK_EVERY).filter(|next| *next < self.ends);
+        if let Position::At(watch) = &self.position {
+            self.writer.bookmark(&self.call, watch.position(), false, piece);
+        }
+    }
+
+    /// 410 the way clients understand it: an event inside the stream, then its end.
+    fn expired(&mut self, too_old: TooOld, mut piece: BytesMut) -> Bytes {
+        self.ended = true;
+        let status = ApiError::new(Reason::Expired, too_old.to_string()).to_status();
+        piece.put_slice(br#"{"type":"ERROR","object":"#);
+        piece.put_slice(&respond::to_bytes(&status));
+        piece.put_slice(b"}\n");
+        piece.freeze()
+    }
+}

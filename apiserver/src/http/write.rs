@@ -1,0 +1,261 @@
+//! Takes one object from what a client sent to what is stored.
+//!
+//! ```text
+//! shape ──▶ prune ──▶ default ──▶ lifecycle ──▶ validate ──▶ managedFields ──▶ admission ──▶ store
+//! ```
+//!
+//! The invariant: nothing reaches the store that did not pass every step, and
+//! a dry run passes them all but the last.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::call::Call;
+use super::query::{FieldValidation, WriteOptions};
+use super::{definition, namespace};
+use crate::admission::{Operation, Review};
+use crate::apply::{
+    RESETS_ALL_BUT_STATUS, RESETS_NOTHING, RESETS_SPEC, RESETS_STATUS, Resets, TrackRequest, Writer,
+    keep_times, track,
+};
+use crate::builtin;
+use crate::error::{ApiError, Cause, Reason};
+use crate::lifecycle::{self, Naming, Part, random_suffix, rfc3339};
+use crate::store::{Body, Change, Guard, Stored, WriteError};
+
+/// How often a generated name that is taken is replaced by another.
+const NAME_ATTEMPTS: usize = 8;
+
+/// A write under way.
+pub(crate) struct Write<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) options: &'a WriteOptions,
+    pub(crate) part: Part,
+    /// Set when the object carries the managedFields it shall have.
+    pub(crate) applied: bool,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// What became of a write.
+pub(crate) enum Outcome {
+    Stored(Arc<Stored>),
+    /// A dry run: this is what would have been stored.
+    Dry(Value),
+}
+
+impl<'a> Write<'a> {
+    pub(crate) fn new(call: &'a Call, options: &'a WriteOptions, part: Part) -> Write<'a> {
+        let deprecated = call.served.version().deprecation_warning.clone();
+        Write { call, options, part, applied: false, warnings: deprecated.into_iter().collect() }
+    }
+
+    /// Stores a new object.
+    pub(crate) async fn create(&mut self, sent: Value) -> Result<Outcome, ApiError> {
+        let generated = lifecycle::metadata_text(&sent, "name").is_empty() && self.call.name.is_none();
+        for _ in 1..NAME_ATTEMPTS {
+            if !generated {
+                break;
+            }
+            match self.try_create(sent.clone()).await {
+                Err(error) if error.reason == Reason::AlreadyExists => {}
+                outcome => return outcome,
+            }
+        }
+        self.try_create(sent).await
+    }
+
+    async fn try_create(&mut self, mut object: Value) -> Result<Outcome, ApiError> {
+        let call = self.call;
+        let now = Timestamp::now();
+        let (uid, suffix) = (Uuid::new_v4().to_string(), random_suffix(Uuid::new_v4().as_u128()));
+        let naming = naming(call, &uid, &suffix, now);
+        let guard = namespace::guard(call, lifecycle::metadata_text(&object, "name"))?;
+        self.prune(&mut object)?;
+        lifecycle::for_create(&call.served, &mut object, naming)?;
+        self.default(&mut object, None, now);
+        self.judge(&object, None)?;
+        let object = self.with_managers(object, None, now);
+        call.check(&object)?;
+        let review = Review {
+            operation: Operation::Create,
+            object: Some(&object),
+            old: None,
+            dry_run: self.options.dry_run,
+        };
+        self.warnings.extend(call.server.webhooks.review(call, review).await?);
+        let name = lifecycle::metadata_text(&object, "name");
+        let key = call.key_of(name);
+        if self.options.dry_run {
+            if call.server.store.get(&key).is_some() {
+                return Err(exists(call, name));
+            }
+            return Ok(Outcome::Dry(object));
+        }
+        let body = Body::new(&call.served.to_stored(&object));
+        self.commit(Change::Create { key, body }, guard, &object).await.map(Outcome::Stored)
+    }
+
+    async fn commit(
+        &self,
+        change: Change,
+        guard: Option<Guard>,
+        object: &Value,
+    ) -> Result<Arc<Stored>, ApiError> {
+        let name = lifecycle::metadata_text(object, "name");
+        match self.call.server.commit(change, guard.into_iter().collect()).await {
+            Ok(stored) => Ok(stored),
+            Err(WriteError::Exists) => Err(exists(self.call, name)),
+            Err(WriteError::GuardFailed { .. }) => {
+                // The namespace has changed meanwhile; say how it stands now, or let the client try again.
+                namespace::guard(self.call, name)?;
+                Err(lifecycle::modified(&self.call.served, name))
+            }
+            Err(WriteError::Missing | WriteError::Conflict { .. }) => {
+                Err(lifecycle::modified(&self.call.served, name))
+            }
+            Err(WriteError::Unavailable { reason }) => Err(unavailable(&reason)),
+        }
+    }
+
+    /// Replaces a stored object. `None` if somebody else was faster.
+    pub(crate) async fn replace(
+        &mut self,
+        stored: &Arc<Stored>,
+        live: &Value,
+        mut new: Value,
+    ) -> Result<Option<Outcome>, ApiError> {
+        let call = self.call;
+        let now = Timestamp::now();
+        call.check(live)?;
+        self.prune(&mut new)?;
+        lifecycle::for_update(&call.served, live, &mut new, self.part, naming(call, "", "", now))?;
+        self.default(&mut new, Some(live), now);
+        self.judge(&new, Some(live))?;
+        let mut new = self.with_managers(new, Some(live), now);
+        keep_times(live, &mut new);
+        call.check(&new)?;
+        let review = Review {
+            operation: Operation::Update,
+            object: Some(&new),
+            old: Some(live),
+            dry_run: self.options.dry_run,
+        };
+        self.warnings.extend(call.server.webhooks.review(call, review).await?);
+        if new == *live {
+            return Ok(Some(Outcome::Stored(stored.clone())));
+        }
+        if self.options.dry_run {
+            return Ok(Some(Outcome::Dry(new)));
+        }
+        let (key, body) = (call.key(), Body::new(&call.served.to_stored(&new)));
+        let expected = stored.version;
+        let change = match lifecycle::is_finished(&call.served, &new) {
+            true => Change::Delete { key, last: body, expected },
+            false => Change::Replace { key, body, expected },
+        };
+        match call.server.commit(change, Vec::new()).await {
+            Ok(stored) => Ok(Some(Outcome::Stored(stored))),
+            Err(WriteError::Conflict { .. } | WriteError::Missing) => Ok(None),
+            Err(WriteError::Unavailable { reason }) => Err(unavailable(&reason)),
+            Err(error @ (WriteError::Exists | WriteError::GuardFailed { .. })) => {
+                Err(ApiError::new(Reason::InternalError, error.to_string()))
+            }
+        }
+    }
+
+    /// Removes fields that the schema does not know, and says so as the client asked.
+    pub(crate) fn prune(&mut self, object: &mut Value) -> Result<(), ApiError> {
+        if !object.is_object() {
+            return Ok(());
+        }
+        let unknown = self.call.served.schema().prune(object);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<String> = unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
+        match self.options.field_validation {
+            FieldValidation::Ignore => Ok(()),
+            FieldValidation::Warn => {
+                self.warnings.extend(
+                    named.into_iter().filter(|line| !self.warnings.contains(line)).collect::<Vec<_>>(),
+                );
+                Ok(())
+            }
+            FieldValidation::Strict => Err(self.strictly_refused(&named.join(", "))),
+        }
+    }
+
+    fn strictly_refused(&self, unknown: &str) -> ApiError {
+        let kind = self.call.served.kind();
+        let (version, kind) = (&self.call.served.version().name, &kind.kind);
+        let message = format!(
+            "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {unknown}"
+        );
+        ApiError::new(Reason::BadRequest, message)
+    }
+
+    fn default(&self, object: &mut Value, live: Option<&Value>, now: Timestamp) {
+        builtin::prepare(self.call.served.kind(), object);
+        self.call.served.schema().default(object);
+        definition::complete(self.call, object, live, &rfc3339(now));
+    }
+
+    /// 422 with everything that is wrong with the object.
+    fn judge(&self, new: &Value, live: Option<&Value>) -> Result<(), ApiError> {
+        let kind = self.call.served.kind();
+        let mut faults = builtin::validate(kind, new, live);
+        faults.extend(self.call.served.schema().validate(new, live).into_iter().map(Cause::from));
+        match faults.is_empty() {
+            true => Ok(()),
+            false => Err(builtin::refusal(kind, lifecycle::metadata_text(new, "name"), faults)),
+        }
+    }
+
+    fn with_managers(&self, new: Value, live: Option<&Value>, now: Timestamp) -> Value {
+        if self.applied {
+            return new;
+        }
+        let manager = self.call.manager(self.options.field_manager.as_deref());
+        let now = rfc3339(now);
+        let writer = self.writer(&manager, &now);
+        track(TrackRequest { live, new, writer, schema: self.call.served.schema() })
+    }
+
+    /// The fields that this endpoint leaves alone.
+    fn resets(&self) -> Resets {
+        let served = &self.call.served;
+        match self.part {
+            Part::Main | Part::Finalize if served.version().status_subresource => RESETS_STATUS,
+            Part::Main | Part::Finalize => RESETS_NOTHING,
+            Part::Status if served.kind().built_in => RESETS_SPEC,
+            Part::Status => RESETS_ALL_BUT_STATUS,
+        }
+    }
+
+    /// Who writes, as managedFields note it.
+    pub(crate) fn writer<'b>(&'b self, manager: &'b str, now: &'b str) -> Writer<'b> {
+        Writer {
+            manager,
+            subresource: self.part.subresource(),
+            api_version: self.call.served.api_version(),
+            now,
+            resets: self.resets(),
+        }
+    }
+}
+
+fn naming<'a>(call: &'a Call, uid: &'a str, suffix: &'a str, now: Timestamp) -> Naming<'a> {
+    Naming { namespace: call.namespace.as_deref(), name: call.name.as_deref(), uid, suffix, now }
+}
+
+pub(crate) fn exists(call: &Call, name: &str) -> ApiError {
+    let message = format!("{} {name:?} already exists", call.served.qualified());
+    ApiError::new(Reason::AlreadyExists, message).about(call.served.subject(name))
+}
+
+pub(crate) fn unavailable(reason: &str) -> ApiError {
+    ApiError::new(Reason::ServiceUnavailable, format!("the store takes no writes: {reason}"))
+}

@@ -1,0 +1,202 @@
+//! What a delete request does to an object: remove it, mark it, or nothing yet.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::built_in;
+use super::metadata::{finalizers, is_deleting, precondition_failed};
+use super::rfc3339;
+use crate::error::{ApiError, Reason};
+use crate::http::Query;
+use crate::schema::{FieldError, invalid};
+use crate::served::Served;
+
+pub(crate) const ORPHAN: &str = "orphan";
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+
+/// What becomes of the objects that a deleted one owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    Orphan,
+    Background,
+    Foreground,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DeleteOptions {
+    pub(crate) grace_seconds: Option<i64>,
+    pub(crate) propagation: Option<Propagation>,
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
+    pub(crate) dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// From the query and, if there is one, the body, which wins.
+    pub(crate) fn parse(query: &Query, body: &Value) -> Result<DeleteOptions, ApiError> {
+        let bad = |message: &str| ApiError::new(Reason::BadRequest, message.to_owned());
+        if !body.is_object() && !body.is_null() {
+            return Err(bad("DeleteOptions must be an object"));
+        }
+        let mut errors = Vec::new();
+        let from_body = body.is_object();
+        let grace_seconds = match (from_body, query.get("gracePeriodSeconds")) {
+            (false, Some(text)) => {
+                Some(text.parse().map_err(|_| bad("gracePeriodSeconds must be a number"))?)
+            }
+            _ => body["gracePeriodSeconds"].as_i64(),
+        };
+        let policy = match from_body {
+            true => body["propagationPolicy"].as_str().map(str::to_owned),
+            false => query.get("propagationPolicy").map(str::to_owned),
+        };
+        let orphan = match from_body {
+            true => body["orphanDependents"].as_bool(),
+            false => query.get("orphanDependents").map(|_| query.flag("orphanDependents")),
+        };
+        let dry_runs: Vec<&str> = match from_body {
+            true => body["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+            false => query.get("dryRun").into_iter().collect(),
+        };
+        let dry_run = crate::http::dry_run(dry_runs.first().copied(), &mut errors);
+        let propagation = propagation(policy.as_deref(), orphan, &mut errors);
+        if !errors.is_empty() {
+            return Err(invalid("DeleteOptions", "meta.k8s.io", "", &errors));
+        }
+        let precondition = |field: &str| body["preconditions"][field].as_str().map(str::to_owned);
+        let (uid, resource_version) = (precondition("uid"), precondition("resourceVersion"));
+        Ok(DeleteOptions { grace_seconds, propagation, uid, resource_version, dry_run })
+    }
+}
+
+fn propagation(
+    policy: Option<&str>,
+    orphan: Option<bool>,
+    errors: &mut Vec<FieldError>,
+) -> Option<Propagation> {
+    match (policy, orphan) {
+        (Some(policy), Some(_)) => {
+            let detail = "orphanDependents and deletionPropagation cannot be both set";
+            errors.push(FieldError::invalid("propagationPolicy", &json!(policy), detail));
+            None
+        }
+        (Some("Orphan"), None) | (None, Some(true)) => Some(Propagation::Orphan),
+        (Some("Background"), None) | (None, Some(false)) => Some(Propagation::Background),
+        (Some("Foreground"), None) => Some(Propagation::Foreground),
+        (Some(other), None) => {
+            let supported = ["Background", "Foreground", "Orphan"].map(str::to_owned);
+            errors.push(FieldError::not_supported("propagationPolicy", &json!(other), &supported));
+            None
+        }
+        (None, None) => None,
+    }
+}
+
+/// What to do with the stored object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Deletion {
+    /// Remove it; this is its last state.
+    Gone(Value),
+    /// Store it, marked as being deleted; finalizers or a grace period hold it.
+    Marked(Value),
+    /// It is being deleted already and nothing changes.
+    AsItIs,
+}
+
+pub(crate) fn decide_deletion(
+    served: &Served,
+    live: &Value,
+    options: &DeleteOptions,
+    now: Timestamp,
+) -> Result<Deletion, ApiError> {
+    check_preconditions(served, live, options)?;
+    let mut object = live.clone();
+    let mut grace = 0;
+    if let Some(wanted) = built_in::grace_seconds(served, live, options.grace_seconds) {
+        if is_deleting(live) {
+            let pending = live["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+            if options.grace_seconds.is_none() || wanted > pending || (wanted == pending && pending > 0) {
+                return Ok(Deletion::AsItIs);
+            }
+            shorten(&mut object, pending, wanted);
+        } else {
+            mark(&mut object, now, wanted);
+        }
+        grace = wanted;
+    }
+    collection_finalizers(&mut object, options.propagation);
+    let held = !finalizers(&object).is_empty() || built_in::on_delete(served, &mut object, now);
+    if held && !is_deleting(&object) {
+        mark(&mut object, now, 0);
+    }
+    match held || grace > 0 {
+        false => Ok(Deletion::Gone(object)),
+        true if object == *live => Ok(Deletion::AsItIs),
+        true => Ok(Deletion::Marked(object)),
+    }
+}
+
+fn check_preconditions(served: &Served, live: &Value, options: &DeleteOptions) -> Result<(), ApiError> {
+    let metadata = &live["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    for (wanted, field, title, short) in [
+        (&options.uid, "uid", "UID", "UID"),
+        (&options.resource_version, "resourceVersion", "ResourceVersion", "ResourceVersion"),
+    ] {
+        let actual = metadata[field].as_str().unwrap_or_default();
+        if let Some(wanted) = wanted
+            && wanted != actual
+        {
+            let detail = format!(
+                "Precondition failed: {title} in precondition: {wanted}, {short} in object meta: {actual}"
+            );
+            return Err(precondition_failed(served, name, &detail));
+        }
+    }
+    Ok(())
+}
+
+fn mark(object: &mut Value, now: Timestamp, grace: i64) {
+    let at = now + Duration::from_secs(grace.max(0) as u64);
+    object["metadata"]["deletionTimestamp"] = json!(rfc3339(at));
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+    if let Some(generation) = object["metadata"]["generation"].as_i64() {
+        object["metadata"]["generation"] = json!(generation + 1);
+    }
+}
+
+fn shorten(object: &mut Value, pending: i64, wanted: i64) {
+    let marked =
+        object["metadata"]["deletionTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    if let Some(marked) = marked {
+        let earlier = Duration::from_secs((pending - wanted).max(0) as u64);
+        object["metadata"]["deletionTimestamp"] = json!(rfc3339(marked - earlier));
+    }
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(wanted);
+}
+
+/// The finalizers that tell the collector what to do with dependents.
+fn collection_finalizers(object: &mut Value, propagation: Option<Propagation>) {
+    let Some(propagation) = propagation else { return };
+    let wanted = match propagation {
+        Propagation::Orphan => Some(ORPHAN),
+        Propagation::Foreground => Some(FOREGROUND),
+        Propagation::Background => None,
+    };
+    let old = finalizers(object);
+    let mut new: Vec<&str> = old.iter().copied().filter(|f| *f != ORPHAN && *f != FOREGROUND).collect();
+    new.extend(wanted);
+    if new == old {
+        return;
+    }
+    let new = json!(new);
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        if new.as_array().is_some_and(Vec::is_empty) {
+            metadata.remove("finalizers");
+        } else {
+            metadata.insert("finalizers".into(), new);
+        }
+    }
+}

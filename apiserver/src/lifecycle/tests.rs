@@ -1,0 +1,140 @@
+//! Deletion as a table, and the invariant of the module as a property.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::builtin::{builtin_kinds, kind_from_crd};
+use crate::served::Served;
+use crate::store::Version;
+use crate::testing::gadget_definition;
+
+fn gadgets() -> Served {
+    Served::new(Arc::new(kind_from_crd(&gadget_definition()).unwrap()), 0, Version::new(0))
+}
+
+fn built_in(kind: &str) -> Served {
+    let kind = builtin_kinds().into_iter().find(|one| one.kind == kind).unwrap();
+    Served::new(Arc::new(kind), 0, Version::new(0))
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+#[test]
+fn deletion_removes_marks_or_leaves() {
+    use Propagation::{Background, Foreground, Orphan};
+    let gadget = gadgets();
+    let plain = json!({"metadata": {"name": "g", "generation": 1}});
+    let held = json!({"metadata": {"name": "g", "generation": 1, "finalizers": ["a/b"]}});
+    let leaving = json!({"metadata": {"name": "g", "generation": 2, "finalizers": ["a/b"],
+        "deletionTimestamp": "1970-01-01T00:00:01Z", "deletionGracePeriodSeconds": 0}});
+    #[rustfmt::skip]
+    let cases = [
+        ("plain",            &plain,   None,             "gone",   vec![]),
+        ("background",       &plain,   Some(Background), "gone",   vec![]),
+        ("foreground",       &plain,   Some(Foreground), "marked", vec!["foregroundDeletion"]),
+        ("orphan",           &plain,   Some(Orphan),     "marked", vec!["orphan"]),
+        ("held",             &held,    None,             "marked", vec!["a/b"]),
+        ("held, foreground", &held,    Some(Foreground), "marked", vec!["a/b", "foregroundDeletion"]),
+        ("leaving",          &leaving, None,             "as is",  vec![]),
+        ("leaving, orphan",  &leaving, Some(Orphan),     "marked", vec!["a/b", "orphan"]),
+    ];
+    for (name, live, propagation, expected, holders) in cases {
+        let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+        match decide_deletion(&gadget, live, &options, at(100)).unwrap() {
+            Deletion::Gone(_) => assert_eq!(expected, "gone", "{name}"),
+            Deletion::AsItIs => assert_eq!(expected, "as is", "{name}"),
+            Deletion::Marked(object) => {
+                assert_eq!(expected, "marked", "{name}");
+                assert_eq!(finalizers(&object), holders, "{name}");
+                assert_eq!(object["metadata"]["generation"], 2, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pods_get_time_to_stop() {
+    let pod = built_in("Pod");
+    let bound =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 20}});
+    let with = |grace_seconds| DeleteOptions { grace_seconds, ..DeleteOptions::default() };
+    let decide = |live: &Value, grace| decide_deletion(&pod, live, &with(grace), at(100)).unwrap();
+    let Deletion::Marked(stopping) = decide(&bound, None) else {
+        panic!("a bound pod is not removed at once")
+    };
+    assert_eq!(stopping["metadata"]["deletionGracePeriodSeconds"], 20);
+    assert_eq!(stopping["metadata"]["deletionTimestamp"], "1970-01-01T00:02:00Z");
+    assert_eq!(decide(&stopping, None), Deletion::AsItIs);
+    assert_eq!(decide(&stopping, Some(30)), Deletion::AsItIs, "only a shorter time may be given");
+    let Deletion::Marked(sooner) = decide(&stopping, Some(5)) else { panic!("still running") };
+    assert_eq!(sooner["metadata"]["deletionTimestamp"], "1970-01-01T00:01:45Z");
+    assert!(matches!(decide(&stopping, Some(0)), Deletion::Gone(_)));
+    let unbound = json!({"metadata": {"name": "p"}, "spec": {}});
+    assert!(matches!(decide(&unbound, None), Deletion::Gone(_)));
+}
+
+fn naming(now: Timestamp) -> Naming<'static> {
+    Naming { namespace: Some("default"), name: Some("g"), uid: "u-1", suffix: "abcde", now }
+}
+
+fn stored() -> Value {
+    let mut object = json!({"metadata": {"name": "g"}, "spec": {"size": 1}});
+    for_create(&gadgets(), &mut object, naming(at(100))).unwrap();
+    object["metadata"]["resourceVersion"] = json!("7");
+    object
+}
+
+#[test]
+fn generated_names_are_cut_to_fit() {
+    let long = "x".repeat(100);
+    for (base, expected) in
+        [("a-", "a-abcde".to_owned()), (long.as_str(), format!("{}abcde", "x".repeat(58)))]
+    {
+        let mut object = json!({"metadata": {"generateName": base}});
+        let unnamed = Naming { name: None, ..naming(at(1)) };
+        for_create(&gadgets(), &mut object, unnamed).unwrap();
+        assert_eq!(object["metadata"]["name"], json!(expected));
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_the_server_sets_never_changes_by_a_write(
+        uid in proptest::option::of("[a-z]{3}"),
+        created in proptest::option::of("[0-9]{4}"),
+        deleted in proptest::option::of("[0-9]{4}"),
+        generation in proptest::option::of(0..100i64),
+        size in 0..5i64,
+        status_part in any::<bool>(),
+    ) {
+        let live = stored();
+        let mut new = json!({"metadata": {"name": "g"}, "spec": {"size": size}, "status": {"phase": "x"}});
+        let sent = [("creationTimestamp", created), ("deletionTimestamp", deleted), ("uid", uid.clone())];
+        for (field, value) in sent {
+            if let Some(value) = value {
+                new["metadata"][field] = json!(value);
+            }
+        }
+        if let Some(generation) = generation {
+            new["metadata"]["generation"] = json!(generation);
+        }
+        let part = if status_part { Part::Status } else { Part::Main };
+        match for_update(&gadgets(), &live, &mut new, part, naming(at(200))) {
+            Err(error) => prop_assert!(uid.is_some() && error.reason == crate::error::Reason::Conflict),
+            Ok(()) => {
+                for field in ["uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
+                    prop_assert_eq!(&new["metadata"][field], &live["metadata"][field]);
+                }
+                let changed = !status_part && size != 1;
+                prop_assert_eq!(&new["metadata"]["generation"], &json!(if changed { 2 } else { 1 }));
+                prop_assert_eq!(new.get("status").is_some(), status_part);
+            }
+        }
+    }
+}
