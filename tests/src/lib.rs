@@ -1,3 +1,6 @@
-//! What tests of more than one crate share.
+//! What tests of more than one crate share: where programs are, and how to speak to an API server.
 
+pub mod endpoint;
 pub mod history;
+pub mod place;
+pub mod webhook;

@@ -1,0 +1,53 @@
+//! Who one is and what one may do: 401, 403 and the reviews that tell beforehand.
+
+use serde_json::{Value, json};
+
+use crate::fixtures::{config_map, core, gadget, gadgets};
+use crate::scenario::{Caller, Scenario, delete, get, merge, post, scenario, steps};
+
+const MAY: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+fn may(attributes: Value) -> Value {
+    json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}})
+}
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    let who = || json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    vec![
+        scenario("without a token nobody is served", steps![
+            get(gadgets("")).by(Caller::Nobody).is(401),
+            get("/api").by(Caller::Nobody).is(401),
+            post(gadgets(""), gadget("g1", json!({}))).by(Caller::Nobody).is(401),
+        ]),
+        scenario("a wrong token is no token", steps![
+            get(gadgets("")).by(Caller::Stranger).is(401),
+            get("/version").by(Caller::Stranger).is(401),
+        ]),
+        scenario("a viewer reads", steps![
+            post(core("configmaps", ""), config_map("c1", json!({}))).status_only(),
+            get(core("configmaps", "c1")).by(Caller::Viewer).status_only(),
+            get(core("configmaps", "")).by(Caller::Viewer).status_only(),
+        ]),
+        scenario("a viewer does not write", steps![
+            post(core("configmaps", ""), config_map("c1", json!({}))).by(Caller::Viewer).is(403),
+            merge(core("configmaps", "c1"), json!({})).by(Caller::Viewer).is(403),
+            delete(core("configmaps", "c1")).by(Caller::Viewer).is(403),
+            delete(core("configmaps", "")).by(Caller::Viewer).is(403),
+            get(core("secrets", "s1")).by(Caller::Viewer).is(403),
+            merge(core("pods", "p1/status"), json!({})).by(Caller::Viewer).is(403),
+            post("/api/v1/namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "{ns}-v"}})).by(Caller::Viewer).is(403),
+        ]),
+        scenario("who am I", steps![
+            post("/apis/authentication.k8s.io/v1/selfsubjectreviews", who()).focus(&["/kind", "/status/userInfo/groups"]),
+            post("/apis/authentication.k8s.io/v1/selfsubjectreviews", who()).by(Caller::Viewer).focus(&["/kind", "/status/userInfo/username"]),
+        ]),
+        scenario("may I", steps![
+            post(MAY, may(json!({"verb": "create", "resource": "configmaps", "namespace": "{ns}"}))).focus(&["/kind", "/status/allowed"]),
+            post(MAY, may(json!({"verb": "*", "resource": "*", "group": "*"}))).focus(&["/status/allowed"]),
+            post(MAY, may(json!({"verb": "get", "resource": "configmaps", "namespace": "{ns}"}))).by(Caller::Viewer).focus(&["/status/allowed"]),
+            post(MAY, may(json!({"verb": "create", "resource": "configmaps", "namespace": "{ns}"}))).by(Caller::Viewer).focus(&["/status/allowed"]),
+            post(MAY, json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"nonResourceAttributes": {"verb": "get", "path": "/version"}}})).by(Caller::Viewer).focus(&["/status/allowed"]),
+            post(MAY, json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {}})).is(422),
+        ]),
+    ]
+}

@@ -1,0 +1,58 @@
+//! What the real server answered, kept in files, and how an answer is held against it.
+//!
+//! One file per area, one entry per scenario, one record per step. Recorded
+//! with `MIDFLIGHT_RECORD=1 dev/kubernetes test --test conformance`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+/// The records of one area, by scenario.
+pub(crate) type Golden = BTreeMap<String, Vec<Value>>;
+
+fn path(area: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/golden").join(format!("{area}.json"))
+}
+
+pub(crate) fn read(area: &str) -> Golden {
+    fs::read(path(area)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+pub(crate) fn write(area: &str, golden: &Golden) -> anyhow::Result<()> {
+    let path = path(area);
+    fs::create_dir_all(path.parent().expect("the file stands in a folder"))?;
+    fs::write(path, serde_json::to_string_pretty(golden)? + "\n")?;
+    Ok(())
+}
+
+/// Where two values differ: `/body/spec/size: wanted 1, got 2`.
+pub(crate) fn differences(wanted: &Value, got: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    compare("", wanted, got, &mut found);
+    found
+}
+
+fn compare(at: &str, wanted: &Value, got: &Value, found: &mut Vec<String>) {
+    match (wanted, got) {
+        (Value::Object(left), Value::Object(right)) => {
+            for (key, value) in left {
+                match right.get(key) {
+                    Some(other) => compare(&format!("{at}/{key}"), value, other, found),
+                    None => found.push(format!("{at}/{key}: missing, wanted {value}")),
+                }
+            }
+            for (key, value) in right.iter().filter(|(key, _)| !left.contains_key(*key)) {
+                found.push(format!("{at}/{key}: not wanted, got {value}"));
+            }
+        }
+        (Value::Array(left), Value::Array(right)) if left.len() == right.len() => {
+            for (index, (value, other)) in left.iter().zip(right).enumerate() {
+                compare(&format!("{at}/{index}"), value, other, found);
+            }
+        }
+        _ if wanted == got => {}
+        _ => found.push(format!("{at}: wanted {wanted}\n      {:width$}  got {got}", "", width = at.len())),
+    }
+}

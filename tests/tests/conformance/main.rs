@@ -1,0 +1,62 @@
+//! The conformance suite: one set of scenarios, told to the embedded server and to a real one.
+//!
+//! The real server is the truth: its answers are the golden files. A difference
+//! of the embedded one is a defect of the embedded one, unless the step says
+//! `differs` and why.
+//!
+//! Run by cargo; arguments choose scenarios by a part of their name.
+
+mod areas;
+mod fixtures;
+mod golden;
+mod normal;
+mod report;
+mod run;
+mod scenario;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use midflight_tests::place;
+use midflight_tests::webhook::Webhook;
+
+use crate::report::{Report, Server};
+use crate::run::Stage;
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime can be built");
+    match runtime.block_on(judge_all()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            report::line(&format!("conformance: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn judge_all() -> anyhow::Result<bool> {
+    let chosen = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect::<Vec<_>>();
+    let recording = std::env::var_os("MIDFLIGHT_RECORD").is_some();
+    let mut report = Report::new(chosen, recording);
+
+    match place::judge() {
+        Some(kubeconfig) => {
+            let stage = Arc::new(real(&kubeconfig).await.context("reach the real server")?);
+            report.server(&stage).await?;
+        }
+        None => place::skip("conformance of the real server: set MIDFLIGHT_JUDGE_KUBECONFIG (dev/kubernetes test does)"),
+    }
+    Ok(report.finish())
+}
+
+/// The real server, with the users that `dev/kubernetes` made.
+async fn real(kubeconfig: &std::path::Path) -> anyhow::Result<Stage> {
+    let admin = midflight_tests::endpoint::Endpoint::from_kubeconfig(kubeconfig).await?;
+    let beside = kubeconfig.with_file_name("viewer.kubeconfig");
+    let viewer = midflight_tests::endpoint::Endpoint::from_kubeconfig(&beside).await?;
+    let (nobody, stranger) = (admin.with_token(None)?, admin.with_token(Some("not-a-token"))?);
+    let webhook = Webhook::start().await?;
+    Ok(Stage { admin, viewer, nobody, stranger, webhook, server: Server::Real })
+}

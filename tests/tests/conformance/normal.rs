@@ -1,0 +1,148 @@
+//! Takes out of an answer what differs from run to run and leaves what must not.
+//!
+//! A value that is random but meaningful keeps its identity: the first uid of
+//! a scenario becomes `UID-1` wherever it shows up, and a resourceVersion that
+//! stays the same over two answers has the same name in both.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// The names given so far in one scenario.
+#[derive(Default)]
+pub(crate) struct Normaliser {
+    /// Literal text and what stands for it, longest first when applied.
+    literal: Vec<(String, String)>,
+    versions: BTreeMap<String, String>,
+    uids: BTreeMap<String, String>,
+}
+
+impl Normaliser {
+    pub(crate) fn new(literal: &[(&str, &str)]) -> Self {
+        let literal = literal.iter().map(|(text, name)| ((*text).to_owned(), (*name).to_owned())).collect();
+        Normaliser { literal, ..Normaliser::default() }
+    }
+
+    pub(crate) fn value(&mut self, value: &mut Value) {
+        self.learn_generated_names(value);
+        self.walk(value);
+    }
+
+    pub(crate) fn text(&mut self, text: &str) -> String {
+        let mut out = text.to_owned();
+        for (literal, name) in &self.literal {
+            out = out.replace(literal, name);
+        }
+        mask_versions(&self.mask_uids(&out))
+    }
+
+    fn walk(&mut self, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                // A list's or bookmark's version moves with the whole store, an object's with the object.
+                let own = map.contains_key("uid");
+                let manager = map.contains_key("fieldsV1");
+                for (key, inner) in map.iter_mut() {
+                    match (key.as_str(), &mut *inner) {
+                        ("resourceVersion", Value::String(version)) if !version.is_empty() => {
+                            *version = if own { self.version(version) } else { "RV".to_owned() };
+                        }
+                        ("continue", Value::String(token)) if !token.is_empty() => *token = "CONTINUE".to_owned(),
+                        ("managedFields", Value::Array(managers)) => {
+                            self.walk_all(managers);
+                            managers.sort_by_key(manager_order);
+                        }
+                        ("fieldsV1", _) if manager => {}
+                        _ => self.walk(inner),
+                    }
+                }
+            }
+            Value::Array(items) => self.walk_all(items),
+            Value::String(text) => {
+                *text = if is_time(text) { "TIME".to_owned() } else { self.text(text) };
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    fn walk_all(&mut self, values: &mut [Value]) {
+        for value in values {
+            self.walk(value);
+        }
+    }
+
+    fn learn_generated_names(&mut self, value: &Value) {
+        if let (Some(prefix), Some(name)) =
+            (value["metadata"]["generateName"].as_str(), value["metadata"]["name"].as_str())
+            && name.starts_with(prefix)
+            && name != prefix
+            && !self.literal.iter().any(|(literal, _)| literal == name)
+        {
+            self.literal.insert(0, (name.to_owned(), format!("{prefix}GENERATED")));
+        }
+        match value {
+            Value::Object(map) => map.values().for_each(|inner| self.learn_generated_names(inner)),
+            Value::Array(items) => items.iter().for_each(|inner| self.learn_generated_names(inner)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    fn version(&mut self, version: &str) -> String {
+        let next = format!("RV-{}", self.versions.len() + 1);
+        self.versions.entry(version.to_owned()).or_insert(next).clone()
+    }
+
+    fn mask_uids(&mut self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(start) = rest.char_indices().map(|(at, _)| at).find(|&at| starts_with_uid(&rest[at..])) {
+            let uid = &rest[start..start + UID_LENGTH];
+            let next = format!("UID-{}", self.uids.len() + 1);
+            let name = self.uids.entry(uid.to_owned()).or_insert(next);
+            out.push_str(&rest[..start]);
+            out.push_str(name);
+            rest = &rest[start + UID_LENGTH..];
+        }
+        out + rest
+    }
+}
+
+const UID_LENGTH: usize = 36;
+
+fn starts_with_uid(text: &str) -> bool {
+    text.len() >= UID_LENGTH
+        && text.bytes().take(UID_LENGTH).enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+/// `2026-11-15T20:17:31Z`, with or without a fraction.
+fn is_time(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    (20..=30).contains(&bytes.len())
+        && bytes[..4].iter().all(u8::is_ascii_digit)
+        && (bytes[4], bytes[7], bytes[10], bytes[13]) == (b'-', b'-', b'T', b':')
+        && bytes.ends_with(b"Z")
+        && !text.starts_with("2020-")
+}
+
+/// Numbers in sentences about resourceVersions.
+fn mask_versions(text: &str) -> String {
+    if !text.to_ascii_lowercase().replace(' ', "").contains("resourceversion") {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '0'..='9' if out.ends_with('#') => {}
+            '0'..='9' if !out.ends_with(|before: char| before.is_alphabetic() || before == '-') => out.push('#'),
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+fn manager_order(entry: &Value) -> [String; 4] {
+    ["operation", "manager", "subresource", "apiVersion"].map(|key| entry[key].as_str().unwrap_or_default().to_owned())
+}
