@@ -12,8 +12,11 @@ use http_body_util::{BodyExt, BodyStream};
 use kube::client::Body;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use secrecy::ExposeSecret;
 use serde_json::Value;
 use tokio::sync::mpsc;
+
+use crate::wire::Wire;
 
 /// A server and the credentials to call it with.
 #[derive(Clone)]
@@ -50,13 +53,26 @@ impl Endpoint {
     /// The same server, called with another bearer token, or with none.
     pub fn with_token(&self, token: Option<&str>) -> anyhow::Result<Self> {
         let mut config = self.config.clone();
-        config.auth_info = AuthInfo { token: token.map(|text| text.to_owned().into()), ..AuthInfo::default() };
+        config.auth_info =
+            AuthInfo { token: token.map(|text| text.to_owned().into()), ..AuthInfo::default() };
         Ok(Endpoint { client: Client::try_from(config.clone())?, config })
     }
 
     /// A kube client for it, as a controller would have.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// A way to send bytes that no client would.
+    pub fn wire(&self) -> anyhow::Result<Wire> {
+        let url = &self.config.cluster_url;
+        let address = format!("{}:{}", url.host().unwrap_or("127.0.0.1"), url.port_u16().unwrap_or(443));
+        Wire::new(&address, self.config.root_cert.as_deref().unwrap_or_default())
+    }
+
+    /// The bearer token that it calls with.
+    pub fn token(&self) -> String {
+        self.config.auth_info.token.as_ref().map(|token| token.expose_secret().to_owned()).unwrap_or_default()
     }
 
     /// Sends one request and reads the whole answer.

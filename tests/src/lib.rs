@@ -2,5 +2,7 @@
 
 pub mod endpoint;
 pub mod history;
+pub mod kinds;
 pub mod place;
 pub mod webhook;
+pub mod wire;

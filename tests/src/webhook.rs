@@ -81,6 +81,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
             json!({"uid": uid, "allowed": false, "status": {"message": "come back later", "code": 409, "reason": "Conflict"}})
         }
         "/deny-bare" => json!({"uid": uid, "allowed": false}),
+        // The object `probe` tells whether the hook is asked at all.
+        "/warn" if review["request"]["name"] == "probe" => json!({"uid": uid, "allowed": false}),
         "/warn" => json!({"uid": uid, "allowed": true, "warnings": ["this will be frowned upon"]}),
         "/wrong-uid" => json!({"uid": "somebody-else", "allowed": true}),
         "/echo" => json!({"uid": uid, "allowed": false, "status": {"message": describe(&review)}}),
@@ -107,12 +109,15 @@ fn describe(review: &Value) -> String {
             }
         }
     }
-    json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "request": request, "has": has}).to_string()
+    json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "request": request, "has": has})
+        .to_string()
 }
 
 fn reply(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body.to_owned())));
     *response.status_mut() = status;
-    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     response
 }

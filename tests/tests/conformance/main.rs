@@ -6,6 +6,11 @@
 //!
 //! Run by cargo; arguments choose scenarios by a part of their name.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "a scenario reads better without an ampersand at every body"
+)]
+
 mod areas;
 mod fixtures;
 mod golden;
@@ -46,7 +51,9 @@ async fn judge_all() -> anyhow::Result<bool> {
             let stage = Arc::new(real(&kubeconfig).await.context("reach the real server")?);
             report.server(&stage).await?;
         }
-        None => place::skip("conformance of the real server: set MIDFLIGHT_JUDGE_KUBECONFIG (dev/kubernetes test does)"),
+        None => place::skip(
+            "conformance of the real server: set MIDFLIGHT_JUDGE_KUBECONFIG (dev/kubernetes test does)",
+        ),
     }
     Ok(report.finish())
 }

@@ -41,18 +41,33 @@ impl Normaliser {
             Value::Object(map) => {
                 // A list's or bookmark's version moves with the whole store, an object's with the object.
                 let own = map.contains_key("uid");
+                map.remove("storageVersionHash");
                 let manager = map.contains_key("fieldsV1");
                 for (key, inner) in map.iter_mut() {
                     match (key.as_str(), &mut *inner) {
                         ("resourceVersion", Value::String(version)) if !version.is_empty() => {
                             *version = if own { self.version(version) } else { "RV".to_owned() };
                         }
-                        ("continue", Value::String(token)) if !token.is_empty() => *token = "CONTINUE".to_owned(),
+                        ("continue", Value::String(token)) if !token.is_empty() => {
+                            *token = "CONTINUE".to_owned();
+                        }
                         ("managedFields", Value::Array(managers)) => {
                             self.walk_all(managers);
                             managers.sort_by_key(manager_order);
                         }
                         ("fieldsV1", _) if manager => {}
+                        ("cells", Value::Array(cells)) => {
+                            self.walk_all(cells);
+                            cells
+                                .iter_mut()
+                                .filter(|cell| is_age(cell))
+                                .for_each(|cell| *cell = "AGE".into());
+                        }
+                        ("causes", Value::Array(causes)) => {
+                            self.walk_all(causes);
+                            causes.sort_by_key(|cause| format!("{} {}", cause["field"], cause["message"]));
+                        }
+                        ("message", Value::String(text)) => *text = sort_faults(&self.text(text)),
                         _ => self.walk(inner),
                     }
                 }
@@ -95,7 +110,8 @@ impl Normaliser {
     fn mask_uids(&mut self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
-        while let Some(start) = rest.char_indices().map(|(at, _)| at).find(|&at| starts_with_uid(&rest[at..])) {
+        while let Some(start) = rest.char_indices().map(|(at, _)| at).find(|&at| starts_with_uid(&rest[at..]))
+        {
             let uid = &rest[start..start + UID_LENGTH];
             let next = format!("UID-{}", self.uids.len() + 1);
             let name = self.uids.entry(uid.to_owned()).or_insert(next);
@@ -136,13 +152,36 @@ fn mask_versions(text: &str) -> String {
     for character in text.chars() {
         match character {
             '0'..='9' if out.ends_with('#') => {}
-            '0'..='9' if !out.ends_with(|before: char| before.is_alphabetic() || before == '-') => out.push('#'),
+            '0'..='9' if !out.ends_with(|before: char| before.is_alphabetic() || before == '-') => {
+                out.push('#');
+            }
             _ => out.push(character),
         }
     }
     out
 }
 
+/// The age of an object in a table: `0s`, `12s`.
+fn is_age(cell: &Value) -> bool {
+    let seconds = cell.as_str().and_then(|text| text.strip_suffix('s'));
+    seconds.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The real server lists several faults in no order: here they have one.
+fn sort_faults(text: &str) -> String {
+    let mut lines = text.split('\n').map(str::to_owned).collect::<Vec<_>>();
+    if let Some((head, list)) = lines[0].split_once(": [")
+        && let Some(list) = list.strip_suffix(']')
+    {
+        let mut faults = list.split(", ").collect::<Vec<_>>();
+        faults.sort_unstable();
+        lines[0] = format!("{head}: [{}]", faults.join(", "));
+    }
+    lines[1..].sort();
+    lines.join("\n")
+}
+
 fn manager_order(entry: &Value) -> [String; 4] {
-    ["operation", "manager", "subresource", "apiVersion"].map(|key| entry[key].as_str().unwrap_or_default().to_owned())
+    ["operation", "manager", "subresource", "apiVersion"]
+        .map(|key| entry[key].as_str().unwrap_or_default().to_owned())
 }

@@ -5,14 +5,15 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use midflight_tests::kinds;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::areas;
 use crate::golden::{self, Golden};
 use crate::run::{self, Stage};
 use crate::scenario::{Scenario, Step};
-use crate::{areas, fixtures};
 
 /// Scenarios under way at the same time.
 const AT_ONCE: usize = 8;
@@ -46,9 +47,10 @@ impl Report {
 
     /// Tells every chosen scenario to that server.
     pub(crate) async fn server(&mut self, stage: &Arc<Stage>) -> anyhow::Result<()> {
-        fixtures::install(&stage.admin).await?;
+        kinds::install(&stage.admin).await?;
         for (area, scenarios) in areas::all() {
-            let scenarios = scenarios.into_iter().filter(|story| self.is_chosen(area, story)).collect::<Vec<_>>();
+            let scenarios =
+                scenarios.into_iter().filter(|story| self.is_chosen(area, story)).collect::<Vec<_>>();
             self.area(stage, area, scenarios).await?;
         }
         Ok(())
@@ -59,12 +61,7 @@ impl Report {
         self.chosen.is_empty() || self.chosen.iter().any(|part| name.contains(part.as_str()))
     }
 
-    async fn area(
-        &mut self,
-        stage: &Arc<Stage>,
-        area: &str,
-        scenarios: Vec<Scenario>,
-    ) -> anyhow::Result<()> {
+    async fn area(&mut self, stage: &Arc<Stage>, area: &str, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
         let server = stage.server;
         let mut golden = golden::read(area);
         let recording = self.recording && server == Server::Real;
@@ -122,17 +119,27 @@ impl Report {
 /// Where the records are not what the golden file has.
 fn hold(server: Server, story: &Scenario, golden: &Golden, records: &[Value]) -> Vec<String> {
     let Some(wanted) = golden.get(story.name) else {
-        return vec!["not in the golden file: record it from the real server (MIDFLIGHT_RECORD=1)".to_owned()];
+        return vec![
+            "not in the golden file: record it from the real server (MIDFLIGHT_RECORD=1)".to_owned(),
+        ];
     };
     if wanted.len() != records.len() {
-        return vec![format!("{} records in the golden file, {} steps: record it again", wanted.len(), records.len())];
+        return vec![format!(
+            "{} records in the golden file, {} steps: record it again",
+            wanted.len(),
+            records.len()
+        )];
     }
     let steps = story.steps.iter().zip(wanted.iter().zip(records));
-    steps.enumerate().flat_map(|(index, (step, (wanted, got)))| {
-        let differs = server == Server::Embedded && matches!(step, Step::Call(call) if call.differs.is_some());
-        let found = if differs { Vec::new() } else { golden::differences(wanted, got) };
-        found.into_iter().map(move |fault| format!("step {index}{fault}"))
-    }).collect()
+    steps
+        .enumerate()
+        .flat_map(|(index, (step, (wanted, got)))| {
+            let differs =
+                server == Server::Embedded && matches!(step, Step::Call(call) if call.differs.is_some());
+            let found = if differs { Vec::new() } else { golden::differences(wanted, got) };
+            found.into_iter().map(move |fault| format!("step {index}{fault}"))
+        })
+        .collect()
 }
 
 /// A name that no other scenario of this or an earlier run has.

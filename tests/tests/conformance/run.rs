@@ -39,8 +39,11 @@ struct Telling<'a> {
 
 /// Runs the steps in a new namespace; the records are what the golden file holds.
 pub(crate) async fn tell(stage: &Stage, scenario: &Scenario, namespace: &str) -> anyhow::Result<Vec<Value>> {
-    let literal =
-        [(namespace, "{ns}"), (stage.webhook.url.as_str(), "{webhook}"), (stage.webhook.ca_bundle.as_str(), "{ca}")];
+    let literal = [
+        (namespace, "{ns}"),
+        (stage.webhook.url.as_str(), "{webhook}"),
+        (stage.webhook.ca_bundle.as_str(), "{ca}"),
+    ];
     let mut telling = Telling {
         stage,
         namespace: namespace.to_owned(),
@@ -161,16 +164,22 @@ impl Telling<'_> {
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let answer = timeout(PATIENCE, endpoint.call(self.request(call)?)).await.context("no answer came")??;
+            let answer =
+                timeout(PATIENCE, endpoint.call(self.request(call)?)).await.context("no answer came")??;
             let Some(until) = &call.until else { return Ok(answer) };
             let reached = answer.status == wanted
-                && until
-                    .as_ref()
-                    .is_none_or(|(pointer, value)| answer.json().pointer(pointer).unwrap_or(&Value::Null) == value);
+                && until.as_ref().is_none_or(|(pointer, value)| {
+                    answer.json().pointer(pointer).unwrap_or(&Value::Null) == value
+                });
             if reached {
                 return Ok(answer);
             }
-            ensure!(Instant::now() < deadline, "never as wanted, last {}: {}", answer.status, shorten(&answer.text));
+            ensure!(
+                Instant::now() < deadline,
+                "never as wanted, last {}: {}",
+                answer.status,
+                shorten(&answer.text)
+            );
             sleep(BETWEEN_LOOKS).await;
         }
     }

@@ -20,11 +20,20 @@ pub(crate) fn scenario(name: &'static str, steps: Vec<Step>) -> Scenario {
 pub(crate) enum Step {
     Call(Call),
     /// Opens a watch that later steps read.
-    Watch { name: &'static str, call: Call },
+    Watch {
+        name: &'static str,
+        call: Call,
+    },
     /// Takes that many events from a watch. Bookmarks count only where asked for.
-    Events { watch: &'static str, count: usize, bookmarks: bool },
+    Events {
+        watch: &'static str,
+        count: usize,
+        bookmarks: bool,
+    },
     /// The server must close the watch; what it still sends is recorded.
-    Ends { watch: &'static str },
+    Ends {
+        watch: &'static str,
+    },
 }
 
 /// Who sends a request.
@@ -180,11 +189,6 @@ pub(crate) fn strategic(path: impl Into<String>, body: Value) -> Call {
 /// Server-side apply.
 pub(crate) fn apply(path: impl Into<String>, body: Value) -> Call {
     with_body(Call::new("PATCH", path, 200), "application/apply-patch+yaml", body)
-}
-
-/// Any method, any path, no body.
-pub(crate) fn bare(method: &'static str, path: impl Into<String>) -> Call {
-    Call::new(method, path, 200)
 }
 
 fn with_body(mut call: Call, content_type: &'static str, body: Value) -> Call {

@@ -51,7 +51,7 @@ fn life() -> Vec<Scenario> {
             get(objects("")).eventually(),
             post(objects(""), thing(json!({"a": 1, "b": 2}))),
             delete(named()).focus(&["/kind"]),
-            get(objects("t1")).is(404).eventually().status_only(),
+            get(objects("t1")).is(404).eventually().focus(&["/none"]),
             get(named()).is(404).eventually(),
         ]),
         scenario("deleting a definition deletes its objects", steps![

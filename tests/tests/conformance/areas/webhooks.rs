@@ -27,8 +27,6 @@ fn under_hook(name: &'static str, path: &str, more: Value, steps: Vec<Step>) -> 
     let effective: Step = match path {
         "/deny-code" => probe(409),
         "/status-500" | "/garbage" | "/slow" | "/wrong-uid" | "/nowhere" if more["failurePolicy"] != "Ignore" => probe(500),
-        "/warn" => probe(201),
-        "/allow" => probe(201),
         _ if more["failurePolicy"] == "Ignore" => probe(201),
         _ => probe(400),
     }.into();
