@@ -20,6 +20,9 @@ pub(super) type Medium = Arc<dyn StorageBackend>;
 
 const BLOCK: u64 = 4096;
 
+/// Up to this size a file is read at once.
+const SMALL: u64 = 64 << 20;
+
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     shared: Arc<Shared>,
@@ -30,6 +33,9 @@ struct Shared {
     medium: Medium,
     /// Length of the file while nothing is written to it.
     length: u64,
+    /// The file as it was found, if it is small: it is about to be read several
+    /// times, page by page. Given back when writes pass through.
+    image: Mutex<Option<Vec<u8>>>,
     released: AtomicBool,
     sync_failed: AtomicBool,
     pending: Mutex<Pending>,
@@ -53,10 +59,12 @@ enum Operation {
 impl Held {
     pub(super) fn new(medium: Medium) -> io::Result<Held> {
         let length = medium.len()?;
+        let image = if length <= SMALL { Some(read_all(&medium, length)?) } else { None };
         let pending = Pending { length, ..Pending::default() };
         let shared = Shared {
             medium,
             length,
+            image: Mutex::new(image),
             released: AtomicBool::new(false),
             sync_failed: AtomicBool::new(false),
             pending: Mutex::new(pending),
@@ -75,6 +83,7 @@ impl Held {
             }
         }
         self.shared.released.store(true, Ordering::Release);
+        *self.shared.image() = None;
         Ok(())
     }
 
@@ -108,7 +117,18 @@ impl Shared {
     fn read_or_zero(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let there = self.length.saturating_sub(offset).min(out.len() as u64) as usize;
         out[there..].fill(0);
-        if there > 0 { self.medium.read(offset, &mut out[..there]) } else { Ok(()) }
+        match &*self.image() {
+            _ if there == 0 => Ok(()),
+            Some(image) => {
+                out[..there].copy_from_slice(&image[offset as usize..offset as usize + there]);
+                Ok(())
+            }
+            None => self.medium.read(offset, &mut out[..there]),
+        }
+    }
+
+    fn image(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.image.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -196,6 +216,12 @@ impl Pending {
         self.length = length;
         Ok(())
     }
+}
+
+fn read_all(medium: &Medium, length: u64) -> io::Result<Vec<u8>> {
+    let mut image = vec![0; length as usize];
+    medium.read(0, &mut image)?;
+    Ok(image)
 }
 
 /// The part of `offset..end` that lies in the block.
