@@ -20,6 +20,7 @@ mod error;
 mod history;
 mod key;
 mod ledger;
+mod offline;
 mod retained;
 mod snapshot;
 mod watch;
@@ -40,6 +41,7 @@ pub use self::disk::FORMAT;
 pub use self::error::OpenError;
 pub use self::history::{Event, TooOld};
 pub use self::key::{Key, Version};
+pub use self::offline::Offline;
 pub use self::snapshot::{Entry, Snapshot};
 pub use self::watch::Watch;
 

@@ -84,7 +84,7 @@ proptest! {
                 let store = open_on(&disk, &path).unwrap();
                 disk.cut_power_after(operations);
                 let mut under_way = None;
-                for turn in 0.. {
+                for turn in 0..5000 {
                     let name = format!("g{}", chance.below(8));
                     let answer = match chance.below(4) {
                         0 => delete(&store, &name).await.map(|_| None),

@@ -3,6 +3,7 @@
 mod crash;
 mod faults;
 mod model;
+mod offline;
 mod reading;
 mod refusal;
 
