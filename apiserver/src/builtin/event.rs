@@ -58,3 +58,6 @@ fn renamed<'a>(
     fields.insert("apiVersion".into(), api_version.into());
     fields
 }
+
+#[cfg(test)]
+mod tests;

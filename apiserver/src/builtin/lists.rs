@@ -46,6 +46,7 @@ const LISTS: &[(&str, &str, ListKind)] = &[
     ("EphemeralContainer", "volumeDevices", ByKey(&["devicePath"])),
     ("ResourceRequirements", "claims", MapReplace(&["name"])),
     ("ContainerStatus", "allocatedResourcesStatus", ByKey(&["name"])),
+    ("ResourceStatus", "resources", MapReplace(&["resourceID"])),
     ("ContainerStatus", "volumeMounts", ByKey(&["mountPath"])),
     ("PodStatus", "conditions", ByKey(&["type"])),
     ("PodStatus", "podIPs", ByKey(&["ip"])),
@@ -71,6 +72,7 @@ const ATOMIC_OBJECTS: &[&str] = &[
     "NodeSelector",
     "NodeSelectorTerm",
     "ObjectReference",
+    "OwnerReference",
     "LocalObjectReference",
     "SecretReference",
     "TypedLocalObjectReference",
@@ -80,6 +82,11 @@ const ATOMIC_OBJECTS: &[&str] = &[
     "ResourceFieldSelector",
     "TopologySelectorTerm",
 ];
+
+/// Fields that differ from their type: the map of a pod's node labels is one
+/// value, and the claim of a volume is not.
+const FIELDS: &[(&str, &str, &str)] =
+    &[("PodSpec", "nodeSelector", "atomic"), ("PersistentVolumeSpec", "claimRef", "granular")];
 
 /// Lists whose items keep, in a strategic merge patch, only the fields the patch names:
 /// a volume has one source, and a new one takes the place of the old.
@@ -100,6 +107,11 @@ pub(super) fn annotate(name: &str, definition: &mut Map<String, Value>) {
             let list =
                 LISTS.iter().find(|(of, own, _)| of == &name && own == field).map(|(_, _, list)| *list);
             describe(list, RETAINING.contains(&field.as_str()), property);
+        }
+    }
+    for (_, field, map_type) in FIELDS.iter().filter(|(of, _, _)| of == &name) {
+        if let Some(Value::Object(property)) = properties.get_mut(*field) {
+            property.insert("x-kubernetes-map-type".into(), (*map_type).into());
         }
     }
     for (_, field, value) in KEY_DEFAULTS.iter().filter(|(of, _, _)| of == &name) {

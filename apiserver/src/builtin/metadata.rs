@@ -26,7 +26,7 @@ pub(super) fn validate(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cau
     labels(new.get("labels"), "metadata.labels", &mut faults);
     annotations(new.get("annotations"), "metadata.annotations", &mut faults);
     owners(new.get("ownerReferences"), &mut faults);
-    finalizers(&new, &mut faults);
+    finalizers(kind, &new, &mut faults);
     if let Some(old) = old.and_then(metadata) {
         changes(&new, &old, &mut faults);
     }
@@ -147,18 +147,31 @@ fn finalizer_names(metadata: &Map<String, Value>) -> BTreeSet<&str> {
         .collect()
 }
 
-fn finalizers(metadata: &Map<String, Value>, faults: &mut Vec<Cause>) {
+fn finalizers(kind: &Kind, metadata: &Map<String, Value>, faults: &mut Vec<Cause>) {
     const FIELD: &str = "metadata.finalizers";
+    const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     let names = finalizer_names(metadata);
     for name in &names {
         for wrong in label_key(name) {
             faults.push(invalid(FIELD, *name, &wrong));
         }
     }
+    let in_order = metadata.get("finalizers").and_then(Value::as_array).into_iter().flatten();
+    for (index, name) in in_order.enumerate().filter_map(|(index, name)| Some((index, name.as_str()?))) {
+        if must_qualify_finalizers(kind) && !name.contains('/') && !STANDARD.contains(&name) {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            faults.push(invalid(format!("{FIELD}[{index}]"), name, detail));
+        }
+    }
     if names.contains("orphan") && names.contains("foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
         faults.push(invalid(FIELD, metadata["finalizers"].clone(), detail));
     }
+}
+
+/// The oldest groups want a finalizer to name its domain.
+fn must_qualify_finalizers(kind: &Kind) -> bool {
+    kind.built_in && ["", "apps", "storage.k8s.io"].contains(&&*kind.resource.group)
 }
 
 fn changes(new: &Map<String, Value>, old: &Map<String, Value>, faults: &mut Vec<Cause>) {

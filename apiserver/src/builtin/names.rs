@@ -12,7 +12,7 @@ const LABEL_KEY_RULE: &str = "must consist of alphanumeric characters, '-', '_' 
 
 /// A lowercase RFC 1123 label: names of namespaces, for one.
 pub fn dns_label(value: &str) -> Vec<String> {
-    let mut wrong = too_long(value, 63);
+    let mut wrong = too_long(value, 63, "characters");
     if !is_label(value) {
         if is_subdomain(value) {
             wrong.push("must not contain dots".into());
@@ -29,7 +29,7 @@ pub fn dns_label(value: &str) -> Vec<String> {
 
 /// A lowercase RFC 1123 subdomain: names of most objects.
 pub fn dns_subdomain(value: &str) -> Vec<String> {
-    let mut wrong = too_long(value, 253);
+    let mut wrong = too_long(value, 253, "characters");
     if !is_subdomain(value) {
         wrong.push(rule(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character",
@@ -42,10 +42,7 @@ pub fn dns_subdomain(value: &str) -> Vec<String> {
 
 /// A DNS-1035 label: plurals, singulars and short names of custom resources.
 pub fn dns1035_label(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if value.len() > 63 {
-        wrong.push("must be no more than 63 characters".into());
-    }
+    let mut wrong = too_long(value, 63, "characters");
     if !is_label(value) || !value.starts_with(|c: char| c.is_ascii_lowercase()) {
         wrong.push(rule(
             "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character",
@@ -102,7 +99,7 @@ pub fn label_key(value: &str) -> Vec<String> {
 }
 
 pub fn label_value(value: &str) -> Vec<String> {
-    let mut wrong = too_long(value, 63);
+    let mut wrong = too_long(value, 63, "bytes");
     if !value.is_empty() && !is_label_word(value) {
         wrong.push(rule(
             &format!("a valid label must be an empty string or {}", LABEL_KEY_RULE.replacen("must ", "", 1)),
@@ -118,8 +115,9 @@ pub(crate) fn quoted(text: &str) -> String {
     show_value(&text.into())
 }
 
-fn too_long(value: &str, limit: usize) -> Vec<String> {
-    if value.len() > limit { vec![format!("must be no more than {limit} bytes")] } else { Vec::new() }
+/// The real server counts bytes whatever it calls them.
+fn too_long(value: &str, limit: usize, unit: &str) -> Vec<String> {
+    if value.len() > limit { vec![format!("must be no more than {limit} {unit}")] } else { Vec::new() }
 }
 
 fn rule(words: &str, regex: &str, examples: &[&str]) -> String {

@@ -16,16 +16,14 @@ pub fn prepare(kind: &Kind, object: &mut Value) {
     }
     match kind.kind.as_str() {
         "Namespace" => namespace(object),
-        "Pod" => {
-            pod::spec(field(object, "spec"));
-            default(field(object, "status"), "phase", json!("Pending"));
-        }
+        "Pod" => pod::pod(object),
         "DaemonSet" => daemon_set(object),
         "Secret" => secret(object),
         "PersistentVolume" => {
             default(field(object, "spec"), "persistentVolumeReclaimPolicy", json!("Retain"));
             default(field(object, "spec"), "volumeMode", json!("Filesystem"));
             quantities(object.pointer_mut("/spec/capacity"));
+            host_path(object.pointer_mut("/spec/hostPath"));
             default(field(object, "status"), "phase", json!("Pending"));
         }
         "PersistentVolumeClaim" => {
@@ -34,10 +32,8 @@ pub fn prepare(kind: &Kind, object: &mut Value) {
             quantities(object.pointer_mut("/spec/resources/limits"));
             default(field(object, "status"), "phase", json!("Pending"));
         }
-        "Node" => {
-            quantities(object.pointer_mut("/status/capacity"));
-            quantities(object.pointer_mut("/status/allocatable"));
-        }
+        "Node" => node(object),
+        "Event" if kind.view_of.is_none() => event(object),
         "StorageClass" => {
             default(object, "reclaimPolicy", json!("Delete"));
             default(object, "volumeBindingMode", json!("Immediate"));
@@ -92,6 +88,45 @@ fn namespace(object: &mut Value) {
     }
     default(field(object, "status"), "phase", json!("Active"));
     field(field(object, "metadata"), "labels")["kubernetes.io/metadata.name"] = name;
+}
+
+fn node(object: &mut Value) {
+    const INFO: [&str; 10] = [
+        "machineID",
+        "systemUUID",
+        "bootID",
+        "kernelVersion",
+        "osImage",
+        "containerRuntimeVersion",
+        "kubeletVersion",
+        "kubeProxyVersion",
+        "operatingSystem",
+        "architecture",
+    ];
+    if let Some(range) = object.pointer("/spec/podCIDR").cloned() {
+        default(field(object, "spec"), "podCIDRs", json!([range]));
+    }
+    let status = field(object, "status");
+    quantities(status.get_mut("capacity"));
+    quantities(status.get_mut("allocatable"));
+    if let Some(capacity) = status.get("capacity").cloned() {
+        default(status, "allocatable", capacity);
+    }
+    default(field(field(status, "daemonEndpoints"), "kubeletEndpoint"), "Port", json!(0));
+    let info = field(status, "nodeInfo");
+    INFO.iter().for_each(|name| default(info, name, json!("")));
+}
+
+fn event(object: &mut Value) {
+    default(object, "source", json!({}));
+    default(object, "reportingComponent", json!(""));
+    default(object, "reportingInstance", json!(""));
+}
+
+fn host_path(source: Option<&mut Value>) {
+    if let Some(path @ Value::Object(_)) = source {
+        default(path, "type", json!(""));
+    }
 }
 
 fn daemon_set(object: &mut Value) {

@@ -3,7 +3,13 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::schema::Schema;
+use crate::{kind::Kind, schema::Schema};
+
+/// The built-in kind of an object.
+pub(super) fn kind_of(object: &Value) -> Kind {
+    let wanted = |kind: &Kind| kind.kind == object["kind"] && kind.api_version("v1") == object["apiVersion"];
+    builtin_kinds().into_iter().find(wanted).unwrap_or_else(|| panic!("no built-in kind for {object}"))
+}
 
 #[test]
 fn every_built_in_schema_is_structural() {

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::{
     crd,
-    faults::{forbidden, invalid, not_supported, required, too_long},
+    faults::{cause, forbidden, invalid, not_supported, required, too_long},
     metadata,
-    names::{dns_subdomain, quoted},
+    names::dns_subdomain,
 };
-use crate::{error::Cause, kind::Kind, select::LabelSelector};
+use crate::{error::Cause, kind::Kind, schema::FieldError, select::LabelSelector};
 
 /// Everything wrong with a prepared object of any kind. `old` is what it replaces.
 pub fn validate(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
@@ -60,24 +60,20 @@ fn immutable(field: &str, pointer: &str, new: &Value, old: Option<&Value>, fault
 fn daemon_set(new: &Value, old: Option<&Value>, faults: &mut Vec<Cause>) {
     let selector = new.pointer("/spec/selector");
     let labels = new.pointer("/spec/template/metadata/labels");
-    match selector.filter(|selector| !selector.is_null()) {
-        None => faults.push(required("spec.selector", "")),
-        Some(selector) => match LabelSelector::from_object(Some(selector)) {
-            Err(error) => faults.push(invalid("spec.selector", selector.clone(), &error.message)),
-            Ok(parsed) if parsed.is_empty() => {
-                faults.push(invalid(
-                    "spec.selector",
-                    selector.clone(),
-                    "empty selector is invalid for daemonset",
-                ));
-            }
-            Ok(parsed) if !parsed.matches(labels) => {
-                let labels = labels.cloned().unwrap_or(Value::Null);
-                let detail = "`selector` does not match template `labels`";
-                faults.push(invalid("spec.template.metadata.labels", labels, detail));
-            }
-            Ok(_) => {}
-        },
+    let selector = selector.filter(|selector| !selector.is_null());
+    match LabelSelector::from_object(selector) {
+        Err(error) => {
+            faults.push(invalid("spec.selector", selector.cloned().unwrap_or_default(), &error.message));
+        }
+        Ok(parsed) if selector.is_none() || !parsed.matches(labels) => {
+            let detail = "`selector` does not match template `labels`";
+            let labels = labels.cloned().unwrap_or_default();
+            faults.push(invalid("spec.template.metadata.labels", labels, detail));
+        }
+        Ok(parsed) if parsed.is_empty() => {
+            faults.push(invalid("spec.selector", json!({}), "empty selector is invalid for daemonset"));
+        }
+        Ok(_) => {}
     }
     metadata::labels(labels, "spec.template.labels", faults);
     let template = new.pointer("/spec/template/spec").unwrap_or(&Value::Null);
@@ -88,27 +84,27 @@ fn daemon_set(new: &Value, old: Option<&Value>, faults: &mut Vec<Cause>) {
     }
     match text(new, "/spec/updateStrategy/type") {
         "RollingUpdate" | "OnDelete" => {}
-        other => {
-            faults.push(not_supported("spec.updateStrategy.type", other, &["OnDelete", "RollingUpdate"]));
-        }
+        other => faults.push(not_supported("spec.updateStrategy", other, &["RollingUpdate", "OnDelete"])),
     }
     immutable("spec.selector", "/spec/selector", new, old, faults);
 }
 
-/// Keys of the data of config maps and secrets.
+/// Keys of the data of config maps and secrets. A key of the first field may
+/// not be in the others too.
 fn data_keys(new: &Value, fields: &[&str], faults: &mut Vec<Cause>) {
     const LIMIT: u64 = 1024 * 1024;
-    let mut seen = BTreeSet::new();
     let mut size = 0_u64;
-    for field in fields {
+    for (position, field) in fields.iter().enumerate() {
         for (key, value) in new.get(*field).and_then(Value::as_object).into_iter().flatten() {
             let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
             if key.is_empty() || !key.chars().all(word) {
                 faults.push(invalid(format!("{field}[{key}]"), key.as_str(), "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"));
             }
-            if !seen.insert(key) {
-                let detail = format!("duplicate of key present in {}", fields[0]);
-                faults.push(invalid(format!("{field}[{key}]"), key.as_str(), &detail));
+            for other in &fields[position + 1..] {
+                if new.get(*other).is_some_and(|other| other.get(key).is_some()) {
+                    let detail = format!("duplicate of key present in {other}");
+                    faults.push(invalid(format!("{field}[{key}]"), key.as_str(), &detail));
+                }
             }
             size += value.as_str().map_or(0, str::len) as u64;
         }
@@ -175,8 +171,14 @@ fn claim(new: &Value, faults: &mut Vec<Cause>) {
 
 fn volume(new: &Value, faults: &mut Vec<Cause>) {
     access_modes(new, faults);
-    if new.pointer("/spec/capacity/storage").is_none() {
-        faults.push(required("spec.capacity", ""));
+    match new.pointer("/spec/capacity").filter(|capacity| !capacity.is_null()) {
+        Some(capacity) if capacity.get("storage").is_some() => {}
+        capacity => {
+            let only = ["storage".to_owned()];
+            faults.push(required("spec.capacity", ""));
+            let wrong = FieldError::not_supported("spec.capacity", capacity.unwrap_or(&Value::Null), &only);
+            faults.push(cause(&wrong));
+        }
     }
     match text(new, "/spec/persistentVolumeReclaimPolicy") {
         "Retain" | "Recycle" | "Delete" => {}
@@ -262,11 +264,8 @@ fn client_config(webhook: &Value, at: &str, faults: &mut Vec<Cause>) {
     let url = text(webhook, "/clientConfig/url");
     if present("url") && !url.starts_with("https://") {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let detail = format!(
-            "'https' is the only allowed URL scheme; desired format: https://host[/path]; got {}",
-            quoted(scheme)
-        );
-        faults.push(invalid(format!("{at}.url"), url, detail.as_str()));
+        let detail = "'https' is the only allowed URL scheme; desired format: https://host[/path]";
+        faults.push(invalid(format!("{at}.url"), scheme, detail));
     }
     for field in ["name", "namespace"] {
         if present("service") && text(webhook, &format!("/clientConfig/service/{field}")).is_empty() {

@@ -113,10 +113,7 @@ pub fn aggregated_discovery<'a>(kinds: impl IntoIterator<Item = &'a Kind>, core:
         .iter()
         .filter(|(group, _)| group.is_empty() == core)
         .map(|(group, versions)| {
-            let mut metadata = json!({"creationTimestamp": null});
-            if !core {
-                metadata["name"] = json!(group);
-            }
+            let metadata = if core { json!({}) } else { json!({"name": group}) };
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|(version, resources)| aggregated_version(group, version, resources))
@@ -303,3 +300,6 @@ fn group_value(group: &str, versions: &[Version]) -> Value {
 pub(super) fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
+
+#[cfg(test)]
+mod tests;

@@ -104,3 +104,6 @@ fn definition_name(kind: &Kind, version: &KindVersion) -> String {
     let labels: Vec<&str> = kind.resource.group.rsplit('.').collect();
     format!("{}.{}.{}", labels.join("."), version.name, kind.kind)
 }
+
+#[cfg(test)]
+mod tests;

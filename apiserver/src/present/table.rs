@@ -147,3 +147,6 @@ fn table(metadata: &Value, definitions: &Value, rows: &[Value]) -> Value {
         "columnDefinitions": definitions, "rows": rows,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -74,6 +74,15 @@ fn group(crd: &Value, faults: &mut Vec<Cause>) {
     }
 }
 
+/// What a version may define for itself, with the name it goes by when all
+/// versions agree: the real server then speaks of it as defined once for all.
+const PARTS: [(&str, &str); 4] = [
+    ("schema", "validation"),
+    ("subresources", "subresources"),
+    ("additionalPrinterColumns", "additionalPrinterColumns"),
+    ("selectableFields", "selectableFields"),
+];
+
 fn versions(crd: &Value, faults: &mut Vec<Cause>) {
     let all = crd.pointer("/spec/versions").cloned().unwrap_or(Value::Null);
     let mut seen = BTreeSet::new();
@@ -86,44 +95,74 @@ fn versions(crd: &Value, faults: &mut Vec<Cause>) {
         if !wrong.is_empty() {
             faults.push(invalid(format!("{at}.name"), name, &wrong.join(",")));
         }
-        self::version(version, &at, faults);
+        if version.pointer("/schema/openAPIV3Schema").is_none_or(Value::is_null) {
+            faults.push(required(format!("{at}.schema.openAPIV3Schema"), ""));
+        }
+        deprecation(version, &at, faults);
+        for (part, _) in PARTS.iter().filter(|(part, _)| !agreed(&all, part)) {
+            self::part(version, part, &format!("{at}.{part}"), faults);
+        }
     }
     let storage = items(Some(&all)).filter(|version| version.get("storage") == Some(&json!(true))).count();
     if !unique {
         faults.push(invalid("spec.versions", all.clone(), "must contain unique version names"));
     }
     if storage != 1 {
-        faults.push(invalid("spec.versions", all, "must have exactly one version marked as storage version"));
+        let detail = "must have exactly one version marked as storage version";
+        faults.push(invalid("spec.versions", all.clone(), detail));
+    }
+    if let Some(first) = all.get(0) {
+        for (part, name) in PARTS.iter().filter(|(part, _)| agreed(&all, part)) {
+            self::part(first, part, &format!("spec.{name}"), faults);
+        }
+    }
+    if storage == 0 {
+        let detail = "must have at least one stored version";
+        faults.push(invalid("status.storedVersions", Value::Null, detail));
     }
 }
 
-fn version(version: &Value, at: &str, faults: &mut Vec<Cause>) {
-    if let Some(warning) = version.get("deprecationWarning").and_then(Value::as_str) {
-        let field = format!("{at}.deprecationWarning");
-        if version.get("deprecated") != Some(&json!(true)) {
-            faults.push(invalid(field, warning, "can only be set for deprecated versions"));
-        } else if warning.is_empty() {
-            faults.push(invalid(field, warning, "must not be an empty string"));
-        } else if warning.len() > 256 {
-            faults.push(invalid(field, warning, "must be <= 256 characters long"));
-        }
+fn agreed(versions: &Value, part: &str) -> bool {
+    let mut parts = items(Some(versions)).map(|version| version.get(part));
+    parts.next().is_some_and(|first| parts.all(|other| other == first))
+}
+
+fn deprecation(version: &Value, at: &str, faults: &mut Vec<Cause>) {
+    let Some(warning) = version.get("deprecationWarning").and_then(Value::as_str) else { return };
+    let field = format!("{at}.deprecationWarning");
+    if version.get("deprecated") != Some(&json!(true)) {
+        faults.push(invalid(field, warning, "can only be set for deprecated versions"));
+    } else if warning.is_empty() {
+        faults.push(invalid(field, warning, "must not be an empty string"));
+    } else if warning.len() > 256 {
+        faults.push(invalid(field, warning, "must be <= 256 characters long"));
     }
+}
+
+/// Judges one part of a version, which stands at `at`.
+fn part(version: &Value, part: &str, at: &str, faults: &mut Vec<Cause>) {
     let schema = version.pointer("/schema/openAPIV3Schema").filter(|schema| !schema.is_null());
-    match schema.map(Schema::compile) {
-        None => faults.push(required(format!("{at}.schema.openAPIV3Schema"), "")),
-        Some(Ok(_)) => {}
-        Some(Err(SchemaError(wrong))) => faults.extend(wrong.into_iter().map(|mut error| {
-            error.field = format!("{at}.schema.{}", error.field);
-            cause(&error)
-        })),
+    match part {
+        "schema" => {
+            if let Some(Err(SchemaError(wrong))) = schema.map(Schema::compile) {
+                faults.extend(wrong.into_iter().map(|mut error| {
+                    error.field = format!("{at}.{}", error.field);
+                    cause(&error)
+                }));
+            }
+        }
+        "subresources" => {
+            if let Some(scale) = version.pointer("/subresources/scale") {
+                self::scale(scale, &format!("{at}.scale"), faults);
+            }
+        }
+        "additionalPrinterColumns" => {
+            for (index, column) in items(version.get(part)).enumerate() {
+                self::column(column, &format!("{at}[{index}]"), faults);
+            }
+        }
+        _ => selectable(version, schema, at, faults),
     }
-    if let Some(scale) = version.pointer("/subresources/scale") {
-        self::scale(scale, &format!("{at}.subresources.scale"), faults);
-    }
-    for (index, column) in items(version.get("additionalPrinterColumns")).enumerate() {
-        self::column(column, &format!("{at}.additionalPrinterColumns[{index}]"), faults);
-    }
-    selectable(version, schema, &format!("{at}.selectableFields"), faults);
 }
 
 /// A path in the simple form: what is wrong with it, if anything.
@@ -156,8 +195,7 @@ fn scale(scale: &Value, at: &str, faults: &mut Vec<Cause>) {
 
 fn column(column: &Value, at: &str, faults: &mut Vec<Cause>) {
     const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-    const FORMATS: [&str; 9] =
-        ["byte", "date", "date-time", "double", "float", "int32", "int64", "password", "int-or-string"];
+    const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     if text(column, "/name").is_empty() {
         faults.push(required(format!("{at}.name"), ""));
     }
@@ -171,12 +209,10 @@ fn column(column: &Value, at: &str, faults: &mut Vec<Cause>) {
         "" => {}
         known if FORMATS.contains(&known) => {}
         other => {
-            let mut formats = FORMATS;
-            formats.sort_unstable();
             faults.push(invalid(
                 format!("{at}.format"),
                 other,
-                &format!("must be one of {}", formats.join(",")),
+                &format!("must be one of {}", FORMATS.join(",")),
             ));
         }
     }
@@ -202,18 +238,18 @@ fn selectable(version: &Value, schema: Option<&Value>, at: &str, faults: &mut Ve
             faults.push(invalid(at, path, "is an invalid path: must be a simple json path starting with ."));
             continue;
         };
+        let found =
+            steps.split('.').try_fold(schema, |schema, step| Some(schema?.get("properties")?.get(step)));
+        let Some(field) = found.flatten() else {
+            faults.push(invalid(at, path, "is an invalid path: does not refer to a valid field"));
+            continue;
+        };
         if steps.split('.').next() == Some("metadata") {
             faults.push(invalid(at.clone(), path, "must not point to fields in metadata"));
         }
-        let found =
-            steps.split('.').try_fold(schema, |schema, step| Some(schema?.get("properties")?.get(step)));
-        match found.flatten() {
-            None => {
-                let detail = "is an invalid path: does not refer to a valid field";
-                faults.push(invalid(at.clone(), path, detail));
-            }
-            Some(field) if matches!(text(field, "/type"), "string" | "boolean" | "integer") => {}
-            Some(_) => faults.push(invalid(at.clone(), path, "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.")),
+        match text(field, "/type") {
+            "string" | "boolean" | "integer" => {}
+            _ => faults.push(invalid(at.clone(), path, "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.")),
         }
         if !seen.insert(path.to_owned()) {
             faults.push(duplicate(at, path));

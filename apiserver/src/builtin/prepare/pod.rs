@@ -2,7 +2,52 @@
 
 use serde_json::{Value, json};
 
-use super::{default, each, field, quantities};
+use super::{default, each, field, host_path, quantities};
+
+/// A pod by itself: a template gets less, because its pods get the rest.
+pub(super) fn pod(object: &mut Value) {
+    let spec = field(object, "spec");
+    self::spec(spec);
+    default(spec, "enableServiceLinks", json!(true));
+    for list in ["containers", "initContainers"] {
+        each(spec.get_mut(list), |container| request_what_is_limited(field(container, "resources")));
+    }
+    let class = quality(spec);
+    let status = field(object, "status");
+    default(status, "phase", json!("Pending"));
+    default(status, "qosClass", json!(class));
+}
+
+fn request_what_is_limited(resources: &mut Value) {
+    let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
+    let requests = field(resources, "requests");
+    for (name, limit) in limits {
+        default(requests, &name, limit);
+    }
+}
+
+/// How safe a pod is from eviction, by what it asked for.
+fn quality(spec: &Value) -> &'static str {
+    let containers = ["initContainers", "containers"].iter();
+    let containers = containers.filter_map(|list| spec.get(*list)?.as_array()).flatten();
+    let of = |container: &Value, kind: &str, name: &str| {
+        container.get("resources")?.get(kind)?.get(name).filter(|quantity| *quantity != "0").cloned()
+    };
+    let mut guaranteed = true;
+    let mut any = false;
+    for container in containers {
+        for name in ["cpu", "memory"] {
+            let (limit, request) = (of(container, "limits", name), of(container, "requests", name));
+            any |= limit.is_some() || request.is_some();
+            guaranteed &= limit.is_some() && limit == request;
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
 
 pub(super) fn spec(spec: &mut Value) {
     default(spec, "restartPolicy", json!("Always"));
@@ -37,11 +82,7 @@ fn container(container: &mut Value, host_network: bool) {
             default(port, "hostPort", number);
         }
     });
-    each(container.get_mut("env"), |variable| {
-        if let Some(reference @ Value::Object(_)) = variable.pointer_mut("/valueFrom/fieldRef") {
-            default(reference, "apiVersion", json!("v1"));
-        }
-    });
+    each(container.get_mut("env"), |variable| field_reference(variable.pointer_mut("/valueFrom/fieldRef")));
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         if let Some(probe @ Value::Object(_)) = container.get_mut(probe) {
             self::probe(probe);
@@ -80,8 +121,26 @@ fn volume(volume: &mut Value) {
             default(source, "defaultMode", json!(0o644));
         }
     }
-    if let Some(path @ Value::Object(_)) = volume.get_mut("hostPath") {
-        default(path, "type", json!(""));
+    let files = |source: &mut Value| {
+        each(source.get_mut("items"), |file| field_reference(file.get_mut("fieldRef")));
+    };
+    if let Some(source) = volume.get_mut("downwardAPI") {
+        files(source);
+    }
+    each(volume.pointer_mut("/projected/sources"), |source| {
+        if let Some(source) = source.get_mut("downwardAPI") {
+            files(source);
+        }
+        if let Some(token @ Value::Object(_)) = source.get_mut("serviceAccountToken") {
+            default(token, "expirationSeconds", json!(3600));
+        }
+    });
+    host_path(volume.get_mut("hostPath"));
+}
+
+fn field_reference(reference: Option<&mut Value>) {
+    if let Some(reference @ Value::Object(_)) = reference {
+        default(reference, "apiVersion", json!("v1"));
     }
 }
 
