@@ -69,7 +69,7 @@ fn annoy(socket: &Path, round: u32) -> Option<UnixStream> {
 fn others_are_served_while_clients_misbehave() {
     let folder = tempfile::tempdir().unwrap();
     let plane = Plane::start(Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_midflight-block")),
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
         folder: folder.path().to_owned(),
         volume: "vol-1".into(),
         size: 8 << 20,

@@ -274,10 +274,10 @@ impl Driver {
                 let Some(place) = self.volumes.get_mut(&volume) else {
                     return Some(Answer::Refused(format!("{volume} is not attached")));
                 };
-                if place.asker.is_some() {
-                    return Some(Answer::Refused("another switch-over is under way".into()));
+                let earlier = place.asker.replace((link, tag));
+                if let Some((link, tag)) = earlier {
+                    self.tell(link, tag, &Answer::Refused("a later switch-over took its place".into()));
                 }
-                place.asker = Some((link, tag));
                 let drain_within = Duration::from_millis(drain_within_ms);
                 self.feed(now, &volume, Input::Switch { to, drain_within });
                 None
