@@ -110,7 +110,7 @@ impl From<ApplyError> for ApiError {
         let message = error.to_string();
         match error {
             ApplyError::BadRequest(_) => ApiError::new(Reason::BadRequest, message),
-            ApplyError::Untypable(_) => ApiError::new(Reason::InternalError, message),
+            ApplyError::Untypable(_) => ApiError::new(Reason::Unknown, message),
             ApplyError::Conflicts(conflicts) => {
                 let cause = |conflict: Conflict| Cause {
                     reason: "FieldManagerConflict",
@@ -143,6 +143,11 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
 /// Equal to the live one if nothing changed.
 pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     let ApplyRequest { live, config, writer, force, schema } = request;
+    let kind = |object: &Value| object.get("kind").cloned().unwrap_or_default();
+    let other_kind = live.is_some_and(|live| kind(live) != kind(config));
+    if config["apiVersion"] != writer.api_version || other_kind {
+        return Err(ApplyError::BadRequest(format!("invalid object type: {}", kind_of(config))));
+    }
     if managed::raw(config).is_some_and(|fields| !fields.is_null()) {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()));
     }
@@ -188,7 +193,7 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
 /// The object with `managedFields` that tell what this write changed.
 pub fn track(request: TrackRequest<'_>) -> Value {
     let TrackRequest { live, mut new, writer, schema } = request;
-    let mut managed = managed_before(live, &new, &writer);
+    let mut managed = managed_before(live, &new, &writer, schema);
     remove_managed_fields(&mut new);
     let is_create = live.is_none();
     if managed.entries.is_empty() && !is_create {
@@ -203,12 +208,12 @@ pub fn track(request: TrackRequest<'_>) -> Value {
 
 /// The ownership to start from: what the client sent if it makes sense, else
 /// what is stored; a subresource cannot change it.
-fn managed_before(live: Option<&Value>, new: &Value, writer: &Writer<'_>) -> Managed {
+fn managed_before(live: Option<&Value>, new: &Value, writer: &Writer<'_>, schema: &Schema) -> Managed {
     let stored = || live.and_then(|live| Managed::decode(live).ok()).unwrap_or_default();
     if !writer.subresource.is_empty() {
         return stored();
     }
-    if managed::is_reset(new) {
+    if managed::is_reset(new, schema.is_built_in()) {
         return Managed::default();
     }
     match Managed::decode(new) {
@@ -261,11 +266,15 @@ fn same_but_managed_fields(a: &Value, b: &Value) -> bool {
 
 /// `namespace/name; group/version, Kind=kind`
 fn describe(object: &Value) -> String {
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("").to_owned();
-    let meta = |name: &str| text(object.get("metadata").and_then(|meta| meta.get(name)));
-    let version = text(object.get("apiVersion"));
-    let version = if version.contains('/') { version } else { format!("/{version}") };
-    format!("{}/{}; {version}, Kind={}", meta("namespace"), meta("name"), text(object.get("kind")))
+    let meta = |name: &str| object["metadata"][name].as_str().unwrap_or("").to_owned();
+    format!("{}/{}; {}", meta("namespace"), meta("name"), kind_of(object))
+}
+
+/// `group/version, Kind=kind`
+fn kind_of(object: &Value) -> String {
+    let version = object["apiVersion"].as_str().unwrap_or("");
+    let slash = if version.contains('/') { "" } else { "/" };
+    format!("{slash}{version}, Kind={}", object["kind"].as_str().unwrap_or(""))
 }
 
 /// The paths that client-side apply set and that still have its values.

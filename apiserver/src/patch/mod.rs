@@ -6,6 +6,7 @@
 
 mod json;
 mod merge;
+mod order;
 mod strategic;
 
 use serde_json::Value;
@@ -35,10 +36,27 @@ impl From<PatchError> for ApiError {
     fn from(error: PatchError) -> ApiError {
         match error {
             PatchError::Malformed(message) => ApiError::new(Reason::BadRequest, message),
-            PatchError::Inapplicable(message) => ApiError::new(Reason::Invalid, message),
+            PatchError::Inapplicable(_) => ApiError::new(Reason::Invalid, REJECTED),
             PatchError::TooLarge { .. } => ApiError::new(Reason::RequestEntityTooLarge, error.to_string()),
         }
     }
+}
+
+/// What the real server answers to every patch that does not apply.
+const REJECTED: &str = "the server rejected our request due to an error in our request";
+
+fn cannot_decode(value: &Value, wanted: &str) -> PatchError {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    PatchError::Malformed(format!(
+        "error decoding patch: json: cannot unmarshal {kind} into Go value of type {wanted}"
+    ))
 }
 
 fn within_depth(object: Value) -> Result<Value, PatchError> {
