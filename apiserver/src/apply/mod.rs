@@ -13,6 +13,9 @@ mod ownership;
 mod set;
 mod shape;
 
+#[cfg(test)]
+mod tests;
+
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Cause, Reason};
@@ -185,7 +188,7 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     if writer.manager == "kubectl" {
         refresh_last_applied(&mut object, config);
     }
-    drop_null_metadata(&mut object);
+    drop_empty_metadata(&mut object);
     set_managed_fields(&mut object, &managed);
     Ok(object)
 }
@@ -316,10 +319,15 @@ fn remove_managed_fields(object: &mut Value) {
     }
 }
 
-/// Maps and lists of metadata that lost their last item are absent, never null.
-fn drop_null_metadata(object: &mut Value) {
+/// Maps and lists of metadata that hold nothing are absent.
+fn drop_empty_metadata(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.retain(|_, value| !value.is_null());
+        metadata.retain(|_, value| match value {
+            Value::Null => false,
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(map) => !map.is_empty(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+        });
     }
 }
 

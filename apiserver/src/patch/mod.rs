@@ -9,6 +9,9 @@ mod merge;
 mod order;
 mod strategic;
 
+#[cfg(test)]
+mod tests;
+
 use serde_json::Value;
 
 use crate::error::{ApiError, Reason};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use kube_cel::KubeCelExt;
-use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedEntryExpr, IdedExpr, LiteralValue, operators};
+use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedEntryExpr, IdedExpr};
 use kube_cel::cel::objects::{Key, Map as CelMap, OptionalValue};
 use kube_cel::cel::parser::{Expression, Parser};
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::format::FormatKind;
 use super::node::{Additional, Node, Types};
+use super::optional::spell_out;
 
 thread_local! {
     /// All functions, registered once per thread.
@@ -24,9 +25,13 @@ thread_local! {
 }
 
 /// Parses an expression; the error is what the parser says.
-pub(crate) fn parse(source: &str) -> Result<Expression, String> {
+pub(crate) fn parse(source: &str, optional_old: bool) -> Result<Expression, String> {
     let parser = Parser::new().enable_optional_syntax(true);
-    parser.parse(source).map_err(|errors| errors.to_string().trim_end().to_owned())
+    let parsed = parser.parse(source).map(|mut expression| {
+        spell_out(&mut expression, optional_old);
+        expression
+    });
+    parsed.map_err(|errors| errors.to_string().trim_end().replace("\n| ", "\n | "))
 }
 
 /// What a rule sees.
@@ -91,14 +96,6 @@ impl Reads {
     fn visit(&mut self, expression: &IdedExpr) {
         match &expression.expr {
             Expr::Select(select) if is_variable(&select.operand) => self.add(&select.field),
-            Expr::Call(call) if call.func_name == operators::OPT_SELECT => match call.args.as_slice() {
-                [operand, IdedExpr { expr: Expr::Literal(LiteralValue::String(field)), .. }]
-                    if is_variable(operand) =>
-                {
-                    self.add(field.inner());
-                }
-                _ => call.args.iter().for_each(|argument| self.visit(argument)),
-            },
             Expr::Ident(name) if name == "self" || name == "oldSelf" => *self = Reads::All,
             other => children(other).into_iter().for_each(|child| self.visit(child)),
         }
@@ -206,8 +203,8 @@ fn parse_duration(text: &str) -> Option<Cel> {
 
 fn call_on_text(function: &str, text: &str) -> Option<Cel> {
     thread_local! {
-        static TIMESTAMP: Option<Expression> = parse("timestamp(self)").ok();
-        static DURATION: Option<Expression> = parse("duration(self)").ok();
+        static TIMESTAMP: Option<Expression> = parse("timestamp(self)", false).ok();
+        static DURATION: Option<Expression> = parse("duration(self)", false).ok();
     }
     let scope = Scope { this: Cel::String(Arc::new(text.to_owned())), old: None };
     let call = |program: &Option<Expression>| scope.evaluate(program.as_ref()?, false).ok();

@@ -199,7 +199,8 @@ pub(crate) fn show_value(value: &Value) -> String {
     }
 }
 
-fn to_html_safe_json(value: &Value) -> String {
+/// JSON in which no character means anything to HTML, as Go writes it.
+pub(crate) fn to_html_safe_json(value: &Value) -> String {
     let plain = value.to_string();
     if !plain.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
         return plain;

@@ -12,8 +12,10 @@ mod defaults;
 mod embedded;
 mod error;
 mod format;
+mod lists;
 mod meta;
 mod node;
+mod optional;
 mod path;
 mod prune;
 mod rules;
@@ -22,6 +24,11 @@ mod structural;
 mod typing;
 mod unique;
 mod validate;
+
+#[cfg(test)]
+mod rule_tests;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -17,6 +17,13 @@ pub(crate) fn prune_object(object: &mut Value, schema: &Node) -> Vec<String> {
     removed
 }
 
+/// Prunes a value that is no object of its own, such as a default.
+pub(crate) fn prune_value(value: &mut Value, schema: &Node) -> Vec<String> {
+    let mut removed = Vec::new();
+    prune(value, Some(schema), false, &Path::Root, &mut removed);
+    removed
+}
+
 fn prune(
     value: &mut Value,
     schema: Option<&Node>,

@@ -9,7 +9,7 @@ use kube_cel::cel::parser::Expression;
 use serde_json::{Map, Value};
 
 use super::cel::{Reads, Scope, parse, show_error, to_cel};
-use super::error::{Fault, FieldError};
+use super::error::{Fault, FieldError, to_html_safe_json};
 use super::node::{Additional, Node, Types};
 use super::path::Path;
 use super::validate::correlate;
@@ -20,14 +20,17 @@ const MAX_MESSAGE: usize = 5 * 1024;
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) source: String,
+    /// The rule as the real server shows it when it cannot be compiled.
+    pub(crate) shown: String,
     message: String,
     reason: Fault,
     /// Relative to the node, without the leading dot.
-    field_path: String,
+    pub(crate) field_path: String,
     optional_old_self: bool,
     uses_old_self: bool,
     pub(crate) program: Result<Expression, String>,
     pub(crate) message_program: Option<Result<Expression, String>>,
+    pub(crate) message_source: String,
     reads: Reads,
 }
 
@@ -40,14 +43,17 @@ impl Rule {
     fn compile(raw: &Value) -> Rule {
         let text = |name: &str| raw.get(name).and_then(Value::as_str).unwrap_or("").trim().to_owned();
         let source = text("rule");
-        let program = parse(&source);
-        let message_program = Some(text("messageExpression")).filter(|m| !m.is_empty()).map(|m| parse(&m));
+        let optional_old_self = raw.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false);
+        let program = parse(&source, optional_old_self);
+        let message_program =
+            Some(text("messageExpression")).filter(|m| !m.is_empty()).map(|m| parse(&m, optional_old_self));
         let programs = [Some(&program), message_program.as_ref()];
         let parsed: Vec<&Expression> = programs.into_iter().flatten().flatten().collect();
         let reads = parsed.iter().fold(Reads::nothing(), |all, program| all.join(Reads::of(program)));
         let uses_old_self =
             program.as_ref().is_ok_and(|program| program.references().has_variable("oldSelf"));
         Rule {
+            shown: show(raw),
             source,
             message: text("message"),
             reason: match text("reason").as_str() {
@@ -57,16 +63,21 @@ impl Rule {
                 _ => Fault::Invalid,
             },
             field_path: text("fieldPath").trim_start_matches('.').to_owned(),
-            optional_old_self: raw.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false),
+            optional_old_self,
             uses_old_self,
             program,
             message_program,
+            message_source: text("messageExpression"),
             reads,
         }
     }
 
     pub(crate) fn wants_optional_old(&self) -> bool {
         self.optional_old_self
+    }
+
+    pub(crate) fn uses_old_self(&self) -> bool {
+        self.uses_old_self
     }
 
     /// What to call the rule in a message about it.
@@ -88,6 +99,22 @@ impl Rule {
         }
         if self.message.is_empty() { format!("failed rule: {}", self.source) } else { self.message.clone() }
     }
+}
+
+fn show(raw: &Value) -> String {
+    let text = |name: &str| Value::from(raw.get(name).and_then(Value::as_str).unwrap_or(""));
+    let plain = |name: &str| raw.get(name).cloned().unwrap_or_default();
+    let fields = [
+        ("Rule", text("rule")),
+        ("Message", text("message")),
+        ("MessageExpression", text("messageExpression")),
+        ("Reason", plain("reason")),
+        ("FieldPath", text("fieldPath")),
+        ("OptionalOldSelf", plain("optionalOldSelf")),
+    ];
+    let fields: Vec<String> =
+        fields.iter().map(|(name, value)| format!("\"{name}\":{}", to_html_safe_json(value))).collect();
+    format!("{{{}}}", fields.join(","))
 }
 
 /// Runs every rule that applies to an object.
