@@ -1,6 +1,6 @@
 //! How ownership moves with each write.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::compare::{Difference, fields_of};
 use super::managed::{Managed, ManagerId, Operation, Owned};
@@ -126,22 +126,20 @@ pub(crate) fn apply(
 /// The merged object without what the manager applied last time, does not
 /// apply now, and nobody else owns.
 fn without_dropped(merged: &Value, last: &FieldSet, managed: &Managed, of: Type<'_>) -> Value {
-    let last = with_named_parents(last, of);
-    let pruned = remove(merged, &last, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    let without = |fields: &FieldSet| remove(merged, fields, of).unwrap_or_else(|| Value::Object(Map::new()));
+    let named = |fields: &FieldSet| with_named_parents(fields, of);
+    let last = named(last);
     let owned = managed.entries.values().fold(FieldSet::default(), |all, owned| all.union(&owned.fields));
-    let merged_fields = with_named_parents(&fields_of(merged, of), of);
+    let owned = named(&owned);
+    let merged_fields = named(&fields_of(merged, of));
 
     let mut gone = merged_fields.clone();
-    gone.subtract(&with_named_parents(&fields_of(&pruned, of), of).union(&with_named_parents(&owned, of)));
-    let pruned = remove(merged, &gone, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-
-    let mut gone = merged_fields;
-    gone.subtract(&with_named_parents(&fields_of(&pruned, of), of));
-    let gone = gone.intersection(&last);
-    if gone.is_empty() {
-        return merged.clone();
-    }
-    remove(merged, &gone, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()))
+    gone.subtract(&named(&fields_of(&without(&last), of)).union(&owned));
+    let mut dropped = merged_fields;
+    dropped.subtract(&named(&fields_of(&without(&gone), of)));
+    let mut dropped = dropped.intersection(&last);
+    dropped.subtract(&owned);
+    if dropped.is_empty() { merged.clone() } else { without(&dropped) }
 }
 
 impl Owned {
