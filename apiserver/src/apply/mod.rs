@@ -290,8 +290,8 @@ fn last_applied_fields(live: &Value, writer: &Writer<'_>, of: Type<'_>) -> Vec<S
         return Vec::new();
     }
     let mut fields = compare::fields_of(&last, of);
-    let change = compare::Difference::between(&last, live, of);
-    fields.subtract(&change.set());
+    let mut change = compare::Difference::between(&last, live, of);
+    fields.subtract(&change.take_set());
     fields.subtract(&change.removed);
     fields.paths()
 }

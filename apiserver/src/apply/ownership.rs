@@ -1,5 +1,7 @@
 //! How ownership moves with each write.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 
 use super::compare::{Difference, fields_of};
@@ -31,6 +33,8 @@ const NEVER_OWNED: &[&[&str]] = &[
     &["metadata", "resourceVersion"],
 ];
 
+static NEVER_OWNED_SET: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(NEVER_OWNED));
+
 /// Moves what a plain write changed to its writer.
 pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &Writer<'_>, of: Type<'_>) {
     managed.settle(of);
@@ -39,13 +43,13 @@ pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &
     if change.is_empty() {
         return;
     }
-    let mut set = change.set();
+    let mut set = change.take_set();
     for owned in managed.entries.values_mut() {
         owned.fields.subtract(&set);
         owned.fields.subtract(&change.removed);
     }
     managed.forget_empty();
-    set.subtract(&FieldSet::of_fields(NEVER_OWNED));
+    set.subtract(&NEVER_OWNED_SET);
     if !set.is_empty() {
         let id = ManagerId::new(writer.name(), Operation::Update, writer.api_version, writer.subresource);
         let owned = managed.entries.entry(id).or_insert_with(|| Owned::none(writer));
@@ -98,7 +102,7 @@ pub(crate) fn apply(
     let mut change = Difference::between(live, &object, of);
     let changed = !change.is_empty() || *live != object;
     change.ignore(&resets);
-    let set = change.set();
+    let set = change.take_set();
     let mut conflicts = Vec::new();
     for (other, owned) in managed.entries.iter().filter(|(other, _)| **other != id) {
         let paths = owned.fields.intersection(&set).paths();
@@ -114,7 +118,7 @@ pub(crate) fn apply(
         }
     }
     if let Some(owned) = managed.entries.get_mut(&id) {
-        owned.fields.subtract(&FieldSet::of_fields(NEVER_OWNED));
+        owned.fields.subtract(&NEVER_OWNED_SET);
         if changed {
             owned.time = Some(writer.now.to_owned());
         }
