@@ -12,7 +12,7 @@ pub(super) const MAX_OPERATIONS: usize = 10_000;
 /// Applies every operation in order, or none.
 pub fn json_patch(doc: &Value, patch: &Value) -> Result<Value, PatchError> {
     let Some(operations) = patch.as_array() else {
-        return Err(cannot_decode(patch, "[]handlers.jsonPatchOp"));
+        return Err(cannot_decode(patch, "error decoding patch: ", "[]handlers.jsonPatchOp"));
     };
     if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooLarge { got: operations.len() });
@@ -37,7 +37,7 @@ enum Operation<'a> {
 impl<'a> Operation<'a> {
     fn parse(raw: &'a Value) -> Result<Operation<'a>, PatchError> {
         if !raw.is_object() {
-            return Err(cannot_decode(raw, "handlers.jsonPatchOp"));
+            return Err(cannot_decode(raw, "error decoding patch: ", "handlers.jsonPatchOp"));
         }
         let pointer = |name: &str| parse_pointer(raw.get(name));
         let value = raw.get("value").unwrap_or(&Value::Null);

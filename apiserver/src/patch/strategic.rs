@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::order::in_order;
 use super::{PatchError, cannot_decode, within_depth};
-use crate::schema::{Node, Schema, common_field};
+use crate::schema::{Node, Schema, common_field, show_go};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -19,7 +19,7 @@ const SET_ORDER: &str = "$setElementOrder/";
 /// Applies a strategic merge patch to an object of a kind with this schema.
 pub fn strategic_merge_patch(doc: &Value, patch: &Value, schema: &Schema) -> Result<Value, PatchError> {
     let (Value::Object(original), Value::Object(patch)) = (doc, patch) else {
-        return Err(cannot_decode(patch, "map[string]interface {}"));
+        return Err(cannot_decode(patch, "", "map[string]interface {}"));
     };
     let merged = merge_maps(original.clone(), patch, Known::Object(schema.root()))?;
     within_depth(Value::Object(merged))
@@ -84,9 +84,7 @@ fn merge_maps(mut original: Fields, patch: &Fields, known: Known<'_>) -> Result<
                 .collect());
         }
         Some(Some("delete")) => return Ok(Fields::new()),
-        Some(other) => {
-            return Err(malformed(format!("unknown patch type found: {}", other.unwrap_or("not a string"))));
-        }
+        Some(_) => return Err(unknown_directive(patch)),
     }
     if let Some(keys) = patch.get(RETAIN_KEYS) {
         retain_keys(&mut original, patch, list(keys, RETAIN_KEYS)?)?;
@@ -179,6 +177,9 @@ fn set_order(
     known: Known<'_>,
 ) -> Result<(), PatchError> {
     let known = known.field(name);
+    if let Some(Value::Array(changes)) = patch.get(name) {
+        check_order(changes, order, known.merge_key())?;
+    }
     let before = match original.get(name) {
         None => None,
         Some(items) => Some(list(items, SET_ORDER)?.clone()),
@@ -239,10 +240,7 @@ fn merge_keyed(
                 let gone = fields.get(key).ok_or_else(|| no_merge_key(item, key))?;
                 original.retain(|item| item.get(key) != Some(gone));
             }
-            Some(other) => {
-                let text = format!("unknown patch type found: {}", other.unwrap_or("not a string"));
-                return Err(malformed(text));
-            }
+            Some(_) => return Err(unknown_directive(fields)),
         }
     }
     if replace {
@@ -265,5 +263,33 @@ fn merge_keyed(
 }
 
 fn no_merge_key(item: &Value, key: &str) -> PatchError {
-    malformed(format!("map: {item} does not contain declared merge key: {key}"))
+    let text = format!("map: {} does not contain declared merge key: {key}", show_go(item));
+    PatchError::Contradictory(text)
+}
+
+fn unknown_directive(fields: &Fields) -> PatchError {
+    let directive = show_go(fields.get(DIRECTIVE).unwrap_or(&Value::Null));
+    let map = show_go(&Value::Object(fields.clone()));
+    PatchError::Contradictory(format!("unknown patch type: {directive} in map: {map}"))
+}
+
+/// The items of a patch must come in the order that it asks for.
+fn check_order(changes: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
+    let mut wanted = order.iter();
+    let in_order = changes.iter().filter(|item| item.get(DIRECTIVE).is_none()).all(|item| {
+        wanted.any(|place| match key {
+            Some(key) => item.get(key) == place.get(key),
+            None => item == place,
+        })
+    });
+    if in_order || order.is_empty() {
+        return Ok(());
+    }
+    let list = |items: &[Value]| show_go(&Value::Array(items.to_vec()));
+    let text = format!(
+        "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
+        list(changes),
+        list(order)
+    );
+    Err(PatchError::Contradictory(text))
 }

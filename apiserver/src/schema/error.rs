@@ -262,3 +262,22 @@ pub(crate) fn quote(text: &str) -> String {
     quoted.push('"');
     quoted
 }
+
+/// A value as Go prints it.
+pub(crate) fn show_go(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let shown: Vec<String> = items.iter().map(show_go).collect();
+            format!("[{}]", shown.join(" "))
+        }
+        Value::Object(map) => {
+            let shown: Vec<String> =
+                map.iter().map(|(name, child)| format!("{name}:{}", show_go(child))).collect();
+            format!("map[{}]", shown.join(" "))
+        }
+    }
+}

@@ -34,9 +34,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use error::quote;
 pub(crate) use error::show_value;
 pub use error::{Fault, FieldError, invalid};
+pub(crate) use error::{quote, show_go};
 pub(crate) use meta::common_field;
 pub(crate) use node::{Additional, ListType, Node, Types};
 

@@ -228,12 +228,22 @@ fn check_metadata(schema: &Schema, level: Level, path: &str, faults: &mut Faults
 fn check_pattern(schema: &Schema, path: &str, faults: &mut Vec<FieldError>) {
     let pattern = text(schema, "pattern");
     if let Err(error) = regex::Regex::new(pattern) {
-        let reason = error.to_string();
-        let reason = reason.lines().last().unwrap_or("").trim_start_matches("error: ");
-        let detail = format!(
-            "must be a valid regular expression, but isn't: error parsing regexp: {reason}: `{pattern}`"
-        );
+        let reason = show_regex_error(&error.to_string(), pattern);
+        let detail = format!("must be a valid regular expression, but isn't: error parsing regexp: {reason}");
         faults.push(FieldError::invalid(format!("{path}.pattern"), &Value::from(pattern), detail));
+    }
+}
+
+/// What is wrong with a pattern, in the words of the real server where it has a word for it.
+fn show_regex_error(error: &str, pattern: &str) -> String {
+    let reason = error.lines().last().unwrap_or("").trim_start_matches("error: ");
+    match reason {
+        "unclosed group" => format!("missing closing ): `{pattern}`"),
+        "unopened group" => format!("unexpected ): `{pattern}`"),
+        "unclosed character class" => {
+            format!("missing closing ]: `{}`", &pattern[pattern.rfind('[').unwrap_or(0)..])
+        }
+        other => format!("{other}: `{pattern}`"),
     }
 }
 
