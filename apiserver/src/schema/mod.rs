@@ -111,7 +111,11 @@ impl Schema {
         let mut errors = findings.errors;
         remove_repeated(&mut errors);
         embedded::check(new, &self.root, &Path::Root, &mut errors);
-        self.validate_uniqueness(new, old, &mut errors);
+        // Built-in kinds say by themselves where an item may not come twice:
+        // a node may have two addresses of one type, a container a variable twice.
+        if !self.built_in {
+            self.validate_uniqueness(new, old, &mut errors);
+        }
         if self.root.below.rules {
             if errors.iter().any(|error| error.fault.blocks_rules()) {
                 errors.push(rules_not_checked());
