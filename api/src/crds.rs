@@ -3,6 +3,8 @@
 //! The invariant: what `midflight crds` prints, what `deploy/crds.yaml` holds
 //! and what an operator installs are the same.
 
+use std::fmt;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::CustomResourceExt;
 use serde_json::Value;
@@ -40,6 +42,40 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
     }
     all
+}
+
+/// A system whose kinds we share where it does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    Longhorn,
+    Fluid,
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            System::Longhorn => "Longhorn",
+            System::Fluid => "Fluid",
+        })
+    }
+}
+
+/// Whose kind a definition of this name is; nobody's but ours if it comes from a seed or from us.
+pub fn system_of(definition: &str) -> Option<System> {
+    match definition {
+        "volumes.longhorn.io"
+        | "engines.longhorn.io"
+        | "replicas.longhorn.io"
+        | "instancemanagers.longhorn.io"
+        | "engineimages.longhorn.io"
+        | "nodes.longhorn.io"
+        | "settings.longhorn.io"
+        | "snapshots.longhorn.io"
+        | "backuptargets.longhorn.io"
+        | "backups.longhorn.io" => Some(System::Longhorn),
+        "datasets.data.fluid.io" | "juicefsruntimes.data.fluid.io" => Some(System::Fluid),
+        _ => None,
+    }
 }
 
 /// The definitions as a stream of YAML documents that `kubectl apply` takes.

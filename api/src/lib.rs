@@ -15,14 +15,15 @@ pub mod settings;
 mod size;
 mod wire;
 
-pub use crds::{MANAGED_BY, MANAGER, crds, render};
+pub use crds::{MANAGED_BY, MANAGER, System, crds, render, system_of};
 pub use epoch::{Epoch, Term};
 pub use names::{
     Address, EngineName, Id, ImageRef, InstanceManagerName, Location, Message, NodeName, ObjectName,
     ReplicaName, Timestamp, VolumeName, Word,
 };
 pub use record::{
-    EngineSeat, FrontendSeat, Member, MemberMode, Operation, OperationPhase, VolumeRecord, VolumeRecordSpec,
+    EngineSeat, FrontendSeat, Member, MemberMode, NODES_OF_RECORD, Operation, OperationPhase, VolumeRecord,
+    VolumeRecordSpec,
 };
 pub use reference::reference;
 pub use size::Size;

@@ -71,7 +71,7 @@ words! {
     printcolumn = r#"{"name":"Node","type":"string","description":"Node of that engine","jsonPath":".spec.engine.nodeID"}"#
 )]
 #[kube(
-    printcolumn = r#"{"name":"Members","type":"string","description":"What each replica may be used for","jsonPath":".spec.members[*].mode"}"#
+    printcolumn = r#"{"name":"Members","type":"integer","description":"Version of the members","priority":1,"jsonPath":".spec.memberVersion"}"#
 )]
 #[kube(
     printcolumn = r#"{"name":"Operation","type":"string","description":"How far a change of the engine is","jsonPath":".spec.operation.phase"}"#
@@ -175,6 +175,16 @@ pub struct Operation {
     pub to: Option<EngineSeat>,
 }
 
+/// Where a record names nodes, as JSON pointers in which `*` is every element
+/// of a list. The token of a node may change the records that name it.
+pub const NODES_OF_RECORD: &[&str] = &[
+    "/spec/engine/nodeID",
+    "/spec/frontend/nodeID",
+    "/spec/members/*/nodeID",
+    "/spec/operation/from/nodeID",
+    "/spec/operation/to/nodeID",
+];
+
 impl VolumeRecordSpec {
     /// Whether the token of this node may change the record.
     pub fn names(&self, node: &NodeName) -> bool {
@@ -184,5 +194,48 @@ impl VolumeRecordSpec {
         let frontend = self.frontend.iter().map(|seat| &seat.node_id);
         let members = self.members.iter().map(|member| &member.node_id);
         engines.chain(frontend).chain(members).any(|named| named == node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_node_is_named_exactly_where_the_pointers_say() {
+        let seat = |node: &str| json!({ "name": "e", "nodeID": node });
+        let record = json!({
+            "term": 1, "memberVersion": 1, "engine": seat("a"),
+            "frontend": { "attachID": "x", "nodeID": "b" },
+            "members": [{ "replica": "r", "nodeID": "c", "mode": "rw" }, { "replica": "s", "nodeID": "d", "mode": "wo" }],
+            "operation": { "id": "o", "phase": "switching", "from": seat("e"), "to": seat("f") },
+        });
+        let mut pointed = Vec::new();
+        for pointer in NODES_OF_RECORD {
+            let steps: Vec<&str> = pointer.trim_start_matches("/spec/").split('/').collect();
+            follow(&record, &steps, &mut pointed);
+        }
+        assert_eq!(pointed, ["a", "b", "c", "d", "e", "f"]);
+        let spec: VolumeRecordSpec = serde_json::from_value(record).unwrap();
+        assert!(pointed.into_iter().all(|node| spec.names(&node.into())));
+        assert!(!spec.names(&"g".into()));
+    }
+
+    fn follow(value: &Value, steps: &[&str], found: &mut Vec<String>) {
+        match steps {
+            [] => found.extend(value.as_str().map(str::to_owned)),
+            ["*", rest @ ..] => {
+                value.as_array().into_iter().flatten().for_each(|one| follow(one, rest, found))
+            }
+            [step, rest @ ..] => follow(&value[*step], rest, found),
+        }
+    }
+
+    #[test]
+    fn a_member_in_error_says_so() {
+        let member = Member { replica: "r".into(), node_id: "n".into(), mode: MemberMode::Error };
+        assert_eq!(serde_json::to_value(member).unwrap()["mode"], "err");
     }
 }

@@ -13,7 +13,9 @@ const INTRODUCTION: &str = "\
 # API reference
 
 Generated from `api/` with `cargo run -p midflight-api --example generate`. `kubectl explain` says the same.
-Sizes are bytes in a string, times are RFC 3339. `[]` is an element of a list, `*` an entry of a map.
+Sizes are bytes in a string, times are RFC 3339. `[]` is an element of a list, `*` an entry of a map. Conditions
+have a `type`, a `status` (`True`, `False` or `Unknown`), a `reason` for programs, a `message` that says what would
+help, and the time of the last change.
 ";
 
 /// The page: every kind with its fields, bounds and rules, then the settings.
@@ -45,10 +47,14 @@ fn kind(page: &mut String, crd: &Value) {
             names("shortNames")
         ),
     );
-    rules(page, "the object", schema);
     line(page, "| field | type | what it is |\n| --- | --- | --- |");
     fields(page, "", schema);
     page.push('\n');
+    if spec["names"]["kind"] == "Setting" {
+        line(page, "Rules: the name and value must be as in [Settings](#settings).");
+        return;
+    }
+    rules(page, "the object", schema);
     each_rule(page, "", schema);
 }
 
@@ -66,7 +72,11 @@ fn fields(page: &mut String, path: &str, schema: &Value) {
     }
 }
 
+/// What is in a field. The fields of conditions are the same everywhere and stand in the introduction.
 fn inside(page: &mut String, path: &str, schema: &Value) {
+    if path.ends_with(".conditions") {
+        return;
+    }
     fields(page, path, schema);
     for (step, inner) in [("items", "[]"), ("additionalProperties", "*")] {
         if schema[step].is_object() {

@@ -66,7 +66,7 @@ impl JsonSchema for Size {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "int64", "maxLength": 18, "pattern": "^[0-9]*$" })
+        json_schema!({ "type": "string", "maxLength": 18, "pattern": "^[0-9]*$" })
     }
 }
 

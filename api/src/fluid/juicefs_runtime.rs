@@ -262,3 +262,25 @@ impl FuseSpec {
         self.update_strategy == UpdateStrategy::OnIdle || self.clean_policy == CleanPolicy::OnFuseChanged
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_stay_unless_idle_replacement_was_asked_for() {
+        #[rustfmt::skip]
+        let cases = [
+            ("{}",                                                         false),
+            (r#"{"updateStrategy":"OnDelete"}"#,                           false),
+            (r#"{"updateStrategy":"OnIdle"}"#,                             true),
+            (r#"{"cleanPolicy":"OnFuseChanged"}"#,                         true),
+            (r#"{"cleanPolicy":"OnDemand"}"#,                              false),
+            (r#"{"cleanPolicy":"SomethingNew","updateStrategy":null}"#,    false),
+        ];
+        for (json, expected) in cases {
+            let fuse: FuseSpec = serde_json::from_str(json).unwrap();
+            assert_eq!(fuse.replaces_idle_pods(), expected, "{json}");
+        }
+    }
+}

@@ -92,3 +92,21 @@ impl EngineImageStatus {
         (self.controller_api_min_version..=self.controller_api_version).contains(&old.controller_api_version)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_over_from_engines_within_its_range() {
+        let new = EngineImageStatus {
+            controller_api_version: 7,
+            controller_api_min_version: 5,
+            ..Default::default()
+        };
+        for (version, expected) in [(4, false), (5, true), (7, true), (8, false)] {
+            let old = EngineImageStatus { controller_api_version: version, ..Default::default() };
+            assert_eq!(new.takes_over_from(&old), expected, "{version}");
+        }
+    }
+}

@@ -285,3 +285,33 @@ impl Volume {
         !self.spec.migration_node_id.is_empty() || to.is_some_and(|node| !node.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume as Longhorn's manager writes it, in Go's way: zero values and nulls.
+    const UPSTREAM: &str = r#"{
+        "apiVersion": "longhorn.io/v1beta2", "kind": "Volume", "metadata": {"name": "v"},
+        "spec": {"size": "1073741824", "image": "new", "Standby": false, "migrationNodeID": "", "frontend": "blockdev",
+                 "nodeSelector": null, "accessMode": "rwx", "encrypted": false, "somethingNew": 1},
+        "status": {"currentImage": "old", "state": "attached", "robustness": "", "conditions": null,
+                   "currentMigrationNodeID": "", "kubernetesStatus": {"workloadsStatus": null}}
+    }"#;
+
+    #[test]
+    fn reads_what_longhorn_writes() {
+        let volume: Volume = serde_json::from_str(UPSTREAM).unwrap();
+        let status = volume.status.as_ref().unwrap();
+        assert_eq!(volume.spec.size, Size::from_bytes(1 << 30));
+        assert_eq!((status.state, status.robustness), (VolumeState::Attached, Robustness::Undefined));
+        assert!(volume.is_upgrading() && !volume.is_migrating());
+    }
+
+    #[test]
+    fn a_word_of_a_newer_version_spoils_nothing() {
+        let newer = UPSTREAM.replace("\"attached\"", "\"hibernating\"");
+        let volume: Volume = serde_json::from_str(&newer).unwrap();
+        assert_eq!(volume.status.unwrap().state, VolumeState::Unrecognised);
+    }
+}

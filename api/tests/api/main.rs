@@ -6,4 +6,5 @@ mod examples;
 mod fixtures;
 mod rules;
 mod schema;
+mod seeds;
 mod support;
