@@ -66,11 +66,7 @@ impl FrontendControl {
                 };
             }
             let mut chunk = [0; 4096];
-            let count = match self.stream.read(&mut chunk) {
-                // With a timeout set, the kernel gives up at every signal this process gets.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read?,
-            };
+            let count = self.stream.read(&mut chunk)?;
             if count == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }

@@ -157,7 +157,6 @@ impl Driver {
             }
             match self.clients.next(&mut self.reactor, link, place.core.size(), now) {
                 Next::Wait => return,
-                Next::Full => return self.stalled.push(link),
                 Next::Request(request) => self.feed(now, &volume, Input::Request(request)),
                 Next::Close => {
                     self.reactor.close_after_sending(link);
@@ -183,7 +182,12 @@ impl Driver {
         for output in outputs.drain(..) {
             match output {
                 Output::Send(link, frame) => self.reactor.send(link, frame),
-                Output::Answer(answer) => self.clients.answer(&mut self.reactor, answer),
+                Output::Answer(answer) => {
+                    let client = answer.client;
+                    if self.clients.answer(&mut self.reactor, answer) {
+                        self.stalled.push(client);
+                    }
+                }
                 Output::Close(link) => {
                     self.reactor.close(link);
                     self.engines.remove(&link);
@@ -274,10 +278,10 @@ impl Driver {
                 let Some(place) = self.volumes.get_mut(&volume) else {
                     return Some(Answer::Refused(format!("{volume} is not attached")));
                 };
-                let earlier = place.asker.replace((link, tag));
-                if let Some((link, tag)) = earlier {
-                    self.tell(link, tag, &Answer::Refused("a later switch-over took its place".into()));
+                if place.asker.is_some() {
+                    return Some(Answer::Refused("another switch-over is under way".into()));
                 }
+                place.asker = Some((link, tag));
                 let drain_within = Duration::from_millis(drain_within_ms);
                 self.feed(now, &volume, Input::Switch { to, drain_within });
                 None

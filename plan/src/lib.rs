@@ -1,0 +1,4 @@
+//! The thinking of Midflight: what was seen goes in, one action or a typed
+//! reason to wait comes out. No I/O, no clock, no async.
+
+pub mod install;
