@@ -24,6 +24,8 @@ pub enum Reason {
     Invalid,
     TooManyRequests,
     InternalError,
+    /// A failure of which the real server names no reason.
+    Unknown,
     ServiceUnavailable,
     Timeout,
 }
@@ -43,7 +45,7 @@ impl Reason {
             Self::UnsupportedMediaType => 415,
             Self::Invalid => 422,
             Self::TooManyRequests => 429,
-            Self::InternalError => 500,
+            Self::InternalError | Self::Unknown => 500,
             Self::ServiceUnavailable => 503,
             Self::Timeout => 504,
         }
@@ -66,6 +68,7 @@ impl Reason {
             Self::Invalid => "Invalid",
             Self::TooManyRequests => "TooManyRequests",
             Self::InternalError => "InternalError",
+            Self::Unknown => "",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::Timeout => "Timeout",
         }
@@ -124,6 +127,11 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason.as_str(), "code": self.reason.code(),
         });
+        if self.reason == Reason::Unknown
+            && let Some(status) = status.as_object_mut()
+        {
+            status.remove("reason");
+        }
         let details = self.details();
         if details.as_object().is_some_and(|map| !map.is_empty()) {
             status["details"] = details;

@@ -7,7 +7,7 @@
 //!
 //! | room | what it holds |
 //! | --- | --- |
-//! | [`epoch`], [`extent`], [`window`] | small nouns that all parts share |
+//! | [`epoch`], [`extent`], [`blocks`], [`window`] | small nouns that all parts share |
 //! | [`wire`] | the frames between frontend, engine and replica |
 //! | [`nbd`] | the NBD protocol as bytes in, bytes out |
 //! | [`net`] | sockets: one epoll loop, buffered links |
@@ -21,6 +21,7 @@
 //! In each of replica, engine and frontend `core` is a state machine without I/O
 //! and `serve` the only place that meets sockets, disks and clocks.
 
+pub mod blocks;
 pub mod check;
 pub mod engine;
 pub mod epoch;

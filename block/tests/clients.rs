@@ -13,7 +13,7 @@ const SIZE: u64 = 64 << 20;
 
 fn start(folder: &Path) -> (Plane, String) {
     let plane = Plane::start(Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_midflight-block")),
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
         folder: folder.to_owned(),
         volume: "vol-1".into(),
         size: SIZE,

@@ -19,7 +19,7 @@ use rustix::process::Signal;
 
 fn layout(folder: &tempfile::TempDir) -> Layout {
     Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_midflight-block")),
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
         folder: folder.path().to_owned(),
         volume: "vol-1".into(),
         size: 8 << 20,

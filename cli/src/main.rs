@@ -1,3 +1,42 @@
 //! The `midflight` binary: wires everything together, one file per command.
+//!
+//! Results go to stdout, everything else to stderr. This is the only place
+//! that reads the environment and decides the exit code.
 
-fn main() {}
+mod args;
+mod cluster;
+mod command;
+mod credentials;
+mod failure;
+mod folder;
+mod logging;
+mod memory;
+mod output;
+mod process;
+mod session;
+mod target;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::{args::Cli, failure::Report, session::Session};
+
+fn main() -> ExitCode {
+    let invocation = args::Invocation::of(std::env::args_os().next().as_deref());
+    let matches = Cli::command().bin_name(invocation.name()).get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    logging::start(&cli.global, cli.command.is_role());
+    let session = Session::new(cli.global, invocation);
+    match cli.command.run(&session) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let report = Report::of(&error);
+            session.complain(&report);
+            report.exit.into()
+        }
+    }
+}

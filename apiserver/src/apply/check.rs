@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::shape::{Keys, Shape, Type};
-use crate::schema::{Node, Types};
+use crate::schema::{Node, Types, show_go};
 
 /// What keeps a configuration from being applied, in the words of the real server.
 pub(crate) fn faults(config: &Value, schema: Type<'_>) -> Option<String> {
@@ -81,16 +81,16 @@ fn mismatch(value: &Value, node: &Node) -> Option<String> {
     let scalar = !value.is_object() && !value.is_array();
     let untyped_text = types == Types::STRING && node.has_format();
     if types == Types::OBJECT {
-        (!value.is_object()).then(|| format!("expected map, got &{{{}}}", show(value)))
+        (!value.is_object()).then(|| format!("expected map, got &{{{}}}", show_go(value)))
     } else if types == Types::ARRAY {
-        (!value.is_array()).then(|| format!("expected list, got &{{{}}}", show(value)))
+        (!value.is_array()).then(|| format!("expected list, got &{{{}}}", show_go(value)))
     } else if untyped_text {
-        (!scalar).then(|| format!("expected any scalar, got &{{{}}}", show(value)))
+        (!scalar).then(|| format!("expected any scalar, got &{{{}}}", show_go(value)))
     } else if types == Types::STRING {
-        let shown = || format!("expected string, got &value.valueUnstructured{{Value:{}}}", show(value));
+        let shown = || format!("expected string, got &value.valueUnstructured{{Value:{}}}", show_go(value));
         (!value.is_string()).then(shown)
     } else if types == Types::BOOLEAN {
-        (!value.is_boolean()).then(|| format!("expected boolean, got &{{{}}}", show(value)))
+        (!value.is_boolean()).then(|| format!("expected boolean, got &{{{}}}", show_go(value)))
     } else {
         let name = match value {
             Value::Null | Value::Number(_) => return None,
@@ -100,24 +100,5 @@ fn mismatch(value: &Value, node: &Node) -> Option<String> {
             Value::Object(_) => "map[string]interface {}",
         };
         Some(format!("expected numeric (int or float), got {name}"))
-    }
-}
-
-/// A value as Go prints it.
-fn show(value: &Value) -> String {
-    match value {
-        Value::Null => "<nil>".into(),
-        Value::Bool(flag) => flag.to_string(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => {
-            let shown: Vec<String> = items.iter().map(show).collect();
-            format!("[{}]", shown.join(" "))
-        }
-        Value::Object(map) => {
-            let shown: Vec<String> =
-                map.iter().map(|(name, child)| format!("{name}:{}", show(child))).collect();
-            format!("map[{}]", shown.join(" "))
-        }
     }
 }

@@ -39,9 +39,11 @@ impl Difference {
         self.added.subtract_trees(fields);
     }
 
-    /// What was set: modified and added.
-    pub(crate) fn set(&self) -> FieldSet {
-        self.added.clone().union(&self.modified)
+    /// Takes out what was set: modified and added.
+    pub(crate) fn take_set(&mut self) -> FieldSet {
+        let mut set = std::mem::take(&mut self.added);
+        set.add(std::mem::take(&mut self.modified));
+        set
     }
 
     fn put(&mut self, element: Element, mark: Option<Mark>, below: Difference) {

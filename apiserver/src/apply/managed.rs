@@ -94,11 +94,12 @@ pub(crate) fn raw(object: &Value) -> Option<&Value> {
     object.get("metadata")?.get("managedFields")
 }
 
-/// Whether a client asks to forget all ownership: an empty list, or one empty entry.
-pub(crate) fn is_reset(object: &Value) -> bool {
+/// Whether a client asks to forget all ownership: with one empty entry, or,
+/// for built-in kinds, an empty list.
+pub(crate) fn is_reset(object: &Value, built_in: bool) -> bool {
     match raw(object) {
         Some(Value::Array(entries)) => match entries.as_slice() {
-            [] => true,
+            [] => built_in,
             [Value::Object(only)] => only.is_empty(),
             _ => false,
         },

@@ -102,7 +102,9 @@ pub(crate) fn remove(value: &Value, fields: &FieldSet, of: Type<'_>) -> Option<V
                     continue;
                 }
                 let left = match entry {
-                    Some(entry) => remove(child, &entry.children, of.field(name)).unwrap_or(Value::Null),
+                    Some(entry) => {
+                        remove(child, &entry.children, of.field(name)).unwrap_or_else(|| emptied(child))
+                    }
                     None => child.clone(),
                 };
                 kept.insert(name.clone(), left);
@@ -116,7 +118,7 @@ pub(crate) fn remove(value: &Value, fields: &FieldSet, of: Type<'_>) -> Option<V
                 match element.and_then(|element| fields.get(&element)) {
                     Some(entry) if entry.member => {}
                     Some(entry) => {
-                        kept.push(remove(item, &entry.children, of.item()).unwrap_or(Value::Null));
+                        kept.push(remove(item, &entry.children, of.item()).unwrap_or_else(|| emptied(item)));
                     }
                     None => kept.push(item.clone()),
                 }
@@ -124,6 +126,12 @@ pub(crate) fn remove(value: &Value, fields: &FieldSet, of: Type<'_>) -> Option<V
             (!kept.is_empty()).then_some(Value::Array(kept))
         }
     }
+}
+
+/// What is left of a container that lost all it held and is owned itself. The
+/// real server leaves null, which its own validation then refuses.
+fn emptied(container: &Value) -> Value {
+    if container.is_array() { Value::Array(Vec::new()) } else { Value::Object(Map::new()) }
 }
 
 /// The set with every declared field that leads to one of its paths.

@@ -13,6 +13,9 @@ mod ownership;
 mod set;
 mod shape;
 
+#[cfg(test)]
+mod tests;
+
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Cause, Reason};
@@ -110,7 +113,7 @@ impl From<ApplyError> for ApiError {
         let message = error.to_string();
         match error {
             ApplyError::BadRequest(_) => ApiError::new(Reason::BadRequest, message),
-            ApplyError::Untypable(_) => ApiError::new(Reason::InternalError, message),
+            ApplyError::Untypable(_) => ApiError::new(Reason::Unknown, message),
             ApplyError::Conflicts(conflicts) => {
                 let cause = |conflict: Conflict| Cause {
                     reason: "FieldManagerConflict",
@@ -143,6 +146,11 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
 /// Equal to the live one if nothing changed.
 pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     let ApplyRequest { live, config, writer, force, schema } = request;
+    let kind = |object: &Value| object.get("kind").cloned().unwrap_or_default();
+    let other_kind = live.is_some_and(|live| kind(live) != kind(config));
+    if config["apiVersion"] != writer.api_version || other_kind {
+        return Err(ApplyError::BadRequest(format!("invalid object type: {}", kind_of(config))));
+    }
     if managed::raw(config).is_some_and(|fields| !fields.is_null()) {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()));
     }
@@ -180,7 +188,7 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     if writer.manager == "kubectl" {
         refresh_last_applied(&mut object, config);
     }
-    drop_null_metadata(&mut object);
+    drop_empty_metadata(&mut object);
     set_managed_fields(&mut object, &managed);
     Ok(object)
 }
@@ -188,7 +196,7 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
 /// The object with `managedFields` that tell what this write changed.
 pub fn track(request: TrackRequest<'_>) -> Value {
     let TrackRequest { live, mut new, writer, schema } = request;
-    let mut managed = managed_before(live, &new, &writer);
+    let mut managed = managed_before(live, &new, &writer, schema);
     remove_managed_fields(&mut new);
     let is_create = live.is_none();
     if managed.entries.is_empty() && !is_create {
@@ -203,12 +211,12 @@ pub fn track(request: TrackRequest<'_>) -> Value {
 
 /// The ownership to start from: what the client sent if it makes sense, else
 /// what is stored; a subresource cannot change it.
-fn managed_before(live: Option<&Value>, new: &Value, writer: &Writer<'_>) -> Managed {
+fn managed_before(live: Option<&Value>, new: &Value, writer: &Writer<'_>, schema: &Schema) -> Managed {
     let stored = || live.and_then(|live| Managed::decode(live).ok()).unwrap_or_default();
     if !writer.subresource.is_empty() {
         return stored();
     }
-    if managed::is_reset(new) {
+    if managed::is_reset(new, schema.is_built_in()) {
         return Managed::default();
     }
     match Managed::decode(new) {
@@ -261,11 +269,15 @@ fn same_but_managed_fields(a: &Value, b: &Value) -> bool {
 
 /// `namespace/name; group/version, Kind=kind`
 fn describe(object: &Value) -> String {
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("").to_owned();
-    let meta = |name: &str| text(object.get("metadata").and_then(|meta| meta.get(name)));
-    let version = text(object.get("apiVersion"));
-    let version = if version.contains('/') { version } else { format!("/{version}") };
-    format!("{}/{}; {version}, Kind={}", meta("namespace"), meta("name"), text(object.get("kind")))
+    let meta = |name: &str| object["metadata"][name].as_str().unwrap_or("").to_owned();
+    format!("{}/{}; {}", meta("namespace"), meta("name"), kind_of(object))
+}
+
+/// `group/version, Kind=kind`
+fn kind_of(object: &Value) -> String {
+    let version = object["apiVersion"].as_str().unwrap_or("");
+    let slash = if version.contains('/') { "" } else { "/" };
+    format!("{slash}{version}, Kind={}", object["kind"].as_str().unwrap_or(""))
 }
 
 /// The paths that client-side apply set and that still have its values.
@@ -278,8 +290,8 @@ fn last_applied_fields(live: &Value, writer: &Writer<'_>, of: Type<'_>) -> Vec<S
         return Vec::new();
     }
     let mut fields = compare::fields_of(&last, of);
-    let change = compare::Difference::between(&last, live, of);
-    fields.subtract(&change.set());
+    let mut change = compare::Difference::between(&last, live, of);
+    fields.subtract(&change.take_set());
     fields.subtract(&change.removed);
     fields.paths()
 }
@@ -307,10 +319,15 @@ fn remove_managed_fields(object: &mut Value) {
     }
 }
 
-/// Maps and lists of metadata that lost their last item are absent, never null.
-fn drop_null_metadata(object: &mut Value) {
+/// Maps and lists of metadata that hold nothing are absent.
+fn drop_empty_metadata(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.retain(|_, value| !value.is_null());
+        metadata.retain(|_, value| match value {
+            Value::Null => false,
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(map) => !map.is_empty(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+        });
     }
 }
 

@@ -1,6 +1,8 @@
 //! How ownership moves with each write.
 
-use serde_json::Value;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
 
 use super::compare::{Difference, fields_of};
 use super::managed::{Managed, ManagerId, Operation, Owned};
@@ -31,6 +33,8 @@ const NEVER_OWNED: &[&[&str]] = &[
     &["metadata", "resourceVersion"],
 ];
 
+static NEVER_OWNED_SET: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(NEVER_OWNED));
+
 /// Moves what a plain write changed to its writer.
 pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &Writer<'_>, of: Type<'_>) {
     managed.settle(of);
@@ -39,13 +43,13 @@ pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &
     if change.is_empty() {
         return;
     }
-    let mut set = change.set();
+    let mut set = change.take_set();
     for owned in managed.entries.values_mut() {
         owned.fields.subtract(&set);
         owned.fields.subtract(&change.removed);
     }
     managed.forget_empty();
-    set.subtract(&FieldSet::of_fields(NEVER_OWNED));
+    set.subtract(&NEVER_OWNED_SET);
     if !set.is_empty() {
         let id = ManagerId::new(writer.name(), Operation::Update, writer.api_version, writer.subresource);
         let owned = managed.entries.entry(id).or_insert_with(|| Owned::none(writer));
@@ -98,7 +102,7 @@ pub(crate) fn apply(
     let mut change = Difference::between(live, &object, of);
     let changed = !change.is_empty() || *live != object;
     change.ignore(&resets);
-    let set = change.set();
+    let set = change.take_set();
     let mut conflicts = Vec::new();
     for (other, owned) in managed.entries.iter().filter(|(other, _)| **other != id) {
         let paths = owned.fields.intersection(&set).paths();
@@ -114,7 +118,7 @@ pub(crate) fn apply(
         }
     }
     if let Some(owned) = managed.entries.get_mut(&id) {
-        owned.fields.subtract(&FieldSet::of_fields(NEVER_OWNED));
+        owned.fields.subtract(&NEVER_OWNED_SET);
         if changed {
             owned.time = Some(writer.now.to_owned());
         }
@@ -126,22 +130,20 @@ pub(crate) fn apply(
 /// The merged object without what the manager applied last time, does not
 /// apply now, and nobody else owns.
 fn without_dropped(merged: &Value, last: &FieldSet, managed: &Managed, of: Type<'_>) -> Value {
-    let last = with_named_parents(last, of);
-    let pruned = remove(merged, &last, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    let without = |fields: &FieldSet| remove(merged, fields, of).unwrap_or_else(|| Value::Object(Map::new()));
+    let named = |fields: &FieldSet| with_named_parents(fields, of);
+    let last = named(last);
     let owned = managed.entries.values().fold(FieldSet::default(), |all, owned| all.union(&owned.fields));
-    let merged_fields = with_named_parents(&fields_of(merged, of), of);
+    let owned = named(&owned);
+    let merged_fields = named(&fields_of(merged, of));
 
     let mut gone = merged_fields.clone();
-    gone.subtract(&with_named_parents(&fields_of(&pruned, of), of).union(&with_named_parents(&owned, of)));
-    let pruned = remove(merged, &gone, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-
-    let mut gone = merged_fields;
-    gone.subtract(&with_named_parents(&fields_of(&pruned, of), of));
-    let gone = gone.intersection(&last);
-    if gone.is_empty() {
-        return merged.clone();
-    }
-    remove(merged, &gone, of).unwrap_or_else(|| Value::Object(serde_json::Map::new()))
+    gone.subtract(&named(&fields_of(&without(&last), of)).union(&owned));
+    let mut dropped = merged_fields;
+    dropped.subtract(&named(&fields_of(&without(&gone), of)));
+    let mut dropped = dropped.intersection(&last);
+    dropped.subtract(&owned);
+    if dropped.is_empty() { merged.clone() } else { without(&dropped) }
 }
 
 impl Owned {

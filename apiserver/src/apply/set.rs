@@ -171,4 +171,20 @@ impl FieldSet {
         }
         Ok(set)
     }
+
+    /// All paths, element by element.
+    #[cfg(test)]
+    pub(crate) fn paths_with_elements(&self) -> Vec<Vec<Element>> {
+        let mut paths = Vec::new();
+        for (element, entry) in &self.entries {
+            if entry.member {
+                paths.push(vec![element.clone()]);
+            }
+            for mut below in entry.children.paths_with_elements() {
+                below.insert(0, element.clone());
+                paths.push(below);
+            }
+        }
+        paths
+    }
 }

@@ -3,12 +3,10 @@
 //! The schema decides; where it says nothing, objects are owned by field and
 //! lists whole.
 
-use std::sync::LazyLock;
-
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::element::Element;
-use crate::schema::{Additional, ListType, Node};
+use crate::schema::{Additional, ListType, Node, common_field};
 
 /// What is known of a value's type.
 #[derive(Debug, Clone, Copy)]
@@ -41,29 +39,6 @@ pub(crate) enum Keys<'a> {
     Fields(&'a [String]),
 }
 
-/// `metadata` of any object, whatever its schema says of it.
-static META: LazyLock<Node> = LazyLock::new(|| {
-    let text = json!({"type": "string"});
-    let texts = json!({"type": "object", "additionalProperties": text});
-    Node::compile(&json!({"type": "object", "properties": {
-        "annotations": texts, "labels": texts, "name": text, "generateName": text, "namespace": text,
-        "uid": text, "resourceVersion": text, "selfLink": text, "creationTimestamp": text,
-        "deletionTimestamp": text, "deletionGracePeriodSeconds": {"type": "integer"},
-        "generation": {"type": "integer"},
-        "finalizers": {"type": "array", "items": text, "x-kubernetes-list-type": "set"},
-        "ownerReferences": {
-            "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"],
-            "items": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {
-                "apiVersion": text, "kind": text, "name": text, "uid": text,
-                "controller": {"type": "boolean"}, "blockOwnerDeletion": {"type": "boolean"},
-            }},
-        },
-        "managedFields": {"type": "array", "items": {"type": "object"}},
-    }}))
-});
-
-static TEXT: LazyLock<Node> = LazyLock::new(|| Node::compile(&json!({"type": "string"})));
-
 impl<'a> Type<'a> {
     /// The type of a child of an object.
     pub(crate) fn field(self, name: &str) -> Type<'a> {
@@ -71,10 +46,8 @@ impl<'a> Type<'a> {
             Type::Object(node) | Type::Known(node) => node,
             Type::Deduced | Type::Whole | Type::Undeclared => return self,
         };
-        match name {
-            "metadata" if self.has_metadata() => return Type::Known(&META),
-            "apiVersion" | "kind" if self.has_metadata() => return Type::Known(&TEXT),
-            _ => {}
+        if let Some(common) = common_field(name).filter(|_| self.has_metadata()) {
+            return Type::Known(common);
         }
         if let Some(property) = node.properties.get(name) {
             return Type::Known(property);
@@ -100,8 +73,7 @@ impl<'a> Type<'a> {
     pub(crate) fn declares(self, name: &str) -> bool {
         match self {
             Type::Object(node) | Type::Known(node) => {
-                node.properties.contains_key(name)
-                    || (self.has_metadata() && matches!(name, "metadata" | "apiVersion" | "kind"))
+                node.properties.contains_key(name) || (self.has_metadata() && common_field(name).is_some())
             }
             Type::Deduced | Type::Whole | Type::Undeclared => false,
         }

@@ -27,12 +27,15 @@ pub fn from_core(event: &Value) -> Value {
             view.remove(field);
         }
     }
+    // This view always names the time, even where there is none.
+    view.entry("eventTime").or_insert(Value::Null);
     Value::Object(view)
 }
 
 /// The core/v1 form, ready to be stored, of an events.k8s.io/v1 event.
 pub fn to_core(event: &Value) -> Value {
     let mut core = renamed(event, |core, events| (events, core), "v1");
+    core.retain(|field, value| field != "eventTime" || !value.is_null());
     for (field, absent) in CORE_ALWAYS {
         core.entry(field).or_insert_with(|| absent.into());
     }

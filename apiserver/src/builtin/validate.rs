@@ -15,12 +15,13 @@ use super::{
     metadata,
     names::dns_subdomain,
 };
-use crate::{error::Cause, kind::Kind, schema::FieldError, select::LabelSelector};
+use crate::{error::Cause, kind::Kind, present::JsonPath, schema::FieldError, select::LabelSelector};
 
 /// Everything wrong with a prepared object of any kind. `old` is what it replaces.
 pub fn validate(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut faults = metadata::validate(kind, new, old);
     if !kind.built_in {
+        scale(kind, new, &mut faults);
         return faults;
     }
     match kind.kind.as_str() {
@@ -41,6 +42,18 @@ pub fn validate(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
         _ => {}
     }
     faults
+}
+
+/// The number that `scale` shows must make sense, whatever the schema says of it.
+fn scale(kind: &Kind, new: &Value, faults: &mut Vec<Cause>) {
+    let version = text(new, "/apiVersion").rsplit('/').next().unwrap_or_default();
+    let Some(paths) = kind.version(version).and_then(|version| version.scale_subresource.as_ref()) else {
+        return;
+    };
+    let replicas = JsonPath::parse(&paths.spec_replicas).ok().and_then(|path| path.first(new)?.as_i64());
+    if let Some(negative) = replicas.filter(|replicas| *replicas < 0) {
+        faults.push(invalid(paths.spec_replicas.as_str(), negative, "should be a non-negative integer"));
+    }
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {

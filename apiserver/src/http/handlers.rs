@@ -39,15 +39,13 @@ pub(crate) async fn update(call: &Call, body: &Bytes, part: Part) -> Result<Resp
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
     let sent = decode::object(body, &call.content_type, &call.server.limits)?;
     lifecycle::check_version_given(&call.served, &sent, call.name())?;
-    let conditional = sent["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty());
+    // Whoever was faster is looked at anew: the object may be gone, which is no conflict.
     loop {
         let stored = call.stored()?;
         let live = call.served.object(&stored);
         let mut write = Write::new(call, &options, part);
-        match write.replace(&stored, &live, sent.clone()).await? {
-            Some(outcome) => return Ok(answer(call, StatusCode::OK, outcome, &write.warnings)),
-            None if conditional => return Err(lifecycle::modified(&call.served, call.name())),
-            None => {}
+        if let Some(outcome) = write.replace(&stored, &live, sent.clone()).await? {
+            return Ok(answer(call, StatusCode::OK, outcome, &write.warnings));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! JSON patch (RFC 6902), with the habits of the real server: indices may
-//! count from the end, and a missing path passes a test for null.
+//! count from the end, a field that is not there counts as null in tests and
+//! copies, and replacing it sets it.
 
 use serde_json::Value;
 
-use super::{PatchError, within_depth};
+use super::{PatchError, cannot_decode, within_depth};
 
 /// More operations than this are refused.
 pub(super) const MAX_OPERATIONS: usize = 10_000;
@@ -11,7 +12,7 @@ pub(super) const MAX_OPERATIONS: usize = 10_000;
 /// Applies every operation in order, or none.
 pub fn json_patch(doc: &Value, patch: &Value) -> Result<Value, PatchError> {
     let Some(operations) = patch.as_array() else {
-        return Err(PatchError::Malformed("a JSON patch must be a list of operations".into()));
+        return Err(cannot_decode(patch, "error decoding patch: ", "[]handlers.jsonPatchOp"));
     };
     if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooLarge { got: operations.len() });
@@ -36,7 +37,7 @@ enum Operation<'a> {
 impl<'a> Operation<'a> {
     fn parse(raw: &'a Value) -> Result<Operation<'a>, PatchError> {
         if !raw.is_object() {
-            return Err(PatchError::Malformed("every operation of a JSON patch must be an object".into()));
+            return Err(cannot_decode(raw, "error decoding patch: ", "handlers.jsonPatchOp"));
         }
         let pointer = |name: &str| parse_pointer(raw.get(name));
         let value = raw.get("value").unwrap_or(&Value::Null);
@@ -58,13 +59,7 @@ impl<'a> Operation<'a> {
         match self {
             Operation::Add { path, value } => add(doc, &path, value),
             Operation::Remove { path } => remove(doc, &path).map(drop),
-            Operation::Replace { path, value } => match find(doc, &path) {
-                Some(target) => {
-                    *target = value;
-                    Ok(())
-                }
-                None => Err(missing("replace", &path)),
-            },
+            Operation::Replace { path, value } => replace(doc, &path, value),
             Operation::Move { from, path } => {
                 if path.len() > from.len() && path.starts_with(&from) {
                     return Err(PatchError::Inapplicable("a value cannot be moved into itself".into()));
@@ -73,17 +68,14 @@ impl<'a> Operation<'a> {
                 add(doc, &path, value)
             }
             Operation::Copy { from, path } => {
-                let value = find(doc, &from).ok_or_else(|| missing("copy", &from))?.clone();
+                let value = look_up(doc, &from).ok_or_else(|| missing("copy", &from))?;
                 add(doc, &path, value)
             }
             Operation::Test { path, value } => {
-                let found = find(doc, &path);
-                let passes = match found {
-                    Some(found) => found == value,
-                    None => value.is_null() && parent_exists(doc, &path),
-                };
-                let text = || format!("testing path {} failed", show(&path));
-                if passes { Ok(()) } else { Err(PatchError::Inapplicable(text())) }
+                if look_up(doc, &path).as_ref() == Some(value) {
+                    return Ok(());
+                }
+                Err(PatchError::Inapplicable(format!("testing path {} failed", show(&path))))
             }
         }
     }
@@ -93,13 +85,8 @@ fn parse_pointer(raw: Option<&Value>) -> Result<Vec<String>, PatchError> {
     let Some(text) = raw.and_then(Value::as_str) else {
         return Err(PatchError::Inapplicable("an operation lacks its path".into()));
     };
-    if text.is_empty() {
-        return Ok(Vec::new());
-    }
-    let Some(tokens) = text.strip_prefix('/') else {
-        return Err(PatchError::Inapplicable(format!("path {text:?} does not begin with a slash")));
-    };
-    Ok(tokens.split('/').map(|token| token.replace("~1", "/").replace("~0", "~")).collect())
+    // Whatever stands before the first slash is not looked at.
+    Ok(text.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~")).collect())
 }
 
 fn show(path: &[String]) -> String {
@@ -132,16 +119,33 @@ fn find<'a>(doc: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
     path.iter().try_fold(doc, |value, token| step(value, token))
 }
 
-fn parent_exists(doc: &mut Value, path: &[String]) -> bool {
-    path.split_last()
-        .is_none_or(|(_, parents)| find(doc, parents).is_some_and(|p| p.is_object() || p.is_array()))
+/// The value at a path; a field that an existing object lacks is null.
+fn look_up(doc: &mut Value, path: &[String]) -> Option<Value> {
+    if let Some(value) = find(doc, path) {
+        return Some(value.clone());
+    }
+    let (_, parents) = path.split_last()?;
+    find(doc, parents).filter(|parent| parent.is_object()).map(|_| Value::Null)
+}
+
+/// Replaces an item of a list, sets a field of an object whether or not it was there.
+fn replace(doc: &mut Value, path: &[String], value: Value) -> Result<(), PatchError> {
+    if let Some(target) = find(doc, path) {
+        *target = value;
+        return Ok(());
+    }
+    let parent = path.split_last().and_then(|(last, parents)| Some((last, find(doc, parents)?)));
+    match parent {
+        Some((last, Value::Object(map))) => {
+            map.insert(last.clone(), value);
+            Ok(())
+        }
+        Some(_) | None => Err(missing("replace", path)),
+    }
 }
 
 fn add(doc: &mut Value, path: &[String], value: Value) -> Result<(), PatchError> {
-    let Some((last, parents)) = path.split_last() else {
-        *doc = value;
-        return Ok(());
-    };
+    let (last, parents) = path.split_last().ok_or_else(|| missing("add", path))?;
     match find(doc, parents) {
         Some(Value::Object(map)) => {
             map.insert(last.clone(), value);
@@ -158,9 +162,7 @@ fn add(doc: &mut Value, path: &[String], value: Value) -> Result<(), PatchError>
 }
 
 fn remove(doc: &mut Value, path: &[String]) -> Result<Value, PatchError> {
-    let Some((last, parents)) = path.split_last() else {
-        return Ok(std::mem::take(doc));
-    };
+    let (last, parents) = path.split_last().ok_or_else(|| missing("remove", path))?;
     let removed = match find(doc, parents) {
         Some(Value::Object(map)) => map.remove(last),
         Some(Value::Array(items)) => index_of(last, items.len()).map(|index| items.remove(index)),

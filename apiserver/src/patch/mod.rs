@@ -6,7 +6,11 @@
 
 mod json;
 mod merge;
+mod order;
 mod strategic;
+
+#[cfg(test)]
+mod tests;
 
 use serde_json::Value;
 
@@ -26,6 +30,9 @@ pub enum PatchError {
     /// The patch is well formed, but not for this object.
     #[error("{0}")]
     Inapplicable(String),
+    /// The patch contradicts itself or the lists it speaks of.
+    #[error("{0}")]
+    Contradictory(String),
     /// A JSON patch of too many operations.
     #[error("The allowed maximum operations in a JSON patch is {max}, got {got}", max = json::MAX_OPERATIONS)]
     TooLarge { got: usize },
@@ -35,10 +42,26 @@ impl From<PatchError> for ApiError {
     fn from(error: PatchError) -> ApiError {
         match error {
             PatchError::Malformed(message) => ApiError::new(Reason::BadRequest, message),
-            PatchError::Inapplicable(message) => ApiError::new(Reason::Invalid, message),
+            PatchError::Inapplicable(_) => ApiError::new(Reason::Invalid, REJECTED),
+            PatchError::Contradictory(message) => ApiError::new(Reason::Unknown, message),
             PatchError::TooLarge { .. } => ApiError::new(Reason::RequestEntityTooLarge, error.to_string()),
         }
     }
+}
+
+/// What the real server answers to every patch that does not apply.
+const REJECTED: &str = "the server rejected our request due to an error in our request";
+
+fn cannot_decode(value: &Value, prefix: &str, wanted: &str) -> PatchError {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    PatchError::Malformed(format!("{prefix}json: cannot unmarshal {kind} into Go value of type {wanted}"))
 }
 
 fn within_depth(object: Value) -> Result<Value, PatchError> {

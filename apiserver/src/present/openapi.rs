@@ -3,6 +3,7 @@
 //! Invariant: the hash changes whenever the document does, and is known without
 //! making the document.
 
+mod choices;
 mod definitions;
 mod paths;
 

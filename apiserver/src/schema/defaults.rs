@@ -1,4 +1,5 @@
-//! Fills in what the schema has defaults for.
+//! Fills in what the schema has defaults for, and brings values into the form
+//! in which they are stored.
 //!
 //! A null where null is not allowed counts as absent: it is replaced by the
 //! default, or removed if there is none.
@@ -7,15 +8,15 @@ use serde_json::{Map, Value};
 
 use super::node::Node;
 
-/// Removes nulls that may not be there, then defaults.
+/// Removes nulls that may not be there and makes whole floats integers, then defaults.
 pub(crate) fn default_object(object: &mut Value, schema: &Node) {
-    drop_nulls(object, schema);
+    tidy(object, schema);
     if schema.below.defaults {
         fill(object, schema);
     }
 }
 
-fn drop_nulls(value: &mut Value, node: &Node) {
+fn tidy(value: &mut Value, node: &Node) {
     match value {
         Value::Object(map) => {
             map.retain(|key, child| {
@@ -23,17 +24,27 @@ fn drop_nulls(value: &mut Value, node: &Node) {
                 if child.is_null() {
                     return schema.nullable || schema.default.is_some();
                 }
-                drop_nulls(child, schema);
+                tidy(child, schema);
                 true
             });
         }
         Value::Array(items) => {
             if let Some(schema) = node.items.as_deref() {
-                items.iter_mut().for_each(|item| drop_nulls(item, schema));
+                items.iter_mut().for_each(|item| tidy(item, schema));
             }
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        Value::Number(number) => {
+            // 3.0 is stored as 3, so that it reads back as the integer it is.
+            if let Some(whole) = number.as_f64().filter(|float| number.is_f64() && is_small_whole(*float)) {
+                *value = Value::from(whole as i64);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
+}
+
+fn is_small_whole(float: f64) -> bool {
+    float.fract() == 0.0 && float.abs() < 9.0e18
 }
 
 fn fill(value: &mut Value, node: &Node) {

@@ -199,7 +199,8 @@ pub(crate) fn show_value(value: &Value) -> String {
     }
 }
 
-fn to_html_safe_json(value: &Value) -> String {
+/// JSON in which no character means anything to HTML, as Go writes it.
+pub(crate) fn to_html_safe_json(value: &Value) -> String {
     let plain = value.to_string();
     if !plain.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
         return plain;
@@ -260,4 +261,23 @@ pub(crate) fn quote(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+/// A value as Go prints it.
+pub(crate) fn show_go(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let shown: Vec<String> = items.iter().map(show_go).collect();
+            format!("[{}]", shown.join(" "))
+        }
+        Value::Object(map) => {
+            let shown: Vec<String> =
+                map.iter().map(|(name, child)| format!("{name}:{}", show_go(child))).collect();
+            format!("map[{}]", shown.join(" "))
+        }
+    }
 }

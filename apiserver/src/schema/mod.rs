@@ -7,26 +7,37 @@
 //! The one invariant: an object that was pruned, defaulted and found valid is
 //! still so when it is pruned, defaulted and validated again.
 
+mod cel;
 mod defaults;
+mod embedded;
 mod error;
 mod format;
-#[allow(dead_code)]
+mod lists;
+mod meta;
 mod node;
+mod optional;
 mod path;
 mod prune;
 mod rules;
 mod scalar;
 mod structural;
+mod typing;
 mod unique;
 mod validate;
+
+#[cfg(test)]
+mod rule_tests;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use error::quote;
 pub(crate) use error::show_value;
 pub use error::{Fault, FieldError, invalid};
+pub(crate) use error::{quote, show_go};
+pub(crate) use meta::common_field;
 pub(crate) use node::{Additional, ListType, Node, Types};
 
 use path::Path;
@@ -39,6 +50,7 @@ pub const MAX_DEPTH: usize = 100;
 #[derive(Debug, Clone)]
 pub struct Schema {
     root: Arc<Node>,
+    built_in: bool,
 }
 
 /// Why a schema cannot be used.
@@ -54,20 +66,24 @@ impl Schema {
         if !faults.is_empty() {
             return Err(SchemaError(faults));
         }
-        let schema = Schema { root: Arc::new(Node::compile(openapi)) };
-        rules::faults(&schema.root, &mut faults);
+        let schema = Schema { root: Arc::new(Node::compile(openapi)), built_in: false };
+        typing::faults(&schema.root, &mut faults);
         if faults.is_empty() { Ok(schema) } else { Err(SchemaError(faults)) }
     }
 
-    /// Compiles a schema that is known to be right although it is not
-    /// structural, as those of built-in kinds are.
+    /// Compiles the schema of a built-in kind, which is known to be right
+    /// although it need not be structural.
     pub fn trusted(openapi: &Value) -> Schema {
-        Schema { root: Arc::new(Node::compile(openapi)) }
+        Schema { root: Arc::new(Node::compile(openapi)), built_in: true }
     }
 
     /// The schema that accepts and keeps everything.
     pub fn anything() -> Schema {
-        Schema { root: Arc::new(Node::anything()) }
+        Schema { root: Arc::new(Node::anything()), built_in: false }
+    }
+
+    pub(crate) fn is_built_in(&self) -> bool {
+        self.built_in
     }
 
     pub(crate) fn root(&self) -> &Node {
@@ -94,7 +110,12 @@ impl Schema {
         validate::check(new, old, &self.root, &Path::Root, &mut findings);
         let mut errors = findings.errors;
         remove_repeated(&mut errors);
-        self.validate_uniqueness(new, old, &mut errors);
+        embedded::check(new, &self.root, &Path::Root, &mut errors);
+        // Built-in kinds say by themselves where an item may not come twice:
+        // a node may have two addresses of one type, a container a variable twice.
+        if !self.built_in {
+            self.validate_uniqueness(new, old, &mut errors);
+        }
         if self.root.below.rules {
             if errors.iter().any(|error| error.fault.blocks_rules()) {
                 errors.push(rules_not_checked());

@@ -1,20 +1,26 @@
 //! Removes fields that the schema does not know.
 //!
-//! Type and object metadata of the object itself and of embedded resources are
-//! never touched.
+//! `apiVersion`, `kind` and `metadata` of the object itself and of embedded
+//! resources are known whatever the schema says.
 
 use serde_json::Value;
 
+use super::meta::common_field;
 use super::node::{Additional, Node};
 use super::path::Path;
-
-const META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Prunes a whole object and says what it removed, sorted.
 pub(crate) fn prune_object(object: &mut Value, schema: &Node) -> Vec<String> {
     let mut removed = Vec::new();
     prune(object, Some(schema), true, &Path::Root, &mut removed);
     removed.sort_unstable();
+    removed
+}
+
+/// Prunes a value that is no object of its own, such as a default.
+pub(crate) fn prune_value(value: &mut Value, schema: &Node) -> Vec<String> {
+    let mut removed = Vec::new();
+    prune(value, Some(schema), false, &Path::Root, &mut removed);
     removed
 }
 
@@ -33,10 +39,11 @@ fn prune(
         (Value::Object(map), Some(node)) => {
             let keeps_meta = is_resource || node.embedded;
             map.retain(|key, child| {
-                if keeps_meta && META.contains(&key.as_str()) {
+                let here = path.field(key);
+                if let Some(common) = common_field(key).filter(|_| keeps_meta) {
+                    prune(child, Some(common), false, &here, removed);
                     return true;
                 }
-                let here = path.field(key);
                 match (node.properties.get(key), &node.additional) {
                     (Some(property), _) => prune(child, Some(property), false, &here, removed),
                     (None, Additional::Each(each)) => prune(child, Some(each), false, &here, removed),
@@ -74,7 +81,7 @@ fn skip(value: &mut Value, node: &Node, path: &Path<'_>, removed: &mut Vec<Strin
     match value {
         Value::Object(map) => {
             for (key, child) in map.iter_mut() {
-                if node.embedded && META.contains(&key.as_str()) {
+                if node.embedded && common_field(key).is_some() {
                     continue;
                 }
                 if let Some(schema) = node.child(key) {

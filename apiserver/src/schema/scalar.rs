@@ -132,6 +132,14 @@ pub(crate) fn check_number(number: &Number, node: &Node, path: &Path<'_>, errors
     let value = Numeric::of(number);
     check_range(value, node, path, errors);
     let Some(bounds) = &node.bounds else { return };
+    if let (Some(factor), Numeric::Whole(_)) = (bounds.multiple_of, value)
+        && factor < 1.0
+    {
+        // The real server takes the whole part of the factor for whole numbers.
+        let field = path.dotted();
+        let detail = format!("factor MultipleOf declared for {field} must be positive: 0");
+        errors.push(FieldError::invalid(field, &Value::from(0), detail));
+    }
     let mut invalid = |detail: String| {
         let field = path.dotted();
         let detail = format!("{field} in body should be {detail}");
@@ -176,26 +184,33 @@ fn show_bound(value: Numeric, bound: f64) -> String {
 
 fn is_multiple(value: Numeric, factor: f64) -> bool {
     match value {
-        Numeric::Whole(whole) if factor >= 1.0 => whole % (factor as i64) == 0,
-        Numeric::Whole(_) | Numeric::Float(_) if factor <= 0.0 => false,
-        Numeric::Whole(_) | Numeric::Float(_) if factor < 1.0 => is_whole(1.0 / factor * value.as_float()),
-        Numeric::Whole(_) | Numeric::Float(_) => is_whole(value.as_float() / factor),
+        Numeric::Whole(_) if factor < 1.0 => true,
+        Numeric::Whole(whole) => whole % (factor as i64) == 0,
+        Numeric::Float(float) if factor < 1.0 => is_whole(1.0 / factor * float),
+        Numeric::Float(float) => is_whole(float / factor),
     }
 }
 
-/// Whether the number fits the machine type its format names.
+/// Whether the number fits the machine type that its type and format name.
 fn check_range(value: Numeric, node: &Node, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let kind = node.format.as_ref().map(|format| format.kind);
+    let format = node.format.as_ref();
     let float = value.as_float();
-    let fits = match kind {
-        Some(FormatKind::Int32) => float >= f64::from(i32::MIN) && float <= f64::from(i32::MAX),
+    let whole = match value {
+        Numeric::Whole(_) => true,
+        Numeric::Float(float) => float.fract() == 0.0 && float.abs() < 9.2e18,
+    };
+    let fits = match format.map(|format| format.kind) {
+        Some(FormatKind::Int32) => whole && i32::MIN as f64 <= float && float <= i32::MAX as f64,
         Some(FormatKind::Float) => float.abs() <= f64::from(f32::MAX),
-        _ => true,
+        _ => whole || node.types != Types::INTEGER,
     };
     if !fits {
-        let name = node.format.as_ref().map_or("", |format| &format.name);
         let types = node.types.names();
-        let detail = format!("Checked value must be of type {types} with format {name} in {}", path.dotted());
+        let format = match format {
+            Some(format) => format!("with format {}", format.name),
+            None => "(default format)".to_owned(),
+        };
+        let detail = format!("Checked value must be of type {types} {format} in {}", path.dotted());
         errors.push(FieldError::invalid("<nil>", &Value::from(""), detail));
     }
 }

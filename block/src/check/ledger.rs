@@ -47,12 +47,22 @@ impl Ledger {
         line.acknowledged = line.acknowledged.max(sequence);
     }
 
+    /// After a loss of power only this much is certain.
+    pub fn reduce(&mut self, address: u64, durable: u64) {
+        let line = &mut self.lines[address as usize];
+        line.acknowledged = line.acknowledged.min(durable);
+    }
+
     pub fn acknowledged(&self, address: u64) -> u64 {
         self.lines[address as usize].acknowledged
     }
 
+    pub fn issued(&self, address: u64) -> u64 {
+        self.lines[address as usize].issued
+    }
+
     pub fn was_written(&self, address: u64) -> bool {
-        self.lines[address as usize].issued > 0
+        self.issued(address) > 0
     }
 
     /// Judges a block that was read; `acknowledged` is what had been when the read began.

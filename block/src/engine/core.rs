@@ -1,19 +1,24 @@
 //! What an engine does with each message.
 //!
 //! ```text
-//! Observing ─prepare▶ Preparing ─▶ Prepared ─go▶ Promising ─▶ Serving ─drain▶ Draining ─▶ Drained
-//!     └───────────────────────────────────────go▶     any ── a higher promise is seen ──▶ Fenced
+//! Observing ─prepare▶ Preparing ─▶ Prepared ─go▶ Promising ─▶ (Converging) ─▶ Serving ─drain▶ Draining ─▶ Drained
+//!     └───────────────────────────────────────go▶  ▲ └──────────────── go ─────────────────────────────────┘
+//!                                      any ── a higher promise or term is seen ──▶ Fenced
 //! ```
 //!
 //! Invariant: a write is acknowledged when every member that the record counts
 //! has acknowledged it under this engine's epoch, and not before. A member is
 //! discounted only after the record says so; until then its writes wait.
 
+use std::collections::VecDeque;
+
 use super::{
-    members::{Members, Service},
-    requests::Pending,
+    copying::Copying,
+    members::{Members, Mode, Service},
+    requests::{Pending, Unflushed},
 };
 use crate::{
+    blocks::{BLOCK_BITS, Blocks, REGION_BITS},
     epoch::Epoch,
     extent::Extent,
     net::reactor::LinkId,
@@ -21,6 +26,7 @@ use crate::{
     wire::{
         Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
+        members::Promised,
     },
 };
 
@@ -38,21 +44,31 @@ pub enum Input {
     /// From a member, or else from a frontend.
     Frame(LinkId, Frame),
     Closed(LinkId),
-    /// The record has been changed: this member is out.
-    Dropped {
-        member: usize,
+    /// The record has been changed as `Output::Change` asked.
+    Changed(Change),
+    /// The record has a higher term than this engine's.
+    Outbid {
+        by: Epoch,
     },
+}
+
+/// A change of the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    pub member: usize,
+    pub mode: Mode,
+    /// The member version after the change; the record must have the one before.
+    pub version: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output {
     Send(LinkId, Frame),
     Close(LinkId),
-    /// Change the record so that this member is out, then say `Dropped`.
-    Drop {
-        member: usize,
-    },
-    /// Someone promised a higher epoch: this engine has lost the volume.
+    /// Change the record under this engine's term. One at a time; until it is
+    /// done, or someone else has the volume, try again.
+    Change(Change),
+    /// Someone has a higher epoch: this engine has lost the volume.
     Fenced {
         by: Epoch,
     },
@@ -64,10 +80,24 @@ pub enum Phase {
     Preparing { tag: u64 },
     Prepared,
     Promising { tag: u64 },
+    Converging { tag: u64 },
     Serving,
     Draining { tag: u64 },
     Drained,
     Fenced,
+}
+
+/// What an engine is told when it starts.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    pub volume: String,
+    pub epoch: Epoch,
+    /// Names this process.
+    pub sender: u64,
+    /// Member version of the record.
+    pub version: u64,
+    /// Key and mode of each member, as the record has them.
+    pub members: Vec<(u64, Mode)>,
 }
 
 #[derive(Debug)]
@@ -75,29 +105,47 @@ pub struct Engine {
     volume: String,
     sender: u64,
     pub(super) epoch: Epoch,
+    pub(super) version: u64,
     pub(super) size: u64,
     pub(super) phase: Phase,
     pub(super) members: Members,
     frontend: Option<LinkId>,
+    /// The last epoch under which the frontend was served.
+    frontend_epoch: Epoch,
     pub(super) pending: Window<Pending>,
+    /// Changes that wait until what they touch has been copied.
+    pub(super) held: VecDeque<(LinkId, Frame)>,
+    pub(super) unflushed: Unflushed,
+    pub(super) changing: Option<Change>,
+    pub(super) copying: Option<Copying>,
+    /// How many copyings there were.
+    pub(super) copyings: u64,
 }
 
 const PREPARE: u64 = u64::MAX;
 const PROMISE: u64 = u64::MAX - 1;
 const HELLO: u64 = u64::MAX - 2;
+/// Tags from here on are not requests for data.
+pub(super) const CONTROL: u64 = 1 << 62;
 
 impl Engine {
-    /// `sender` names this process; `members` is how many the record counts.
-    pub fn new(volume: String, epoch: Epoch, sender: u64, members: usize) -> Engine {
+    pub fn new(seat: Seat) -> Engine {
         Engine {
-            volume,
-            sender,
-            epoch,
+            members: Members::new(&seat.members, seat.version),
+            volume: seat.volume,
+            sender: seat.sender,
+            epoch: seat.epoch,
+            version: seat.version,
             size: 0,
             phase: Phase::Observing,
-            members: Members::new(members),
             frontend: None,
+            frontend_epoch: Epoch::NONE,
             pending: Window::default(),
+            held: VecDeque::new(),
+            unflushed: Unflushed::default(),
+            changing: None,
+            copying: None,
+            copyings: 0,
         }
     }
 
@@ -105,15 +153,26 @@ impl Engine {
         self.phase
     }
 
+    /// What each member is used for.
+    pub fn services(&self) -> Vec<Service> {
+        self.members.iter().map(|(_, member)| member.service).collect()
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
+        self.size.div_ceil(1 << BLOCK_BITS)
+    }
+
     /// Whether a new connection to this member would be of use.
     pub fn may_connect(&self, member: usize) -> bool {
+        let state =
+            self.members.iter().nth(member).map(|(_, member)| (member.service, member.promise.is_some()));
         match self.phase {
-            Phase::Observing | Phase::Preparing { .. } | Phase::Prepared => true,
-            Phase::Promising { .. } => self
-                .members
-                .iter()
-                .any(|(at, state)| at == member && state.service == Service::In && !state.promised),
-            Phase::Serving | Phase::Draining { .. } | Phase::Drained | Phase::Fenced => false,
+            Phase::Observing | Phase::Preparing { .. } | Phase::Prepared => {
+                matches!(state, Some((Service::In, _)))
+            }
+            Phase::Promising { .. } => matches!(state, Some((Service::In, false))),
+            Phase::Serving => matches!(state, Some((Service::Out, _))) && self.copying.is_none(),
+            Phase::Converging { .. } | Phase::Draining { .. } | Phase::Drained | Phase::Fenced => false,
         }
     }
 
@@ -126,7 +185,8 @@ impl Engine {
                 None => self.on_frontend(link, frame, out),
             },
             Input::Closed(link) => self.on_closed(link, out),
-            Input::Dropped { member } => self.on_dropped(member, out),
+            Input::Changed(change) => self.on_changed(change, out),
+            Input::Outbid { by } => self.on_fenced(by, out),
         }
     }
 
@@ -158,45 +218,9 @@ impl Engine {
         }
     }
 
-    /// A member is gone. Before the promise it may come back; after it the
-    /// session is over, and the record must say so.
-    fn on_lost(&mut self, at: usize, out: &mut Vec<Output>) {
-        let member = self.members.get(at);
-        if let Some(link) = member.link.take() {
-            out.push(Output::Close(link));
-        }
-        member.greeted = false;
-        member.prepared = false;
-        match self.phase {
-            Phase::Promising { .. } | Phase::Serving | Phase::Draining { .. } => {
-                if member.service == Service::In {
-                    member.service = Service::Leaving;
-                }
-                self.reread(at, out);
-                self.ask_to_drop(out);
-            }
-            Phase::Observing | Phase::Preparing { .. } | Phase::Prepared | Phase::Drained | Phase::Fenced => {
-            }
-        }
-    }
-
     /// Tells the frontend where the volume ends.
     fn whole(&self) -> Extent {
         Extent::new(self.size, 0).unwrap_or(Extent::EMPTY)
-    }
-
-    fn ask_to_drop(&mut self, out: &mut Vec<Output>) {
-        if !self.members.someone_stays() {
-            return;
-        }
-        let leaving = self.members.iter().filter(|(_, member)| member.service == Service::Leaving);
-        out.extend(leaving.map(|(member, _)| Output::Drop { member }));
-    }
-
-    fn on_dropped(&mut self, at: usize, out: &mut Vec<Output>) {
-        self.members.get(at).service = Service::Out;
-        self.discount(at, out);
-        self.advance(out);
     }
 
     fn on_member(&mut self, at: usize, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
@@ -212,11 +236,8 @@ impl Engine {
                     self.members.get(at).prepared = true;
                     self.advance(out);
                 }
-                PROMISE => {
-                    self.members.get(at).promised = true;
-                    self.ask_to_drop(out);
-                    self.advance(out);
-                }
+                PROMISE => self.on_promised(at, &frame, out),
+                tag if tag >= CONTROL => self.on_told(at, tag, &frame, out),
                 number => self.on_done(at, number, frame, out),
             },
             status => {
@@ -230,9 +251,22 @@ impl Engine {
     fn on_member_hello(&mut self, at: usize, frame: &Frame, out: &mut Vec<Output>) {
         match Hello::accept(&frame.payload, &self.volume) {
             Ok(hello) if hello.epoch > self.epoch => self.on_fenced(hello.epoch, out),
+            Ok(hello) if self.size != 0 && hello.size != self.size => {
+                tracing::warn!(member = at, theirs = hello.size, ours = self.size, "member has another size");
+                self.on_lost(at, out);
+            }
             Ok(hello) => {
-                self.size = if self.size == 0 { hello.size } else { self.size.min(hello.size) };
-                self.members.get(at).greeted = true;
+                self.size = hello.size;
+                let member = self.members.get(at);
+                member.greeted = true;
+                if member.service == Service::Out
+                    && let Some(link) = member.link
+                {
+                    out.push(Output::Send(
+                        link,
+                        Frame::bare(Header::new(Kind::Promise, PROMISE, self.epoch)),
+                    ));
+                }
                 self.advance(out);
             }
             Err(error) => {
@@ -242,12 +276,29 @@ impl Engine {
         }
     }
 
-    fn on_fenced(&mut self, by: Epoch, out: &mut Vec<Output>) {
+    fn on_promised(&mut self, at: usize, frame: &Frame, out: &mut Vec<Output>) {
+        let Some(promised) = Promised::decode(&frame.payload) else { return self.on_lost(at, out) };
+        let limit = self.blocks();
+        let member = self.members.get(at);
+        member.version = promised.version;
+        if member.service == Service::In {
+            self.unflushed.add(&promised.regions().refine(REGION_BITS, BLOCK_BITS, limit));
+        } else if member.service == Service::Out && self.phase == Phase::Serving {
+            member.service = Service::Returning;
+        }
+        member.promise = Some(promised);
+        self.advance(out);
+        self.change_members(out);
+    }
+
+    pub(super) fn on_fenced(&mut self, by: Epoch, out: &mut Vec<Output>) {
         if self.phase == Phase::Fenced {
             return;
         }
         self.phase = Phase::Fenced;
         self.pending = Window::default();
+        self.held.clear();
+        self.copying = None;
         out.extend(self.frontend.take().map(Output::Close));
         out.push(Output::Fenced { by });
     }
@@ -276,8 +327,15 @@ impl Engine {
                 self.phase = Phase::Promising { tag };
                 self.advance(out);
             }
+            (Kind::Go, Phase::Drained) => {
+                self.members.forget_promises();
+                self.phase = Phase::Promising { tag };
+                self.advance(out);
+            }
+            (Kind::Go, Phase::Converging { .. }) => self.phase = Phase::Converging { tag },
             (Kind::Drain, Phase::Serving | Phase::Draining { .. }) => {
                 self.phase = Phase::Draining { tag };
+                self.copy_on(out);
                 self.advance(out);
             }
             (Kind::Prepare, Phase::Prepared) | (Kind::Go, Phase::Serving) | (Kind::Drain, Phase::Drained) => {
@@ -291,12 +349,13 @@ impl Engine {
     fn on_frontend_hello(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         match Hello::accept(&frame.payload, &self.volume) {
             Ok(_) if self.phase == Phase::Fenced => out.push(Output::Close(link)),
-            Ok(_) => {
+            Ok(hello) => {
                 if let Some(old) = self.frontend.replace(link)
                     && old != link
                 {
                     out.push(Output::Close(old));
                 }
+                self.frontend_epoch = hello.epoch;
                 let header = Header::new(Kind::Hello, frame.header.tag, self.epoch);
                 out.push(Output::Send(link, Frame::with(header, self.hello().encode())));
             }
@@ -319,27 +378,69 @@ impl Engine {
 
     /// Takes the step that the last event made possible, if any.
     pub(super) fn advance(&mut self, out: &mut Vec<Output>) {
-        let (tag, next) = match self.phase {
-            Phase::Preparing { tag } if self.members.all_counted(|member| member.prepared) => {
-                (tag, Phase::Prepared)
+        match self.phase {
+            Phase::Preparing { tag } if self.members.all_in(|member| member.prepared) => {
+                self.reach(Phase::Prepared, tag, out);
             }
-            Phase::Promising { tag }
-                if self.members.someone_stays() && self.members.all_counted(|member| member.promised) =>
-            {
-                (tag, Phase::Serving)
+            Phase::Preparing { .. } => self.ask_members(Kind::Prepare, PREPARE, out),
+            Phase::Promising { tag } if self.members.all_in(|member| member.promise.is_some()) => {
+                self.on_all_promised(tag, out);
             }
-            Phase::Draining { tag } if self.pending.is_empty() => (tag, Phase::Drained),
-            Phase::Preparing { .. } => return self.ask_members(Kind::Prepare, PREPARE, out),
-            Phase::Promising { .. } => return self.ask_members(Kind::Promise, PROMISE, out),
+            Phase::Promising { .. } => self.ask_members(Kind::Promise, PROMISE, out),
+            Phase::Draining { tag } if self.pending.is_empty() && self.held.is_empty() => {
+                self.reach(Phase::Drained, tag, out);
+            }
             Phase::Observing
             | Phase::Prepared
+            | Phase::Converging { .. }
             | Phase::Serving
             | Phase::Draining { .. }
             | Phase::Drained
-            | Phase::Fenced => return,
-        };
-        self.phase = next;
+            | Phase::Fenced => {}
+        }
+    }
+
+    fn reach(&mut self, phase: Phase, tag: u64, out: &mut Vec<Output>) {
+        self.phase = phase;
         let header = Header { extent: self.whole(), ..Header::new(Kind::Reply, tag, self.epoch) };
         out.extend(self.frontend.map(|link| Output::Send(link, Frame::bare(header))));
+    }
+
+    /// Everyone in service has promised. A copy whose machine lost power lacks what
+    /// it had not synced: if others do not, it is rebuilt from them. If the
+    /// frontend does not know what its predecessor had under way, the copies may
+    /// differ there and are made equal first.
+    fn on_all_promised(&mut self, tag: u64, out: &mut Vec<Output>) {
+        if self.members.any(Service::Leaving).is_some() {
+            return self.change_members(out);
+        }
+        let promises = || {
+            let all = self.members.iter().filter(|(_, member)| member.service == Service::In);
+            all.filter_map(|(at, member)| member.promise.as_ref().map(|promise| (at, promise)))
+        };
+        let stale: Vec<usize> = promises()
+            .filter(|(_, promise)| promise.lost_power && !promise.regions.is_empty())
+            .map(|(at, _)| at)
+            .collect();
+        if !stale.is_empty() && stale.len() < promises().count() {
+            stale.into_iter().for_each(|at| self.on_lost(at, out));
+            return;
+        }
+        let last_write = promises().map(|(_, promise)| promise.last_write).max().unwrap_or(Epoch::NONE);
+        let mut regions = Blocks::default();
+        promises().for_each(|(_, promise)| regions.extend(&promise.regions()));
+        let known = stale.is_empty() && self.frontend_epoch >= last_write;
+        if known || regions.is_empty() || promises().count() == 1 {
+            return self.serve(tag, out);
+        }
+        self.phase = Phase::Converging { tag };
+        self.converge(&regions, out);
+    }
+
+    /// Serves from now on; what earlier engines left unsynced is synced first of all.
+    pub(super) fn serve(&mut self, tag: u64, out: &mut Vec<Output>) {
+        self.reach(Phase::Serving, tag, out);
+        self.tell_standing(out);
+        self.settle(out);
     }
 }

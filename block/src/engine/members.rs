@@ -1,9 +1,15 @@
 //! Who stores the volume, as one engine sees it.
 //!
-//! Invariant: a member that left never comes back into service in the life of
-//! this engine's session with it.
+//! ```text
+//! In ─ fails ─▶ Leaving ─ record: out ─▶ Out ─ connected, promised ─▶ Returning ─ record: wo ─▶ Joining
+//! ▲                ▲                                                                              │ │
+//! │                └───────────────────────────── fails ──────────────────────────────────────────┘ │
+//! └──────────────────────────────────── copied, record: rw ───────────────────────────────────────────┘
+//! ```
+//!
+//! Invariant: a member that missed a write is not `In` until it was copied to.
 
-use crate::net::reactor::LinkId;
+use crate::{net::reactor::LinkId, wire::members::Promised};
 
 /// A set of members, one bit each.
 pub type Mask = u32;
@@ -11,25 +17,63 @@ pub type Mask = u32;
 /// Most members of a volume.
 pub const MOST: usize = 32;
 
+/// What the volume's record says of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It has every acknowledged write.
+    InService,
+    /// It takes writes and is being copied to.
+    Rebuilding,
+    /// It may have missed writes.
+    Out,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
-    /// Must have every write before it is acknowledged.
     In,
     /// Failed; the record still counts it, so its writes are still waited for.
     Leaving,
-    /// The record says that it is out.
     Out,
+    /// Connected again; the record does not know it yet.
+    Returning,
+    /// Takes all writes and is being copied to.
+    Joining,
 }
 
 #[derive(Debug)]
 pub struct Member {
+    /// Names it in the folders of the others.
+    pub key: u64,
     pub link: Option<LinkId>,
     pub greeted: bool,
     /// Tag of the last question put to it on this link.
     pub asked: Option<u64>,
     pub prepared: bool,
-    pub promised: bool,
+    pub promise: Option<Promised>,
     pub service: Service,
+    /// Member version that it is known to have on disk.
+    pub version: u64,
+    /// Whether it was being rebuilt when it failed: it misses more than we know.
+    pub partial: bool,
+    /// Who was told, and who has noted, that this one leaves.
+    pub told: Mask,
+    pub noted: Mask,
+}
+
+impl Member {
+    /// It has to leave; those who stay are to be told.
+    pub fn leave(&mut self) {
+        self.partial = self.service != Service::In;
+        self.service = Service::Leaving;
+        (self.told, self.noted) = (0, 0);
+    }
+
+    fn counts(&self) -> bool {
+        match self.service {
+            Service::In | Service::Leaving | Service::Joining => true,
+            Service::Out | Service::Returning => false,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -38,21 +82,31 @@ pub struct Members {
 }
 
 impl Members {
-    pub fn new(count: usize) -> Members {
-        assert!((1..=MOST).contains(&count), "a volume has 1 to {MOST} members");
-        let new = || Member {
+    /// `version` is the record's; whoever it says is in service was told so.
+    pub fn new(seats: &[(u64, Mode)], version: u64) -> Members {
+        assert!((1..=MOST).contains(&seats.len()), "a volume has 1 to {MOST} members");
+        let new = |(key, mode): &(u64, Mode)| Member {
+            key: *key,
             link: None,
             greeted: false,
             asked: None,
             prepared: false,
-            promised: false,
-            service: Service::In,
+            promise: None,
+            service: if *mode == Mode::InService { Service::In } else { Service::Out },
+            version,
+            partial: false,
+            told: 0,
+            noted: 0,
         };
-        Members { all: std::iter::repeat_with(new).take(count).collect() }
+        Members { all: seats.iter().map(new).collect() }
     }
 
     pub fn get(&mut self, member: usize) -> &mut Member {
         &mut self.all[member]
+    }
+
+    pub fn service(&self, member: usize) -> Service {
+        self.all[member].service
     }
 
     pub fn by_link(&self, link: LinkId) -> Option<usize> {
@@ -63,30 +117,55 @@ impl Members {
         self.all.iter().enumerate()
     }
 
-    /// Those that can be spoken to and are in service.
-    pub fn usable(&self) -> impl Iterator<Item = (usize, LinkId)> {
+    fn linked(&self, of: impl Fn(Service) -> bool) -> impl Iterator<Item = (usize, LinkId)> {
         self.iter()
-            .filter(|(_, member)| member.service == Service::In && member.greeted)
+            .filter(move |(_, member)| of(member.service) && member.greeted)
             .filter_map(|(at, member)| member.link.map(|link| (at, link)))
+    }
+
+    /// Those in service that can be spoken to: reads go to one of them.
+    pub fn usable(&self) -> impl Iterator<Item = (usize, LinkId)> {
+        self.linked(|service| service == Service::In)
+    }
+
+    /// Those that get every write.
+    pub fn receivers(&self) -> impl Iterator<Item = (usize, LinkId)> {
+        self.linked(|service| matches!(service, Service::In | Service::Joining))
     }
 
     /// Those whose acknowledgement a write needs.
     pub fn needed(&self) -> Mask {
-        self.mask(|member| member.service != Service::Out)
+        self.mask(Member::counts)
+    }
+
+    pub fn in_service(&self) -> Mask {
+        self.mask(|member| member.service == Service::In)
     }
 
     fn mask(&self, of: impl Fn(&Member) -> bool) -> Mask {
         self.iter().filter(|(_, member)| of(member)).fold(0, |mask, (at, _)| mask | bit(at))
     }
 
-    /// Whether every member that the record counts satisfies `is`.
-    pub fn all_counted(&self, is: impl Fn(&Member) -> bool) -> bool {
-        self.all.iter().filter(|member| member.service != Service::Out).all(is)
+    /// Whether everyone in service satisfies `is`, and there is someone.
+    pub fn all_in(&self, is: impl Fn(&Member) -> bool) -> bool {
+        let mut some = false;
+        let all = self.all.iter().filter(|member| member.service == Service::In).all(|member| {
+            some = true;
+            is(member)
+        });
+        all && some
     }
 
-    /// Whether someone would remain in service if everyone who fails were dropped.
-    pub fn someone_stays(&self) -> bool {
-        self.all.iter().any(|member| member.service == Service::In && member.promised)
+    /// Promises are to be asked for anew.
+    pub fn forget_promises(&mut self) {
+        for member in &mut self.all {
+            member.promise = None;
+            member.asked = None;
+        }
+    }
+
+    pub fn any(&self, service: Service) -> Option<usize> {
+        self.all.iter().position(|member| member.service == service)
     }
 }
 

@@ -2,9 +2,12 @@
 //! replica in service.
 //!
 //! `core` decides, `requests` counts acknowledgements, `members` knows who is in
-//! service, `serve` connects them to sockets.
+//! service, `membership` changes that, `copying` makes copies equal, `serve`
+//! connects them to sockets.
 
+mod copying;
 pub mod core;
 pub mod members;
+mod membership;
 mod requests;
 pub mod serve;

@@ -1,50 +1,149 @@
-//! Requests of the frontend: sent to the members, counted, answered once.
+//! Requests: sent to the members, counted, answered once.
 //!
 //! Invariant: an answer `Ok` to anything that changes data means that no member
 //! which the record counts still owes its acknowledgement.
 
-use bytes::Bytes;
-
 use super::{
-    core::{Engine, Output},
+    core::{Engine, Output, Phase},
     members::{Mask, bit},
 };
 use crate::{
+    blocks::{BLOCK_BITS, Blocks, Run},
+    extent::Extent,
     net::reactor::LinkId,
     wire::{Frame, Header, Kind, Status},
 };
 
+/// Who waits for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    Frontend(LinkId),
+    /// The copy of a piece: its read, then its write. The number is the copying's.
+    Copy(u64),
+    /// The flush after everything has been copied.
+    Copied(u64),
+    /// A flush of our own, so that little is unflushed when a member fails.
+    Nobody,
+}
+
 /// A request that is being carried out.
 #[derive(Debug)]
 pub(super) struct Pending {
-    asked: Header,
-    frontend: LinkId,
+    pub(super) asked: Header,
+    pub(super) asker: Asker,
     /// Members that still owe an answer.
-    owed: Mask,
+    pub(super) owed: Mask,
+}
+
+/// Blocks that a member may lack if it loses power now: those written since the
+/// last flush that everyone completed.
+#[derive(Debug, Default)]
+pub(super) struct Unflushed {
+    since: Blocks,
+    /// A flush under way, and what was written before it.
+    closing: Option<(u64, Blocks)>,
+    changes: u64,
+}
+
+impl Unflushed {
+    pub(super) fn add(&mut self, blocks: &Blocks) {
+        self.since.extend(blocks);
+    }
+
+    fn note(&mut self, extent: Extent) {
+        self.since.insert_all(Run::touched(extent.offset(), u64::from(extent.length()), BLOCK_BITS));
+        self.changes += 1;
+    }
+
+    /// `under_way` are changes that a member may carry out after the flush.
+    fn flush_began(&mut self, number: u64, under_way: Blocks) {
+        if self.closing.is_none() {
+            self.closing = Some((number, std::mem::replace(&mut self.since, under_way)));
+            self.changes = 0;
+        }
+    }
+
+    /// Says whether the flush was one that we keep account of.
+    fn flush_ended(&mut self, number: u64) -> bool {
+        let ours = self.closing.as_ref().is_some_and(|(closing, _)| *closing == number);
+        if ours {
+            self.closing = None;
+        }
+        ours
+    }
+
+    pub(super) fn all(&self) -> Blocks {
+        let mut all = self.since.clone();
+        self.closing.iter().for_each(|(_, blocks)| all.extend(blocks));
+        all
+    }
 }
 
 /// Reads of one such region go to one member: its page cache then serves a part
 /// of the volume, and a stream of reads stays with one process.
 const READ_REGION_BITS: u32 = 21;
+/// Changes after which we flush if the client does not.
+const FLUSH_AFTER: u64 = 1 << 16;
+
+fn changes(kind: Kind) -> bool {
+    matches!(kind, Kind::Write | Kind::Trim | Kind::Zero)
+}
 
 impl Engine {
     pub(super) fn on_request(&mut self, frontend: LinkId, frame: Frame, out: &mut Vec<Output>) {
-        let asked = frame.header;
+        let asked = &frame.header;
         if asked.epoch != self.epoch || !asked.extent.fits(self.size) {
             let status = if asked.epoch == self.epoch { Status::Invalid } else { Status::NotServing };
             return out.push(Output::Send(frontend, Frame::bare(asked.reply(status, self.epoch))));
         }
+        if changes(asked.kind) && self.is_being_copied(asked.extent) {
+            return self.held.push_back((frontend, frame));
+        }
+        let asker = Asker::Frontend(frontend);
         if asked.kind == Kind::Read {
-            let number = self.pending.push(Pending { asked, frontend, owed: 0 });
+            let number = self.pending.push(Pending { asked: frame.header, asker, owed: 0 });
             return self.send_read(number, out);
         }
-        let owed = self.members.needed();
-        let mut header = asked.clone();
-        header.tag = self.pending.push(Pending { asked, frontend, owed });
-        for (_, link) in self.members.usable() {
-            let frame = Frame { header: header.clone(), payload: frame.payload.clone() };
-            out.push(Output::Send(link, frame));
+        self.send_all(frame, asker, out);
+        if self.unflushed.changes >= FLUSH_AFTER {
+            self.settle(out);
         }
+    }
+
+    /// Sends a change or a flush to everyone who gets every write.
+    fn send_all(&mut self, frame: Frame, asker: Asker, out: &mut Vec<Output>) {
+        let mut header = frame.header.clone();
+        let number = self.pending.push(Pending { asked: frame.header, asker, owed: self.members.needed() });
+        header.tag = number;
+        match header.kind {
+            Kind::Flush => {
+                let under_way = self.being_changed();
+                self.unflushed.flush_began(number, under_way);
+            }
+            _ => self.unflushed.note(header.extent),
+        }
+        for (_, link) in self.members.receivers() {
+            out.push(Output::Send(link, Frame { header: header.clone(), payload: frame.payload.clone() }));
+        }
+    }
+
+    /// Sends something to one member for a purpose of our own.
+    pub(super) fn send_to(&mut self, members: Mask, frame: Frame, asker: Asker, out: &mut Vec<Output>) {
+        let mut header = frame.header.clone();
+        header.tag = self.pending.push(Pending { asked: frame.header, asker, owed: members });
+        for (at, link) in self.members.receivers() {
+            if members & bit(at) != 0 {
+                out.push(Output::Send(
+                    link,
+                    Frame { header: header.clone(), payload: frame.payload.clone() },
+                ));
+            }
+        }
+    }
+
+    /// Flushes without being asked.
+    pub(super) fn settle(&mut self, out: &mut Vec<Output>) {
+        self.send_all(Frame::bare(Header::new(Kind::Flush, 0, self.epoch)), Asker::Nobody, out);
     }
 
     /// Sends a read to the member its region belongs to. With nobody to ask, it
@@ -61,15 +160,43 @@ impl Engine {
 
     /// Asks someone else for the reads that a lost member owed.
     pub(super) fn reread(&mut self, lost: usize, out: &mut Vec<Output>) {
-        let orphans: Vec<u64> = self
-            .pending
-            .iter()
-            .filter(|(_, pending)| pending.asked.kind == Kind::Read && pending.owed & !bit(lost) == 0)
-            .map(|(number, _)| number)
-            .collect();
+        let orphaned = |pending: &Pending| {
+            matches!(pending.asker, Asker::Frontend(_))
+                && pending.asked.kind == Kind::Read
+                && pending.owed & !bit(lost) == 0
+        };
+        let orphans: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| orphaned(pending)).map(|(number, _)| number).collect();
         for number in orphans {
             self.send_read(number, out);
         }
+        let useless = |pending: &Pending| {
+            matches!(pending.asker, Asker::Copy(_))
+                && pending.asked.kind == Kind::Read
+                && pending.owed == bit(lost)
+        };
+        let useless: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| useless(pending)).map(|(number, _)| number).collect();
+        for number in useless {
+            self.pending.remove(number);
+        }
+    }
+
+    /// Whether a change under way touches an extent.
+    pub(super) fn is_being_changed(&self, extent: Extent) -> bool {
+        let touches =
+            |pending: &Pending| changes(pending.asked.kind) && pending.asked.extent.overlaps(extent);
+        self.pending.iter().any(|(_, pending)| touches(pending))
+    }
+
+    /// Blocks of the changes under way.
+    pub(super) fn being_changed(&self) -> Blocks {
+        let mut blocks = Blocks::default();
+        for (_, pending) in self.pending.iter().filter(|(_, pending)| changes(pending.asked.kind)) {
+            let extent = pending.asked.extent;
+            blocks.insert_all(Run::touched(extent.offset(), u64::from(extent.length()), BLOCK_BITS));
+        }
+        blocks
     }
 
     /// Nobody waits for this member any more: the record says that it is out.
@@ -82,7 +209,7 @@ impl Engine {
             }
         }
         for number in done {
-            self.finish(number, Frame::bare, out);
+            self.finish(number, None, out);
         }
     }
 
@@ -93,19 +220,36 @@ impl Engine {
             return;
         }
         pending.owed &= !bit(member);
-        if pending.owed != 0 {
-            return;
+        if pending.owed == 0 {
+            self.finish(number, Some(frame), out);
         }
-        let check = frame.header.check;
-        let data: Bytes = frame.payload;
-        self.finish(number, |header| Frame { header: Header { check, ..header }, payload: data }, out);
     }
 
-    fn finish(&mut self, number: u64, answer: impl FnOnce(Header) -> Frame, out: &mut Vec<Output>) {
+    fn finish(&mut self, number: u64, last: Option<Frame>, out: &mut Vec<Output>) {
         let Some(pending) = self.pending.remove(number) else { return };
-        let header = pending.asked.reply(Status::Ok, self.epoch);
-        out.push(Output::Send(pending.frontend, answer(header)));
-        if self.pending.is_empty() {
+        if pending.asked.kind == Kind::Flush {
+            let settled = self.unflushed.flush_ended(number);
+            for (_, link) in self.members.receivers().filter(|_| settled) {
+                out.push(Output::Send(link, Frame::bare(Header::new(Kind::Settled, number, self.epoch))));
+            }
+        }
+        match pending.asker {
+            Asker::Frontend(link) => {
+                let mut answer = Frame::bare(pending.asked.reply(Status::Ok, self.epoch));
+                if let Some(frame) = last {
+                    answer.header.check = frame.header.check;
+                    answer.payload = frame.payload;
+                }
+                out.push(Output::Send(link, answer));
+            }
+            Asker::Copy(copying) => self.on_copied(copying, &pending.asked, last, out),
+            Asker::Copied(copying) => self.on_all_copied(copying, out),
+            Asker::Nobody => {}
+        }
+        if self.copying.is_some() {
+            self.copy_on(out);
+        }
+        if matches!(self.phase, Phase::Draining { .. }) {
             self.advance(out);
         }
     }

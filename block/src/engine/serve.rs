@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::core::{Engine, Input, Output};
+use super::{
+    core::{Engine, Input, Output, Seat},
+    members::Mode,
+};
 use crate::{
     epoch::Epoch,
     net::{
@@ -60,7 +63,14 @@ pub fn run(args: &EngineArgs) -> Result<(), EngineError> {
     let address = listener.address(&args.listen).map_err(listen)?;
     let mut reactor = Reactor::new().map_err(EngineError::Wait)?;
     reactor.open_door(FRONTENDS, listener).map_err(listen)?;
-    let core = Engine::new(args.volume.clone(), epoch, role::process_name(), args.replicas.len());
+    let members = (0..args.replicas.len() as u64).map(|key| (key, Mode::InService)).collect();
+    let core = Engine::new(Seat {
+        volume: args.volume.clone(),
+        epoch,
+        sender: role::process_name(),
+        version: 0,
+        members,
+    });
     let members = args.replicas.iter().map(|address| Path { address: address.clone(), link: None }).collect();
     let mut driver = Driver { core, epoch, reactor, members, outputs: Vec::new(), retry_at: None };
     driver.connect_missing()?;
@@ -162,8 +172,8 @@ impl Driver {
                     self.reactor.close(link);
                     self.forget(link);
                 }
-                Output::Drop { member } => {
-                    tracing::warn!(member, "member failed; writes wait for the record");
+                Output::Change(change) => {
+                    tracing::warn!(?change, "writes wait for the record");
                 }
                 Output::Fenced { by } => return Err(EngineError::Fenced { ours: self.epoch, by }),
             }

@@ -1,6 +1,6 @@
 //! NBD clients of the frontend: from negotiation to requests, and answers back.
 //!
-//! Invariant: a client has at most `MOST_UNANSWERED` requests in the table, so
+//! Invariant: a client has a bounded number of requests and of bytes under way, so
 //! one that floods waits for its own answers and not others for it.
 
 use std::{collections::HashMap, time::Instant};
@@ -23,8 +23,8 @@ use crate::{
 };
 
 pub(super) const MOST_UNANSWERED: usize = 128;
-/// Bytes a client may leave unread before its requests are not taken any more.
-const MOST_BACKLOG: usize = 64 << 20;
+/// Data a client may have asked for and not taken before it has to wait.
+const MOST_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
 enum Stage {
@@ -38,6 +38,16 @@ pub(super) struct Client {
     pub(super) volume: String,
     stage: Stage,
     unanswered: usize,
+    /// Data of its unanswered requests.
+    bytes: u64,
+}
+
+/// Data that a request brings or asks for.
+fn weight(op: Op, extent: Extent) -> u64 {
+    match op {
+        Op::Read | Op::Write => u64::from(extent.length()),
+        Op::Flush | Op::Trim | Op::Zero => 0,
+    }
 }
 
 /// One volume is offered on each socket, by its name and as the default.
@@ -58,8 +68,10 @@ impl Exports for Offer<'_> {
 
 /// What a client's bytes amount to.
 pub(super) enum Next {
-    /// Nothing whole has arrived, or it has to wait for answers.
+    /// Nothing whole has arrived.
     Wait,
+    /// It has to take, or to be given, answers first.
+    Full,
     Request(Request),
     Close,
 }
@@ -74,7 +86,7 @@ impl Clients {
         let mut greeting = BytesMut::new();
         let stage = Stage::Negotiating(Handshake::begin(&mut greeting));
         reactor.send_bytes(link, &greeting, bytes::Bytes::new());
-        self.all.insert(link, Client { volume, stage, unanswered: 0 });
+        self.all.insert(link, Client { volume, stage, unanswered: 0, bytes: 0 });
     }
 
     pub(super) fn get(&self, link: LinkId) -> Option<&Client> {
@@ -107,12 +119,11 @@ impl Clients {
         client.next_request(reactor, link, size, now)
     }
 
-    /// Sends an answer, if the client is still there; says whether the client had
-    /// to wait for it before asking more.
-    pub(super) fn answer(&mut self, reactor: &mut Reactor, answer: Answer) -> bool {
-        let Some(client) = self.all.get_mut(&answer.client) else { return false };
-        let was_full = client.unanswered >= MOST_UNANSWERED;
+    /// Sends an answer, if the client is still there.
+    pub(super) fn answer(&mut self, reactor: &mut Reactor, answer: Answer) {
+        let Some(client) = self.all.get_mut(&answer.client) else { return };
         client.unanswered -= 1;
+        client.bytes -= weight(answer.op, answer.extent);
         let error = match answer.status {
             Status::Ok => None,
             Status::Invalid => Some(Errno::Invalid),
@@ -128,7 +139,6 @@ impl Clients {
             error => ReplyHead::simple(answer.cookie, error),
         };
         reactor.send_bytes(answer.client, head.as_slice(), answer.data);
-        was_full
     }
 }
 
@@ -137,10 +147,10 @@ impl Client {
         let Stage::Transmission { structured } = self.stage else { return Next::Close };
         loop {
             let Some(socket) = reactor.link(link) else { return Next::Close };
-            let full = self.unanswered >= MOST_UNANSWERED || socket.backlog() > MOST_BACKLOG;
-            if full {
+            let heavy = self.bytes + socket.backlog() as u64 > MOST_BYTES;
+            if heavy || self.unanswered >= MOST_UNANSWERED {
                 reactor.set_deaf(link, true);
-                return Next::Wait;
+                return Next::Full;
             }
             let request = match transmission::parse(&mut socket.input) {
                 Ok(Some(request)) => request,
@@ -159,6 +169,7 @@ impl Client {
             match admissible(&request, size) {
                 Ok((op, extent)) => {
                     self.unanswered += 1;
+                    self.bytes += weight(op, extent);
                     return Next::Request(Request {
                         client: link,
                         cookie: request.cookie,

@@ -191,8 +191,10 @@ impl Volume {
     }
 
     fn on_switch(&mut self, to: Address, drain_within: Duration, out: &mut Vec<Output>) {
-        if self.next.is_some() {
-            return out.push(Output::NotSwitched("another switch-over is under way".into()));
+        // The record has moved on: whatever was under way gives place to it.
+        if let Some((superseded, _)) = self.next.take() {
+            out.extend(superseded.link.map(Output::Close));
+            self.pause = None;
         }
         out.push(Output::Connect(to.clone()));
         self.next = Some((Engine::new(to), drain_within));
@@ -235,10 +237,12 @@ impl Volume {
         if !self.current.has(link) {
             return;
         }
-        let drained = matches!(self.current.stage, Stage::Draining { .. });
+        let draining = matches!(self.current.stage, Stage::Draining { .. });
         self.lose_current(now);
-        if drained {
-            self.go(out);
+        match &self.next {
+            Some(_) if draining => self.go(out),
+            Some((next, _)) if next.stage == Stage::Preparing => self.begin_pause(now, out),
+            _ => {}
         }
     }
 
@@ -273,6 +277,10 @@ impl Volume {
         }
         match (next.stage, frame.header.kind, frame.header.status) {
             (Stage::Greeting, Kind::Hello, _) => match Hello::accept(&frame.payload, &self.name) {
+                // Nobody serves: what preparing would save is lost already.
+                Ok(hello) if hello.epoch > self.epoch && self.current.stage != Stage::Serving => {
+                    self.begin_pause(now, out);
+                }
                 Ok(hello) if hello.epoch > self.epoch => {
                     next.stage = Stage::Preparing;
                     let header = Header::new(Kind::Prepare, PREPARE, hello.epoch);

@@ -66,7 +66,11 @@ impl FrontendControl {
                 };
             }
             let mut chunk = [0; 4096];
-            let count = self.stream.read(&mut chunk)?;
+            let count = match self.stream.read(&mut chunk) {
+                // With a timeout set, the kernel gives up at every signal this process gets.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
             if count == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }

@@ -157,6 +157,7 @@ impl Driver {
             }
             match self.clients.next(&mut self.reactor, link, place.core.size(), now) {
                 Next::Wait => return,
+                Next::Full => return self.stalled.push(link),
                 Next::Request(request) => self.feed(now, &volume, Input::Request(request)),
                 Next::Close => {
                     self.reactor.close_after_sending(link);
@@ -182,12 +183,7 @@ impl Driver {
         for output in outputs.drain(..) {
             match output {
                 Output::Send(link, frame) => self.reactor.send(link, frame),
-                Output::Answer(answer) => {
-                    let client = answer.client;
-                    if self.clients.answer(&mut self.reactor, answer) {
-                        self.stalled.push(client);
-                    }
-                }
+                Output::Answer(answer) => self.clients.answer(&mut self.reactor, answer),
                 Output::Close(link) => {
                     self.reactor.close(link);
                     self.engines.remove(&link);
@@ -278,10 +274,10 @@ impl Driver {
                 let Some(place) = self.volumes.get_mut(&volume) else {
                     return Some(Answer::Refused(format!("{volume} is not attached")));
                 };
-                if place.asker.is_some() {
-                    return Some(Answer::Refused("another switch-over is under way".into()));
+                let earlier = place.asker.replace((link, tag));
+                if let Some((link, tag)) = earlier {
+                    self.tell(link, tag, &Answer::Refused("a later switch-over took its place".into()));
                 }
-                place.asker = Some((link, tag));
                 let drain_within = Duration::from_millis(drain_within_ms);
                 self.feed(now, &volume, Input::Switch { to, drain_within });
                 None

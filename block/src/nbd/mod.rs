@@ -59,3 +59,6 @@ fn u32_at(raw: &[u8], at: usize) -> u32 {
 fn u64_at(raw: &[u8], at: usize) -> u64 {
     u64::from(u32_at(raw, at)) << 32 | u64::from(u32_at(raw, at + 4))
 }
+
+#[cfg(test)]
+mod tests;

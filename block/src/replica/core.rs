@@ -8,13 +8,14 @@
 
 use std::{collections::HashMap, io};
 
-use super::{disk::Disk, store::Store};
+use super::{disk::Disk, promise::Standing, store::Store};
 use crate::{
     epoch::Epoch,
     net::reactor::LinkId,
     wire::{
         Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
+        members::Promised,
     },
 };
 
@@ -22,20 +23,24 @@ use crate::{
 pub enum Input {
     Frame(LinkId, Frame),
     Closed(LinkId),
-    /// The epoch of `Output::Persist` is durable.
-    Persisted(Epoch),
+    /// What `Output::Persist` asked for is durable.
+    Persisted(Standing),
     /// What was written before `Output::Sync` is durable.
     Synced,
+    /// The intent map as of `Output::SyncIntent` is durable.
+    IntentSynced,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output {
     Send(LinkId, Frame),
     Close(LinkId),
-    /// Make this epoch durable, then say `Persisted`. One at a time.
-    Persist(Epoch),
+    /// Make this durable, then say `Persisted`. One at a time.
+    Persist(Standing),
     /// Sync all that was written, then say `Synced`. One at a time.
     Sync,
+    /// Sync the intent map, then say `IntentSynced`. One at a time.
+    SyncIntent,
     /// The store cannot be trusted any more: stop at once.
     Die(String),
 }
@@ -44,34 +49,49 @@ pub enum Output {
 #[derive(Debug)]
 struct Session {
     sender: u64,
-    epoch: Epoch,
 }
 
 #[derive(Debug)]
 pub struct Replica<D: Disk> {
     volume: String,
-    store: Store<D>,
+    pub(super) store: Store<D>,
     /// Everything below is refused.
     promised: Epoch,
-    /// The highest epoch on disk; a restart promises it.
-    durable: Epoch,
-    persisting: Option<Epoch>,
+    /// Member version at which this copy was last told that it is in service.
+    pub(super) version: u64,
+    /// Run of the machine in which this copy was last in service.
+    pub(super) served_in: u64,
+    /// The present run of the machine.
+    pub(super) boot: u64,
+    /// Epoch of the last change of a byte; after a start, the highest it can be.
+    pub(super) last_write: Epoch,
+    /// What is on disk; a restart promises that epoch.
+    durable: Standing,
+    persisting: Option<Standing>,
     sessions: HashMap<LinkId, Session>,
     writer: Option<LinkId>,
     /// The process that obtained the promise, if that was in this replica's life.
     owner: Option<u64>,
-    /// Answers that must not leave before this epoch is durable.
-    held: Vec<(Epoch, LinkId, Frame)>,
-    syncing: Vec<(LinkId, Frame)>,
-    to_sync: Vec<(LinkId, Frame)>,
+    /// Answers that must not leave before this is durable.
+    held: Vec<(Standing, LinkId, Frame)>,
+    pub(super) syncing: Vec<(LinkId, Frame)>,
+    pub(super) to_sync: Vec<(LinkId, Frame)>,
+    /// Changes to regions that are not durably noted yet.
+    pub(super) awaiting_note: Vec<(LinkId, Frame)>,
+    pub(super) noting: Option<Vec<u64>>,
 }
 
 impl<D: Disk> Replica<D> {
-    pub fn new(volume: String, store: Store<D>, durable: Epoch) -> Replica<D> {
+    /// `boot` names the present run of the machine.
+    pub fn new(volume: String, store: Store<D>, durable: Standing, boot: u64) -> Replica<D> {
         Replica {
             volume,
             store,
-            promised: durable,
+            promised: durable.epoch,
+            version: durable.version,
+            served_in: durable.boot,
+            boot,
+            last_write: durable.epoch,
             durable,
             persisting: None,
             sessions: HashMap::new(),
@@ -80,6 +100,8 @@ impl<D: Disk> Replica<D> {
             held: Vec::new(),
             syncing: Vec::new(),
             to_sync: Vec::new(),
+            awaiting_note: Vec::new(),
+            noting: None,
         }
     }
 
@@ -95,22 +117,34 @@ impl<D: Disk> Replica<D> {
         match input {
             Input::Frame(link, frame) => self.on_frame(link, frame, out),
             Input::Closed(link) => self.on_closed(link),
-            Input::Persisted(epoch) => self.on_persisted(epoch, out),
+            Input::Persisted(standing) => self.on_persisted(standing, out),
             Input::Synced => self.on_synced(out),
+            Input::IntentSynced => self.on_noted(out),
         }
     }
 
-    fn on_frame(&mut self, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
-        let Some(session) = self.sessions.get(&link) else {
+    pub(super) fn on_frame(&mut self, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
+        if !self.sessions.contains_key(&link) {
             return self.on_hello(link, &frame, out);
-        };
+        }
         match frame.header.kind {
             Kind::Prepare => self.on_prepare(link, &frame.header, out),
             Kind::Promise => self.on_promise(link, &frame.header, out),
             Kind::Read | Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero => {
-                let refusal = self.refusal(link, session.epoch, &frame);
-                match refusal {
+                match self.refusal(link, &frame).or_else(|| self.malformed(&frame)) {
                     None => self.on_request(link, frame, out),
+                    Some(status) => self.refuse(link, &frame.header, status, out),
+                }
+            }
+            Kind::Settled if self.refusal(link, &frame).is_none() => {
+                if let Err(error) = self.store.settled(frame.header.tag) {
+                    out.push(Output::Die(error.to_string()));
+                }
+            }
+            Kind::Settled => {}
+            Kind::Depart | Kind::Absent | Kind::Forget | Kind::Standing | Kind::Join => {
+                match self.refusal(link, &frame) {
+                    None => self.on_membership(link, &frame, out),
                     Some(status) => self.refuse(link, &frame.header, status, out),
                 }
             }
@@ -127,7 +161,7 @@ impl<D: Disk> Replica<D> {
         };
         match hello {
             Ok(hello) => {
-                self.sessions.insert(link, Session { sender: hello.sender, epoch: Epoch::NONE });
+                self.sessions.insert(link, Session { sender: hello.sender });
                 let ours = Hello {
                     versions: VERSIONS,
                     volume: self.volume.clone(),
@@ -150,7 +184,7 @@ impl<D: Disk> Replica<D> {
             return self.refuse(link, header, Status::Fenced, out);
         }
         let answer = Frame::bare(header.reply(Status::Ok, header.epoch));
-        self.answer_when_durable(header.epoch, link, answer, out);
+        self.answer_when_durable(Standing { epoch: header.epoch, ..Standing::default() }, link, answer, out);
     }
 
     fn on_promise(&mut self, link: LinkId, header: &Header, out: &mut Vec<Output>) {
@@ -173,118 +207,81 @@ impl<D: Disk> Replica<D> {
         }
         self.owner = Some(sender);
         self.promised = epoch;
-        self.session_epoch(link, epoch);
-        self.persist(epoch, out);
-        out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, epoch))));
+        self.persist(out);
+        let promised = Promised {
+            last_write: self.last_write,
+            version: self.durable.version,
+            lost_power: self.served_in != self.boot,
+            regions: self.store.regions().runs().iter().map(|run| (run.first, run.count)).collect(),
+        };
+        out.push(Output::Send(link, Frame::with(header.reply(Status::Ok, epoch), promised.encode())));
     }
 
-    fn session_epoch(&mut self, link: LinkId, epoch: Epoch) {
-        if let Some(session) = self.sessions.get_mut(&link) {
-            session.epoch = epoch;
-        }
-    }
-
-    /// Why a request may not be carried out, if so.
-    fn refusal(&self, link: LinkId, session: Epoch, frame: &Frame) -> Option<Status> {
+    /// Why the sender may not ask anything, if so.
+    fn refusal(&self, link: LinkId, frame: &Frame) -> Option<Status> {
         let epoch = frame.header.epoch;
         if self.promised.fences_out(epoch) {
             return Some(Status::Fenced);
         }
-        if epoch != session || epoch != self.promised || self.writer != Some(link) {
+        if epoch != self.promised || self.writer != Some(link) {
             return Some(Status::NotServing);
         }
-        if !frame.header.extent.fits(self.store.size()) {
-            return Some(Status::Invalid);
-        }
-        let expected =
-            if frame.header.kind == Kind::Write { frame.header.extent.length() as usize } else { 0 };
-        if frame.payload.len() != expected {
-            return Some(Status::Invalid);
-        }
-        if !frame.intact() {
-            return Some(Status::Corrupt);
-        }
-        None
+        (!frame.intact()).then_some(Status::Corrupt)
     }
 
-    fn refuse(&self, link: LinkId, header: &Header, status: Status, out: &mut Vec<Output>) {
+    /// What is wrong with a request for data, if anything.
+    fn malformed(&self, frame: &Frame) -> Option<Status> {
+        let extent = frame.header.extent;
+        let expected = if frame.header.kind == Kind::Write { extent.length() as usize } else { 0 };
+        let wrong = !extent.fits(self.store.size()) || frame.payload.len() != expected;
+        wrong.then_some(Status::Invalid)
+    }
+
+    pub(super) fn refuse(&self, link: LinkId, header: &Header, status: Status, out: &mut Vec<Output>) {
         out.push(Output::Send(link, Frame::bare(header.reply(status, self.promised))));
     }
 
-    fn on_request(&mut self, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
-        let header = frame.header;
-        let extent = header.extent;
-        if header.kind == Kind::Read {
-            let answer = match self.store.read(extent) {
-                Ok(data) => Frame::with(Header { extent, ..header.reply(Status::Ok, header.epoch) }, data),
-                Err(error) => Frame::bare(header.reply(status_of(&error), header.epoch)),
-            };
+    pub(super) fn answer_when_durable(
+        &mut self,
+        needed: Standing,
+        link: LinkId,
+        answer: Frame,
+        out: &mut Vec<Output>,
+    ) {
+        if self.is_durable(needed) {
             return out.push(Output::Send(link, answer));
         }
-        let done = match header.kind {
-            Kind::Write => self.store.write(extent.offset(), &frame.payload),
-            Kind::Trim | Kind::Zero => self.store.clear(extent),
-            _ => Ok(()),
-        };
-        let answer =
-            Frame::bare(header.reply(done.as_ref().map_or_else(status_of, |()| Status::Ok), header.epoch));
-        match done {
-            Ok(()) if header.kind == Kind::Flush || header.fua() => {
-                self.to_sync.push((link, answer));
-                self.start_sync(out);
-            }
-            Ok(()) => self.answer_when_durable(header.epoch, link, answer, out),
-            Err(error) => {
-                out.push(Output::Send(link, answer));
-                if error.kind() != io::ErrorKind::StorageFull {
-                    out.push(Output::Die(format!("write to the store: {error}")));
-                }
-            }
+        self.held.push((needed, link, answer));
+        self.persist(out);
+    }
+
+    fn is_durable(&self, needed: Standing) -> bool {
+        let same_boot = needed.boot == 0 || needed.boot == self.durable.boot;
+        needed.epoch <= self.durable.epoch && needed.version <= self.durable.version && same_boot
+    }
+
+    /// Asks for whatever must become durable and is not yet.
+    fn persist(&mut self, out: &mut Vec<Output>) {
+        let held = self.held.iter().map(|(standing, ..)| standing.epoch).max().unwrap_or(Epoch::NONE);
+        let epoch = held.max(self.promised).max(self.durable.epoch);
+        let wanted = Standing { epoch, version: self.version, boot: self.served_in };
+        if wanted != self.durable && self.persisting.is_none() {
+            self.persisting = Some(wanted);
+            out.push(Output::Persist(wanted));
         }
     }
 
-    fn answer_when_durable(&mut self, epoch: Epoch, link: LinkId, answer: Frame, out: &mut Vec<Output>) {
-        if epoch <= self.durable {
-            return out.push(Output::Send(link, answer));
-        }
-        self.held.push((epoch, link, answer));
-        self.persist(epoch, out);
-    }
-
-    fn persist(&mut self, epoch: Epoch, out: &mut Vec<Output>) {
-        if epoch > self.durable && self.persisting.is_none() {
-            self.persisting = Some(epoch);
-            out.push(Output::Persist(epoch));
-        }
-    }
-
-    fn on_persisted(&mut self, epoch: Epoch, out: &mut Vec<Output>) {
+    fn on_persisted(&mut self, standing: Standing, out: &mut Vec<Output>) {
         self.persisting = None;
-        self.durable = self.durable.max(epoch);
-        let durable = self.durable;
-        let (free, held) =
-            std::mem::take(&mut self.held).into_iter().partition(|(epoch, ..)| *epoch <= durable);
-        self.held = held;
-        let free: Vec<(Epoch, LinkId, Frame)> = free;
-        out.extend(free.into_iter().map(|(_, link, frame)| Output::Send(link, frame)));
-        let wanted =
-            self.held.iter().map(|(epoch, ..)| *epoch).max().unwrap_or(Epoch::NONE).max(self.promised);
-        self.persist(wanted, out);
-    }
-
-    fn start_sync(&mut self, out: &mut Vec<Output>) {
-        if self.syncing.is_empty() && !self.to_sync.is_empty() {
-            self.syncing = std::mem::take(&mut self.to_sync);
-            out.push(Output::Sync);
+        self.durable = standing;
+        for (needed, link, frame) in std::mem::take(&mut self.held) {
+            if self.is_durable(needed) {
+                out.push(Output::Send(link, frame));
+            } else {
+                self.held.push((needed, link, frame));
+            }
         }
-    }
-
-    fn on_synced(&mut self, out: &mut Vec<Output>) {
-        for (link, frame) in std::mem::take(&mut self.syncing) {
-            let epoch = frame.header.epoch;
-            self.answer_when_durable(epoch, link, frame, out);
-        }
-        self.start_sync(out);
+        self.persist(out);
     }
 
     fn on_closed(&mut self, link: LinkId) {
@@ -293,10 +290,11 @@ impl<D: Disk> Replica<D> {
             self.writer = None;
         }
         self.held.retain(|(_, to, _)| *to != link);
+        self.awaiting_note.retain(|(from, _)| *from != link);
     }
 }
 
-fn status_of(error: &io::Error) -> Status {
+pub(super) fn status_of(error: &io::Error) -> Status {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Status::NoSpace,
         _ => Status::Failed,

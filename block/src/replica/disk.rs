@@ -30,6 +30,8 @@ pub trait Disk: Debug + Clone + Send + 'static {
     fn punch(&self, file: &Self::File, offset: u64, length: u64) -> io::Result<()>;
     fn sync(&self, file: &Self::File) -> io::Result<()>;
     fn sync_folder(&self) -> io::Result<()>;
+    fn names(&self) -> io::Result<Vec<String>>;
+    fn remove(&self, name: &str) -> io::Result<()>;
 }
 
 /// A folder that this process alone owns: an exclusive lock is held on it until
@@ -104,6 +106,16 @@ impl Disk for Folder {
 
     fn sync_folder(&self) -> io::Result<()> {
         self.lock.sync_all()
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        std::fs::read_dir(&self.path)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
     }
 }
 

@@ -134,6 +134,15 @@ impl Disk for MemoryDisk {
     fn sync_folder(&self) -> io::Result<()> {
         Ok(())
     }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.state().files.keys().cloned().collect())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.state().files.remove(name);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,18 @@
 //! One copy of a volume: a folder, and the process that owns it.
 //!
-//! `core` decides, `store` keeps the bytes, `promise` keeps the fence, `disk` is
-//! the file system or its twin in memory, `serve` connects them to sockets.
+//! `core` decides (`requests` what is asked), `store` keeps the bytes, `promise` the fence, `intent` where
+//! copies may differ after a crash, `absent` what other copies miss, `map` a set
+//! of blocks in a file, `disk` is the file system or its twin in memory, `serve`
+//! connects them to sockets.
 
+pub mod absent;
 pub mod core;
 pub mod disk;
+pub mod intent;
+pub mod map;
 #[cfg(test)]
 pub mod memory;
 pub mod promise;
+mod requests;
 pub mod serve;
 pub mod store;

@@ -1,5 +1,5 @@
 //! The fence on disk: the highest epoch this replica has ever been asked to
-//! prepare or promise.
+//! prepare or promise, and when it was last in service.
 //!
 //! Two slots of one page each are written in turn, so a torn write leaves the
 //! other one whole. A slot has a version, a serial number and a checksum.
@@ -22,7 +22,18 @@ pub struct PromiseFile<D: Disk> {
     disk: D,
     file: D::File,
     serial: u64,
-    epoch: Epoch,
+    standing: Standing,
+}
+
+/// What a replica must not forget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Standing {
+    /// The highest epoch it was asked to prepare or promise.
+    pub epoch: Epoch,
+    /// Member version at which it was last in service.
+    pub version: u64,
+    /// Run of the machine in which it was last in service.
+    pub boot: u64,
 }
 
 /// Why the promise cannot be read. Serving without it could let two engines write.
@@ -50,46 +61,48 @@ impl<D: Disk> PromiseFile<D> {
         let slots = [decode(&raw[..SLOT])?, decode(&raw[SLOT..])?];
         let untouched = raw.iter().all(|byte| *byte == 0);
         match slots.into_iter().flatten().max() {
-            Some((serial, epoch)) => Ok(PromiseFile { disk, file, serial, epoch }),
-            None if untouched => Ok(PromiseFile { disk, file, serial: 0, epoch: Epoch::NONE }),
+            Some((serial, standing)) => Ok(PromiseFile { disk, file, serial, standing }),
+            None if untouched => Ok(PromiseFile { disk, file, serial: 0, standing: Standing::default() }),
             None => {
                 // The very first write may have been torn: then the other slot is still blank.
                 let other_blank = raw[..SLOT].iter().all(|byte| *byte == 0);
                 if other_blank {
-                    return Ok(PromiseFile { disk, file, serial: 0, epoch: Epoch::NONE });
+                    return Ok(PromiseFile { disk, file, serial: 0, standing: Standing::default() });
                 }
                 Err(BadPromise::Damaged)
             }
         }
     }
 
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
+    pub fn standing(&self) -> Standing {
+        self.standing
     }
 
     /// Durable when it returns.
-    pub fn store(&mut self, epoch: Epoch) -> io::Result<()> {
+    pub fn store(&mut self, standing: Standing) -> io::Result<()> {
         let serial = self.serial + 1;
-        self.disk.write_at(&self.file, &encode(serial, epoch), (serial % 2) * SLOT as u64)?;
+        self.disk.write_at(&self.file, &encode(serial, standing), (serial % 2) * SLOT as u64)?;
         self.disk.sync(&self.file)?;
         self.serial = serial;
-        self.epoch = epoch;
+        self.standing = standing;
         Ok(())
     }
 }
 
-fn encode(serial: u64, epoch: Epoch) -> [u8; SLOT] {
+fn encode(serial: u64, standing: Standing) -> [u8; SLOT] {
     let mut raw = [0; SLOT];
     raw[..8].copy_from_slice(MAGIC);
     raw[8..12].copy_from_slice(&VERSION.to_le_bytes());
     raw[16..24].copy_from_slice(&serial.to_le_bytes());
-    raw[24..32].copy_from_slice(&epoch.bits().to_le_bytes());
+    raw[24..32].copy_from_slice(&standing.epoch.bits().to_le_bytes());
+    raw[32..40].copy_from_slice(&standing.version.to_le_bytes());
+    raw[40..48].copy_from_slice(&standing.boot.to_le_bytes());
     let check = crc32fast::hash(&raw[..SLOT - 4]);
     raw[SLOT - 4..].copy_from_slice(&check.to_le_bytes());
     raw
 }
 
-fn decode(raw: &[u8]) -> Result<Option<(u64, Epoch)>, BadPromise> {
+fn decode(raw: &[u8]) -> Result<Option<(u64, Standing)>, BadPromise> {
     let word = |at: usize| u64::from_le_bytes(raw[at..at + 8].try_into().expect("eight bytes"));
     let (body, check) = raw.split_at(SLOT - 4);
     if crc32fast::hash(body).to_le_bytes() != check || &raw[..8] != MAGIC {
@@ -99,25 +112,29 @@ fn decode(raw: &[u8]) -> Result<Option<(u64, Epoch)>, BadPromise> {
     if version != VERSION {
         return Err(BadPromise::Version { theirs: version });
     }
-    Ok(Some((word(16), Epoch::from_bits(word(24)))))
+    Ok(Some((word(16), Standing { epoch: Epoch::from_bits(word(24)), version: word(32), boot: word(40) })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::{super::disk::Folder, *};
 
+    fn standing(term: u64) -> Standing {
+        Standing { epoch: Epoch::of_term(term), version: term * 10, boot: 7 }
+    }
+
     #[test]
     fn a_torn_slot_leaves_the_promise_before_it() {
         let dir = tempfile::tempdir().unwrap();
         let disk = Folder::take(dir.path()).unwrap();
         let mut promise = PromiseFile::open(disk.clone()).unwrap();
-        assert_eq!(promise.epoch(), Epoch::NONE);
+        assert_eq!(promise.standing(), Standing::default());
         for term in 1..=3 {
-            promise.store(Epoch::of_term(term)).unwrap();
+            promise.store(standing(term)).unwrap();
         }
         let file = disk.open(FILE).unwrap();
         disk.write_at(&file, &[0xff; 100], SLOT as u64 + 2000).unwrap();
-        assert_eq!(PromiseFile::open(disk.clone()).unwrap().epoch(), Epoch::of_term(2));
+        assert_eq!(PromiseFile::open(disk.clone()).unwrap().standing(), standing(2));
         disk.write_at(&file, &[0xff; 100], 2000).unwrap();
         assert!(matches!(PromiseFile::open(disk), Err(BadPromise::Damaged)));
     }
@@ -128,7 +145,7 @@ mod tests {
         let disk = Folder::take(dir.path()).unwrap();
         PromiseFile::open(disk.clone()).unwrap();
         let file = disk.open(FILE).unwrap();
-        disk.write_at(&file, &encode(1, Epoch::of_term(1))[..1000], SLOT as u64).unwrap();
-        assert_eq!(PromiseFile::open(disk).unwrap().epoch(), Epoch::NONE);
+        disk.write_at(&file, &encode(1, standing(1))[..1000], SLOT as u64).unwrap();
+        assert_eq!(PromiseFile::open(disk).unwrap().standing(), Standing::default());
     }
 }

@@ -16,11 +16,10 @@ use std::{
 use super::{
     core::{Input, Output, Replica},
     disk::{Disk, Folder, TakeFolder},
-    promise::{BadPromise, PromiseFile},
+    promise::{BadPromise, PromiseFile, Standing},
     store::Store,
 };
 use crate::{
-    epoch::Epoch,
     net::{
         address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor, Waker},
@@ -62,9 +61,17 @@ pub enum ReplicaError {
     Dead(String),
 }
 
+/// Names the present run of the machine; 0 where the kernel does not say.
+fn boot() -> u64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
 enum Job<F> {
-    Persist(Epoch),
+    Persist(Standing),
     Sync(Vec<F>),
+    SyncIntent(F),
 }
 
 enum Done {
@@ -78,7 +85,7 @@ const ENGINES: Door = Door(0);
 pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
     let folder = Folder::take(&args.folder)?;
     let promise = PromiseFile::open(folder.clone())?;
-    let store = Store::open(folder.clone(), args.size)
+    let store = Store::open(&folder, args.size)
         .map_err(|source| ReplicaError::Store { volume: args.volume.clone(), source })?;
     let listen = |source| ReplicaError::Listen { address: args.listen.clone(), source };
     let listener = Listener::bind(&args.listen).map_err(listen)?;
@@ -86,7 +93,7 @@ pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
     let mut reactor = Reactor::new().map_err(ReplicaError::Wait)?;
     reactor.open_door(ENGINES, listener).map_err(listen)?;
 
-    let core = Replica::new(args.volume.clone(), store, promise.epoch());
+    let core = Replica::new(args.volume.clone(), store, promise.standing(), boot());
     let (jobs, queue) = channel();
     let (finished, done) = channel();
     let waker = reactor.waker();
@@ -105,7 +112,8 @@ fn work<D: Disk>(
 ) {
     for job in queue {
         let (result, input) = match job {
-            Job::Persist(epoch) => (promise.store(epoch), Input::Persisted(epoch)),
+            Job::Persist(standing) => (promise.store(standing), Input::Persisted(standing)),
+            Job::SyncIntent(file) => (disk.sync(&file), Input::IntentSynced),
             Job::Sync(files) => (files.iter().try_for_each(|file| disk.sync(file)), Input::Synced),
         };
         let done = match result {
@@ -174,7 +182,8 @@ impl Driver {
             match output {
                 Output::Send(link, frame) => self.reactor.send(link, frame),
                 Output::Close(link) => self.reactor.close(link),
-                Output::Persist(epoch) => self.hand_over(Job::Persist(epoch))?,
+                Output::Persist(standing) => self.hand_over(Job::Persist(standing))?,
+                Output::SyncIntent => self.hand_over(Job::SyncIntent(self.core.store().intent_file()))?,
                 Output::Sync => {
                     let files = self.core.store().written_files();
                     self.hand_over(Job::Sync(files))?;

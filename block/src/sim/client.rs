@@ -3,7 +3,10 @@
 //!
 //! Invariant: every answer is judged at once.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use bytes::Bytes;
 
@@ -23,9 +26,18 @@ use crate::{
 
 #[derive(Debug, Clone, Copy)]
 enum Flight {
-    Write { address: u64, sequence: u64 },
-    Read { address: u64, acknowledged: u64 },
-    Flush,
+    Write {
+        address: u64,
+        sequence: u64,
+    },
+    Read {
+        address: u64,
+        acknowledged: u64,
+    },
+    /// Remembers what had been acknowledged when it began.
+    Flush {
+        number: u64,
+    },
 }
 
 pub(super) struct Client {
@@ -33,11 +45,25 @@ pub(super) struct Client {
     flights: BTreeMap<u64, Flight>,
     cookie: u64,
     pub(super) answered: u64,
+    flushes: BTreeMap<u64, Vec<u64>>,
+    /// What is certain to survive a loss of power, block by block.
+    durable: Vec<u64>,
+    /// Blocks with a write that the power was lost on: they may be torn until
+    /// they are written again.
+    torn: BTreeSet<u64>,
 }
 
 impl Client {
     pub(super) fn new(blocks: u64) -> Client {
-        Client { ledger: Ledger::new(blocks), flights: BTreeMap::new(), cookie: 0, answered: 0 }
+        Client {
+            ledger: Ledger::new(blocks),
+            flights: BTreeMap::new(),
+            cookie: 0,
+            answered: 0,
+            flushes: BTreeMap::new(),
+            durable: vec![0; blocks as usize],
+            torn: BTreeSet::new(),
+        }
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -48,7 +74,12 @@ impl Client {
         let address = dice % self.ledger.blocks();
         self.cookie += 1;
         let (flight, op, payload) = match (dice >> 16) % 10 {
-            0 => (Flight::Flush, Op::Flush, Bytes::new()),
+            0 => {
+                let acknowledged =
+                    (0..self.ledger.blocks()).map(|address| self.ledger.acknowledged(address)).collect();
+                self.flushes.insert(self.cookie, acknowledged);
+                (Flight::Flush { number: self.cookie }, Op::Flush, Bytes::new())
+            }
             1..=3 => {
                 let acknowledged = self.ledger.acknowledged(address);
                 (Flight::Read { address, acknowledged }, Op::Read, Bytes::new())
@@ -74,16 +105,44 @@ impl Client {
         }
     }
 
+    /// The client is gone with what it had under way; with the power, so is what
+    /// was not flushed.
+    pub(super) fn forget(&mut self, power: bool) {
+        self.flights.clear();
+        self.flushes.clear();
+        if power {
+            for (address, durable) in (0..).zip(&self.durable) {
+                if self.ledger.issued(address) > *durable {
+                    self.ledger.reduce(address, *durable);
+                    self.torn.insert(address);
+                }
+            }
+        }
+    }
+
+    pub(super) fn may_be_torn(&self, address: u64) -> bool {
+        self.torn.contains(&address)
+    }
+
     pub(super) fn take(&mut self, answer: &Answer) {
         let flight = self.flights.remove(&answer.cookie).expect("an answer comes once");
         assert_eq!(answer.status, Status::Ok, "a client sees a pause, never an error");
         self.answered += 1;
         match flight {
-            Flight::Flush => {}
-            Flight::Write { address, sequence } => self.ledger.acknowledge(address, sequence),
+            Flight::Flush { number } => {
+                let acknowledged = self.flushes.remove(&number).expect("it was remembered");
+                self.durable
+                    .iter_mut()
+                    .zip(acknowledged)
+                    .for_each(|(durable, now)| *durable = now.max(*durable));
+            }
+            Flight::Write { address, sequence } => {
+                self.ledger.acknowledge(address, sequence);
+                self.torn.remove(&address);
+            }
             Flight::Read { address, acknowledged } => {
                 let judged = self.ledger.judge(address, &answer.data, acknowledged);
-                assert!(judged.is_ok(), "{}", judged.unwrap_err());
+                assert!(judged.is_ok() || self.may_be_torn(address), "{}", judged.unwrap_err());
             }
         }
     }

@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     check::pattern::BLOCK,
-    engine::core::{self as engine, Engine},
+    engine::{
+        core::{self as engine, Change, Engine, Phase, Seat},
+        members::{Mode, Service},
+    },
     epoch::Epoch,
     frontend::{
         control::Switched,
@@ -22,7 +25,7 @@ use crate::{
         core::{self as replica, Replica},
         disk::Disk,
         memory::MemoryDisk,
-        promise::PromiseFile,
+        promise::{PromiseFile, Standing},
         store::Store,
     },
 };
@@ -34,8 +37,12 @@ pub(super) struct ReplicaNode {
     pub(super) disk: MemoryDisk,
     pub(super) core: Option<Replica<MemoryDisk>>,
     promise: Option<PromiseFile<MemoryDisk>>,
-    persisting: Option<Epoch>,
+    persisting: Option<Standing>,
     syncing: bool,
+    noting: bool,
+    boot: u64,
+    /// Whether it lost power and has not been made whole since.
+    pub(super) lost: bool,
 }
 
 pub(super) struct EngineNode {
@@ -43,6 +50,15 @@ pub(super) struct EngineNode {
     pub(super) epoch: Epoch,
     pub(super) paused: bool,
     links: Vec<Option<LinkId>>,
+    changing: Option<Change>,
+}
+
+/// The volume's record and whether it can be reached.
+pub(super) struct Record {
+    pub(super) term: u64,
+    pub(super) version: u64,
+    pub(super) modes: Vec<Mode>,
+    pub(super) reachable: bool,
 }
 
 pub(super) struct World {
@@ -53,7 +69,7 @@ pub(super) struct World {
     pub(super) engines: Vec<EngineNode>,
     pub(super) frontend: Volume,
     pub(super) client: Client,
-    pub(super) term: u64,
+    pub(super) record: Record,
     pub(super) switched: Vec<Switched>,
     pub(super) refused: Vec<String>,
 }
@@ -82,7 +98,7 @@ impl World {
             engines: Vec::new(),
             frontend,
             client: Client::new(BLOCKS),
-            term: 1,
+            record: Record { term: 1, version: 0, modes: vec![Mode::InService; 3], reachable: true },
             switched: Vec::new(),
             refused: Vec::new(),
         };
@@ -94,6 +110,9 @@ impl World {
                 promise: None,
                 persisting: None,
                 syncing: false,
+                noting: false,
+                boot: 1,
+                lost: false,
             });
             world.start_replica(world.replicas.len() - 1);
         }
@@ -112,23 +131,51 @@ impl World {
     pub(super) fn start_replica(&mut self, at: usize) {
         let node = &mut self.replicas[at];
         let promise = PromiseFile::open(node.disk.clone()).expect("the promise is readable");
-        let store = Store::open(node.disk.clone(), BLOCKS * BLOCK as u64).expect("the store opens");
-        node.core = Some(Replica::new(VOLUME.into(), store, promise.epoch()));
+        let store = Store::open(&node.disk, BLOCKS * BLOCK as u64).expect("the store opens");
+        node.core = Some(Replica::new(VOLUME.into(), store, promise.standing(), node.boot));
         node.promise = Some(promise);
         node.persisting = None;
         node.syncing = false;
+        node.noting = false;
+    }
+
+    fn seat(&self, epoch: Epoch, sender: u64) -> Seat {
+        let members = self.record.modes.iter().enumerate().map(|(key, mode)| (key as u64, *mode)).collect();
+        Seat { volume: VOLUME.into(), epoch, sender, version: self.record.version, members }
+    }
+
+    /// Carries out an engine's wish to change the record.
+    fn change_record(&mut self, at: usize) {
+        let Some(change) = self.engines[at].changing.take() else { return };
+        let input = if self.engines[at].epoch.term() < self.record.term {
+            engine::Input::Outbid { by: Epoch::of_term(self.record.term) }
+        } else {
+            assert_eq!(change.version, self.record.version + 1, "one engine per term changes the record");
+            let staying = |mode: &Mode| *mode == Mode::InService;
+            let only = self.record.modes[change.member] == Mode::InService
+                && self.record.modes.iter().filter(|mode| staying(mode)).count() == 1;
+            assert!(!only || change.mode == Mode::InService, "the last member in service never leaves");
+            self.record.modes[change.member] = change.mode;
+            if change.mode == Mode::InService {
+                self.replicas[change.member].lost = false;
+            }
+            self.record.version = change.version;
+            engine::Input::Changed(change)
+        };
+        self.feed_engine(at, input);
     }
 
     pub(super) fn start_engine(&mut self, epoch: Epoch) -> usize {
         let at = self.engines.len();
-        let core = Engine::new(VOLUME.into(), epoch, 100 + at as u64, self.replicas.len());
+        let core = Engine::new(self.seat(epoch, 100 + at as u64));
         let links = vec![None; self.replicas.len()];
-        self.engines.push(EngineNode { core: Some(core), epoch, paused: false, links });
+        self.engines.push(EngineNode { core: Some(core), epoch, paused: false, links, changing: None });
         at
     }
 
     pub(super) fn kill_engine(&mut self, at: usize) {
         self.engines[at].core = None;
+        self.engines[at].changing = None;
         self.network.drop_node(Node::Engine(at));
     }
 
@@ -137,17 +184,19 @@ impl World {
         self.kill_engine(at);
         let epoch = self.engines[at].epoch.next_incarnation().expect("incarnations are left");
         let sender = self.dice();
+        let core = Engine::new(self.seat(epoch, sender));
         let node = &mut self.engines[at];
         node.epoch = epoch;
         node.paused = false;
-        node.core = Some(Engine::new(VOLUME.into(), epoch, sender, node.links.len()));
+        node.changing = None;
+        node.core = Some(core);
         node.links.fill(None);
     }
 
     /// Records a new term, starts its engine and asks the frontend to move.
     pub(super) fn switch(&mut self) -> usize {
-        self.term += 1;
-        let to = self.start_engine(Epoch::of_term(self.term));
+        self.record.term += 1;
+        let to = self.start_engine(Epoch::of_term(self.record.term));
         let drain_within = Duration::from_millis(20);
         self.feed_frontend(frontend::Input::Switch { to: address_of(to), drain_within });
         to
@@ -198,7 +247,7 @@ impl World {
                     self.network.close(Node::Engine(at), link);
                     self.forget_link(at, link);
                 }
-                engine::Output::Drop { .. } => {}
+                engine::Output::Change(change) => self.engines[at].changing = Some(change),
                 engine::Output::Fenced { .. } => return self.kill_engine(at),
             }
         }
@@ -219,7 +268,8 @@ impl World {
             match output {
                 replica::Output::Send(link, frame) => self.network.send(Node::Replica(at), link, frame),
                 replica::Output::Close(link) => self.network.close(Node::Replica(at), link),
-                replica::Output::Persist(epoch) => node.persisting = Some(epoch),
+                replica::Output::Persist(standing) => node.persisting = Some(standing),
+                replica::Output::SyncIntent => node.noting = true,
                 replica::Output::Sync => node.syncing = true,
                 replica::Output::Die(_) => return self.kill_replica(at),
             }
@@ -227,8 +277,95 @@ impl World {
     }
 
     pub(super) fn kill_replica(&mut self, at: usize) {
-        self.replicas[at].core = None;
+        let node = &mut self.replicas[at];
+        node.core = None;
+        node.persisting = None;
+        node.syncing = false;
+        node.noting = false;
         self.network.drop_node(Node::Replica(at));
+    }
+
+    /// The machine of a replica fails: what it had not synced is lost, or torn.
+    pub(super) fn lose_power(&mut self, at: usize) {
+        self.kill_replica(at);
+        self.replicas[at].boot += 1;
+        self.replicas[at].lost = true;
+        let disk = self.replicas[at].disk.clone();
+        disk.lose_power(|| self.dice().is_multiple_of(2));
+    }
+
+    /// Everything stops at once and comes back, without the client and what it
+    /// had under way.
+    pub(super) fn restart_everything(&mut self, power: bool) {
+        for at in 0..self.engines.len() {
+            self.kill_engine(at);
+        }
+        self.network = Network::default();
+        for at in 0..self.replicas.len() {
+            if power {
+                self.lose_power(at);
+            } else {
+                self.kill_replica(at);
+            }
+            self.start_replica(at);
+        }
+        self.client.forget(power);
+        let all_lost = self.in_service().all(|at| self.replicas[at].lost);
+        if all_lost {
+            self.replicas.iter_mut().for_each(|node| node.lost = false);
+        }
+        self.record.term += 1;
+        let engine = self.start_engine(Epoch::of_term(self.record.term));
+        let mut outputs = Vec::new();
+        let sender = self.dice();
+        self.frontend =
+            Volume::attach(VOLUME.into(), BLOCKS * BLOCK as u64, sender, address_of(engine), &mut outputs);
+        self.carry_frontend(outputs);
+    }
+
+    /// Whether the engine of the record's term serves with every copy in service.
+    pub(super) fn is_whole(&self) -> bool {
+        let whole = |node: &EngineNode| {
+            let serves = node.core.as_ref().is_some_and(|core| {
+                core.phase() == Phase::Serving
+                    && core.services().iter().all(|service| *service == Service::In)
+            });
+            serves && node.epoch.term() == self.record.term
+        };
+        self.engines.iter().any(whole) && self.record.modes.iter().all(|mode| *mode == Mode::InService)
+    }
+
+    /// Where everyone stands, for whoever reads a failure.
+    pub(super) fn describe(&self) -> String {
+        let engines: Vec<_> = self
+            .engines
+            .iter()
+            .filter_map(|node| {
+                node.core.as_ref().map(|core| (node.epoch.to_string(), core.phase(), core.services()))
+            })
+            .collect();
+        let replicas: Vec<_> = self
+            .replicas
+            .iter()
+            .map(|node| node.core.as_ref().map(|core| core.promised().to_string()))
+            .collect();
+        format!(
+            "record {} {:?}, engines {engines:?}, replicas {replicas:?}, {} unanswered, refused {:?}",
+            self.record.term,
+            self.record.modes,
+            self.client.waiting(),
+            self.refused.last()
+        )
+    }
+
+    pub(super) fn content(&self, at: usize) -> Vec<u8> {
+        let extent = crate::extent::Extent::new(0, (BLOCKS * BLOCK as u64) as u32).expect("small");
+        let core = self.replicas[at].core.as_ref().expect("a live replica");
+        core.store().read(extent).expect("memory reads").to_vec()
+    }
+
+    pub(super) fn in_service(&self) -> impl Iterator<Item = usize> {
+        (0..self.replicas.len()).filter(|at| self.record.modes[*at] == Mode::InService)
     }
 
     /// What engines do by themselves: connect to members they lack.
@@ -237,11 +374,14 @@ impl World {
             for member in 0..self.replicas.len() {
                 let node = &self.engines[at];
                 let wants = node.core.as_ref().is_some_and(|core| core.may_connect(member));
-                if !wants
-                    || node.paused
-                    || node.links[member].is_some()
-                    || self.replicas[member].core.is_none()
-                {
+                if !wants || node.paused || node.links[member].is_some() {
+                    continue;
+                }
+                if self.replicas[member].core.is_none() {
+                    let phase = node.core.as_ref().map(Engine::phase);
+                    if matches!(phase, Some(Phase::Promising { .. })) && self.dice().is_multiple_of(20) {
+                        self.feed_engine(at, engine::Input::Unreachable { member });
+                    }
                     continue;
                 }
                 let link = self.network.connect(Node::Engine(at), Node::Replica(member));
@@ -260,9 +400,17 @@ impl World {
         };
         let arrivals = self.network.arrivals(awake);
         let jobs: Vec<usize> = (0..self.replicas.len())
-            .filter(|at| self.replicas[*at].persisting.is_some() || self.replicas[*at].syncing)
+            .filter(|at| {
+                let node = &self.replicas[*at];
+                node.persisting.is_some() || node.syncing || node.noting
+            })
             .collect();
-        let choices = arrivals.len() + jobs.len();
+        let wishes: Vec<usize> = (0..self.engines.len())
+            .filter(|at| {
+                self.record.reachable && self.engines[*at].changing.is_some() && !self.engines[*at].paused
+            })
+            .collect();
+        let choices = arrivals.len() + jobs.len() + wishes.len();
         if choices == 0 {
             return self.pass_time();
         }
@@ -273,7 +421,10 @@ impl World {
                 let arrived = self.network.take(*arrival);
                 self.arrive(arrival.to, arrival.link, arrived);
             }
-            None => self.finish_job(jobs[choice - arrivals.len()]),
+            None => match jobs.get(choice - arrivals.len()) {
+                Some(at) => self.finish_job(*at),
+                None => self.change_record(wishes[choice - arrivals.len() - jobs.len()]),
+            },
         }
         if self.frontend.deadline().is_some_and(|at| at <= self.now) {
             self.feed_frontend(frontend::Input::Tick);
@@ -311,9 +462,12 @@ impl World {
 
     fn finish_job(&mut self, at: usize) {
         let node = &mut self.replicas[at];
-        let (done, input) = if let Some(epoch) = node.persisting.take() {
+        let (done, input) = if let Some(standing) = node.persisting.take() {
             let promise = node.promise.as_mut().expect("a live replica has its promise open");
-            (promise.store(epoch), replica::Input::Persisted(epoch))
+            (promise.store(standing), replica::Input::Persisted(standing))
+        } else if std::mem::take(&mut node.noting) {
+            let file = node.core.as_ref().map(|core| core.store().intent_file());
+            (file.map_or(Ok(()), |file| node.disk.sync(&file)), replica::Input::IntentSynced)
         } else {
             node.syncing = false;
             let files = node.core.as_ref().map(|core| core.store().written_files()).unwrap_or_default();
@@ -335,17 +489,20 @@ impl World {
         }
     }
 
-    /// Every block at every live replica holds what the client may expect.
+    /// Every block at every replica in service holds what the client may expect.
     pub(super) fn judge(&self) {
         for (at, node) in self.replicas.iter().enumerate() {
-            let Some(core) = &node.core else { continue };
+            let Some(core) = node.core.as_ref().filter(|_| self.record.modes[at] == Mode::InService) else {
+                continue;
+            };
             for address in 0..BLOCKS {
                 let extent =
                     crate::extent::Extent::new(address * BLOCK as u64, BLOCK as u32).expect("inside");
                 let block = core.store().read(extent).expect("memory reads");
                 let acknowledged = self.client.ledger.acknowledged(address);
                 let judged = self.client.ledger.judge(address, &block, acknowledged);
-                assert!(judged.is_ok(), "replica {at}: {}", judged.unwrap_err());
+                let excused = self.client.may_be_torn(address);
+                assert!(judged.is_ok() || excused, "replica {at}: {}", judged.unwrap_err());
             }
         }
     }

@@ -9,6 +9,7 @@
 //! before that many bytes have arrived.
 
 pub mod hello;
+pub mod members;
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -44,14 +45,29 @@ pub enum Kind {
     Go = 11,
     /// Coordinator to any process, and the answer: payload is JSON.
     Control = 12,
+    /// Engine to replica: another copy has left; note what it misses.
+    Depart = 13,
+    /// Engine to replica: what does another copy miss?
+    Absent = 14,
+    /// Engine to replica: another copy is back.
+    Forget = 15,
+    /// Engine to replica: you are in service at this member version.
+    Standing = 16,
+    /// Engine to replica: you are about to be rebuilt.
+    Join = 17,
+    /// Engine to replica: every copy has completed the flush of this tag. Nobody answers.
+    Settled = 18,
 }
 
 impl Kind {
     fn from_bits(bits: u8) -> Option<Kind> {
         use Kind::*;
-        [Hello, Read, Write, Flush, Trim, Zero, Reply, Prepare, Promise, Drain, Go, Control]
-            .into_iter()
-            .find(|kind| *kind as u8 == bits)
+        [
+            Hello, Read, Write, Flush, Trim, Zero, Reply, Prepare, Promise, Drain, Go, Control, Depart,
+            Absent, Forget, Standing, Join, Settled,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == bits)
     }
 }
 
@@ -84,6 +100,8 @@ impl Status {
 
 /// Force unit access: durable before it is answered.
 pub const FUA: u8 = 1;
+/// On `Depart`: the copy was not in service, so this is not all that it misses.
+pub const PARTIAL: u8 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {

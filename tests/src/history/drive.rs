@@ -72,7 +72,7 @@ impl Asker {
     fn new(seed: u64, number: u64, stage: Stage) -> Asker {
         Asker {
             stage,
-            chance: Chance::new(seed * CLIENTS + number),
+            chance: Chance::new(seed.wrapping_mul(CLIENTS).wrapping_add(number)),
             seed,
             number,
             client: Client::new(&label(seed)),

@@ -4,6 +4,7 @@
 //! so what is read tells who wrote it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// The name of an object.
 pub type Object = String;
@@ -116,6 +117,35 @@ impl Record {
 
     pub fn operations_on(&self, object: &str) -> Vec<&Operation> {
         self.operations.iter().filter(|operation| operation.object == object).collect()
+    }
+}
+
+/// One line for each thing that was done or seen.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut operations: Vec<&Operation> = self.operations.iter().collect();
+        operations.sort_by_key(|operation| operation.invoked);
+        for operation in operations {
+            writeln!(f, "{operation}")?;
+        }
+        for listing in &self.listings {
+            writeln!(f, "list {listing:?}")?;
+        }
+        for session in &self.sessions {
+            writeln!(f, "watch from {:?}", session.start)?;
+            for seen in &session.events {
+                writeln!(f, "    {seen:?}")?;
+            }
+        }
+        writeln!(f, "end {:?}", self.end)
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Operation { object, action, invoked: Moment(invoked), returned: Moment(returned), outcome } =
+            self;
+        write!(f, "{:>9} {:>9} µs  {object}  {action:?}  {outcome:?}", invoked / 1000, returned / 1000)
     }
 }
 

@@ -27,6 +27,13 @@ fn both_views_show_the_same_event() {
     assert_eq!(to_core(&view), core);
 }
 
+#[test]
+fn a_missing_time_is_named_in_the_new_view_only() {
+    let view = from_core(&json!({"reason": "R"}));
+    assert_eq!(view.get("eventTime"), Some(&Value::Null));
+    assert_eq!(to_core(&view).get("eventTime"), None);
+}
+
 proptest! {
     #[test]
     fn a_view_and_back_is_the_event_it_was(picked in proptest::collection::vec(any::<bool>(), 14)) {

@@ -13,9 +13,20 @@ pub(super) fn pod(object: &mut Value) {
         each(spec.get_mut(list), |container| request_what_is_limited(field(container, "resources")));
     }
     let class = quality(spec);
+    let gated = spec.get("schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty());
     let status = field(object, "status");
     default(status, "phase", json!("Pending"));
     default(status, "qosClass", json!(class));
+    if gated {
+        default(
+            status,
+            "conditions",
+            json!([{
+                "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }]),
+        );
+    }
 }
 
 fn request_what_is_limited(resources: &mut Value) {

@@ -23,3 +23,11 @@ fn a_namespace_that_goes_keeps_no_finalizer_it_lost() {
     prepare(&kind_of(&namespace.clone()), &mut namespace);
     assert_eq!(namespace["spec"], json!({}));
 }
+
+#[test]
+fn a_gated_pod_says_why_it_waits() {
+    let mut pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"},
+        "spec": {"schedulingGates": [{"name": "example.com/a"}], "containers": []}});
+    prepare(&kind_of(&pod.clone()), &mut pod);
+    assert_eq!(pod["status"]["conditions"][0]["reason"], "SchedulingGated");
+}

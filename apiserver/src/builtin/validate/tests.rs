@@ -108,3 +108,20 @@ fn an_object_on_its_way_out_takes_no_new_finalizer() {
     );
     assert_eq!(validate(&kind_of(&map(&[])), &map(&[]), Some(&map(&["a/b"]))), []);
 }
+
+#[test]
+fn a_custom_kind_cannot_scale_below_nothing() {
+    let kind = crate::builtin::kind_from_crd(&json!({"spec": {
+        "group": "example.com", "scope": "Namespaced", "names": {"plural": "gadgets", "kind": "Gadget"},
+        "versions": [{"name": "v1", "served": true, "storage": true,
+            "subresources": {"scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}}}],
+    }}))
+    .unwrap();
+    let gadget = |n: i64| json!({"apiVersion": "example.com/v1", "metadata": {"name": "g", "namespace": "n"}, "spec": {"n": n}});
+    assert_eq!(validate(&kind, &gadget(0), None), []);
+    let faults = validate(&kind, &gadget(-1), None);
+    assert_eq!(
+        (faults[0].field.as_str(), faults[0].message.as_str()),
+        (".spec.n", "Invalid value: -1: should be a non-negative integer")
+    );
+}

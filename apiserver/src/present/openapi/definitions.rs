@@ -5,9 +5,12 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use super::{definition_name, group_version_kind};
+use super::{choices, definition_name, group_version_kind};
 use crate::{
-    builtin::{definer, schema::Definitions},
+    builtin::{
+        definer,
+        schema::{Definitions, short},
+    },
     kind::{Kind, KindVersion},
 };
 
@@ -26,11 +29,16 @@ pub(super) fn schemas(members: &[(&Kind, &KindVersion)]) -> Map<String, Value> {
         }
     }
     let mut schemas = definitions.take();
-    for schema in schemas.values_mut() {
+    for (name, schema) in &mut schemas {
         wrap_references(schema);
+        choices::add(short(name), schema);
     }
     for (name, identity) in roots {
         if let Some(Value::Object(schema)) = schemas.get_mut(&name) {
+            // The types demand metadata; the API does not, an object may get its name elsewhere.
+            if let Some(Value::Array(required)) = schema.get_mut("required") {
+                required.retain(|field| field != "metadata");
+            }
             schema.insert("x-kubernetes-group-version-kind".into(), json!([identity]));
         }
     }
@@ -69,9 +77,9 @@ fn wrap_references(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             fields.values_mut().for_each(wrap_references);
-            if fields.len() > 1
-                && let Some(reference) = fields.remove("$ref")
-            {
+            // A property may be called `$ref` too, but then it is no text.
+            if fields.len() > 1 && fields.get("$ref").is_some_and(Value::is_string) {
+                let reference = fields.remove("$ref");
                 fields.insert("allOf".into(), json!([{"$ref": reference}]));
             }
         }

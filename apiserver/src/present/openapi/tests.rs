@@ -72,6 +72,35 @@ fn kubectl_finds_what_it_looks_for() {
     }
 }
 
+/// `properties` of the schema of schemas has a field of that very name.
+#[test]
+fn a_property_called_ref_is_no_reference() {
+    let document = openapi_document(&builtin_kinds(), "apiextensions.k8s.io", "v1").unwrap();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let (_, schema) = schemas.iter().find(|(name, _)| name.ends_with(".JSONSchemaProps")).unwrap();
+    assert_eq!(schema["properties"]["$ref"]["type"], "string");
+    assert_eq!(schema["properties"].get("allOf").unwrap()["type"], "array");
+}
+
+/// The table names types and fields; each must exist, or it does nothing.
+#[test]
+fn every_row_of_the_table_of_choices_is_used() {
+    let kinds = builtin_kinds();
+    let groups: std::collections::BTreeSet<&str> = kinds.iter().map(|kind| &*kind.resource.group).collect();
+    let documents: Vec<Value> =
+        groups.iter().filter_map(|group| openapi_document(&kinds, group, "v1")).collect();
+    for (of, field) in choices::rows() {
+        let named = documents.iter().any(|document| {
+            let schemas = document["components"]["schemas"].as_object().into_iter().flatten();
+            schemas.filter(|(name, _)| name.ends_with(&format!(".{of}"))).any(|(_, schema)| {
+                let property = &schema["properties"][field];
+                property.get("enum").or_else(|| property["items"].get("enum")).is_some()
+            })
+        });
+        assert!(named, "{of}.{field}");
+    }
+}
+
 #[test]
 fn the_hash_follows_the_content() {
     let [red, same, blue] = [gadget("color"), gadget("color"), gadget("colour")];

@@ -1,7 +1,15 @@
 //! What must hold whatever happens: each failure case by itself, and all of them
 //! at random.
 
+mod members;
+
 use super::{network::Node, world::World};
+
+/// As many seeds as a test run has time for; `MIDFLIGHT_SOAK` multiplies them.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let times = std::env::var("MIDFLIGHT_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    0..count * times
+}
 
 fn busy(world: &mut World, steps: usize) {
     for _ in 0..steps {
@@ -22,7 +30,7 @@ fn steps_until(world: &mut World, what: &str, done: impl Fn(&World) -> bool) {
         }
         world.step();
     }
-    panic!("never: {what}");
+    panic!("never: {what}; {}", world.describe());
 }
 
 fn finish(world: &mut World) {
@@ -32,7 +40,7 @@ fn finish(world: &mut World) {
 
 #[test]
 fn a_planned_switch_drains_and_loses_nothing() {
-    for seed in 0..50 {
+    for seed in seeds(50) {
         let mut world = World::new(seed);
         busy(&mut world, 100);
         world.switch();
@@ -46,7 +54,7 @@ fn a_planned_switch_drains_and_loses_nothing() {
 /// Case 1: the old engine hangs, wakes up later, and finds itself fenced out.
 #[test]
 fn a_hung_engine_is_fenced_and_its_requests_replayed() {
-    for seed in 0..50 {
+    for seed in seeds(50) {
         let mut world = World::new(seed);
         busy(&mut world, 150);
         world.engines[0].paused = true;
@@ -62,7 +70,7 @@ fn a_hung_engine_is_fenced_and_its_requests_replayed() {
 /// Case 2: killed in the middle of writes, restarted by its supervisor.
 #[test]
 fn a_killed_engine_comes_back_with_a_higher_incarnation() {
-    for seed in 0..100 {
+    for seed in seeds(100) {
         let mut world = World::new(seed);
         let length = 50 + (seed as usize * 7) % 100;
         busy(&mut world, length);
@@ -75,7 +83,7 @@ fn a_killed_engine_comes_back_with_a_higher_incarnation() {
 /// Cases 3 and 4: the new engine dies before it has the volume; nothing happened.
 #[test]
 fn a_new_engine_that_dies_early_leaves_the_old_one_serving() {
-    for seed in 0..100 {
+    for seed in seeds(100) {
         let mut world = World::new(seed);
         busy(&mut world, 100);
         let new = world.switch();
@@ -96,7 +104,7 @@ fn a_new_engine_that_dies_early_leaves_the_old_one_serving() {
 /// Case 16: everyone promised, but the frontend cannot reach the new engine.
 #[test]
 fn a_frontend_that_cannot_reach_the_new_engine_gets_another() {
-    for seed in 0..50 {
+    for seed in seeds(50) {
         let mut world = World::new(seed);
         busy(&mut world, 100);
         let new = world.switch();
@@ -114,7 +122,7 @@ fn a_frontend_that_cannot_reach_the_new_engine_gets_another() {
 
 #[test]
 fn nothing_is_lost_whatever_happens_to_engines() {
-    for seed in 0..300 {
+    for seed in seeds(300) {
         let mut world = World::new(1000 + seed);
         for _ in 0..30 {
             let pause = (world.dice() % 60) as usize;

@@ -1,0 +1,290 @@
+//! Makes copies equal while the volume serves: piece by piece, each read from a
+//! member in service and written to those that lack it.
+//!
+//! Invariant: while a piece is on its way no client changes it, so what is
+//! written to the target is what everyone else holds.
+
+use super::{
+    core::{Engine, Output, Phase},
+    members::{Mask, Service, bit},
+    requests::Asker,
+};
+use crate::{
+    blocks::{BLOCK_BITS, Blocks, REGION_BITS, Run},
+    extent::Extent,
+    wire::{Frame, Header, Kind, members::Missing},
+};
+
+/// Blocks of one piece: 256 KiB.
+const PIECE: u64 = 64;
+/// Pieces under way at once.
+const AT_ONCE: usize = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// One member comes back.
+    Join(usize),
+    /// Nobody knows what was under way when the volume stopped.
+    Converge,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Waits for changes under way.
+    Waiting,
+    Reading,
+    Writing,
+}
+
+#[derive(Debug)]
+struct Piece {
+    extent: Extent,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// These members have been asked what is missing.
+    Asking(Mask),
+    Copying,
+    Flushing,
+    Done,
+}
+
+#[derive(Debug)]
+pub(super) struct Copying {
+    /// Tells its answers from those of copyings that were given up.
+    number: u64,
+    purpose: Purpose,
+    source: usize,
+    todo: Blocks,
+    /// All that was ever to be done, to begin again when the source is lost.
+    whole: Blocks,
+    /// Whether someone knew what is missing.
+    known: bool,
+    pieces: Vec<Piece>,
+    progress: Progress,
+}
+
+impl Engine {
+    /// Makes regions equal everywhere, from the first member in service.
+    pub(super) fn converge(&mut self, regions: &Blocks, out: &mut Vec<Output>) {
+        let blocks = regions.refine(REGION_BITS, BLOCK_BITS, self.blocks());
+        self.begin(Purpose::Converge, blocks, Progress::Copying);
+        self.copy_on(out);
+    }
+
+    fn begin(&mut self, purpose: Purpose, todo: Blocks, progress: Progress) {
+        self.copyings += 1;
+        let Some((source, _)) = self.members.usable().next() else { return };
+        let whole = if purpose == Purpose::Converge { todo.clone() } else { Blocks::default() };
+        let number = self.copyings;
+        self.copying = Some(Copying {
+            number,
+            purpose,
+            source,
+            todo,
+            whole,
+            known: false,
+            pieces: Vec::new(),
+            progress,
+        });
+    }
+
+    /// A member is about to be copied to; `asked` are asked what it misses.
+    pub(super) fn prepare_join(&mut self, member: usize, asked: Mask) {
+        let todo = self.being_changed();
+        self.begin(Purpose::Join(member), todo, Progress::Asking(asked));
+    }
+
+    /// What the returning member misses, as one of the others has it. If nobody's
+    /// note fits what the member itself remembers, everything is copied.
+    pub(super) fn on_missing(&mut self, from: usize, frame: Option<&Frame>, out: &mut Vec<Output>) {
+        let limit = self.blocks();
+        let Some(copying) = &mut self.copying else { return };
+        let (Purpose::Join(at), Progress::Asking(asked)) = (copying.purpose, copying.progress) else {
+            return;
+        };
+        let member = self.members.get(at);
+        let fits = |missing: &Missing| missing.replica == member.key && missing.from == member.version;
+        let missing = frame.and_then(|frame| Missing::decode(&frame.payload, limit)).filter(fits);
+        if let Some(missing) = missing.filter(|_| !copying.known) {
+            copying.known = true;
+            copying.todo.extend(&missing.blocks);
+        }
+        let asked = asked & !bit(from);
+        copying.progress = Progress::Asking(asked);
+        if asked != 0 {
+            return;
+        }
+        if !copying.known {
+            copying.todo.insert_all(Run { first: 0, count: limit });
+        }
+        tracing::info!(member = at, blocks = copying.todo.len(), of = limit, "rebuild begins");
+        copying.progress = Progress::Copying;
+        self.copy_on(out);
+    }
+
+    /// The member that has been copied to and can go into service.
+    pub(super) fn copied_member(&self) -> Option<usize> {
+        match &self.copying {
+            Some(Copying { purpose: Purpose::Join(member), progress: Progress::Done, .. }) => Some(*member),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_being_copied(&self, extent: Extent) -> bool {
+        self.copying
+            .as_ref()
+            .is_some_and(|copying| copying.pieces.iter().any(|piece| piece.extent.overlaps(extent)))
+    }
+
+    /// Begins what can be begun.
+    pub(super) fn copy_on(&mut self, out: &mut Vec<Output>) {
+        let draining = matches!(self.phase, Phase::Draining { .. });
+        let Some(copying) = &mut self.copying else { return };
+        if copying.progress != Progress::Copying {
+            return;
+        }
+        if draining {
+            copying.pieces.retain(|piece| piece.stage != Stage::Waiting);
+            return self.release_held(out);
+        }
+        while copying.pieces.len() < AT_ONCE
+            && let Some(run) = copying.todo.take_run(PIECE)
+        {
+            let offset = run.first << BLOCK_BITS;
+            let length = (run.count << BLOCK_BITS).min(self.size - offset) as u32;
+            let extent = Extent::new(offset, length).expect("a piece lies inside the volume");
+            copying.pieces.push(Piece { extent, stage: Stage::Waiting });
+        }
+        let (source, number) = (copying.source, copying.number);
+        let waiting: Vec<Extent> = copying
+            .pieces
+            .iter()
+            .filter(|piece| piece.stage == Stage::Waiting)
+            .map(|piece| piece.extent)
+            .collect();
+        for extent in waiting {
+            if self.is_being_changed(extent) {
+                continue;
+            }
+            self.set_stage(extent, Stage::Reading);
+            let header = Header { extent, ..Header::new(Kind::Read, 0, self.epoch) };
+            self.send_to(bit(source), Frame::bare(header), Asker::Copy(number), out);
+        }
+        self.finish_copying(out);
+    }
+
+    fn set_stage(&mut self, extent: Extent, stage: Stage) {
+        let pieces = self.copying.iter_mut().flat_map(|copying| &mut copying.pieces);
+        pieces.filter(|piece| piece.extent == extent).for_each(|piece| piece.stage = stage);
+    }
+
+    fn targets(&self) -> Mask {
+        match &self.copying {
+            Some(Copying { purpose: Purpose::Join(member), .. }) => bit(*member),
+            Some(Copying { purpose: Purpose::Converge, source, .. }) => {
+                self.members.in_service() & !bit(*source)
+            }
+            None => 0,
+        }
+    }
+
+    /// A piece has been read, or written.
+    pub(super) fn on_copied(
+        &mut self,
+        number: u64,
+        asked: &Header,
+        last: Option<Frame>,
+        out: &mut Vec<Output>,
+    ) {
+        let extent = asked.extent;
+        if self.copying.as_ref().is_none_or(|copying| copying.number != number) {
+            return;
+        }
+        let pieces = self.copying.iter().flat_map(|copying| &copying.pieces);
+        let Some(stage) = pieces.filter(|piece| piece.extent == extent).map(|piece| piece.stage).next()
+        else {
+            return;
+        };
+        match (stage, asked.kind, last) {
+            (Stage::Reading, Kind::Read, Some(frame)) if frame.intact() && self.targets() != 0 => {
+                self.set_stage(extent, Stage::Writing);
+                let zeroes = frame.payload.iter().all(|byte| *byte == 0);
+                let kind = if zeroes { Kind::Zero } else { Kind::Write };
+                let header = Header { extent, ..Header::new(kind, 0, self.epoch) };
+                let frame = if zeroes { Frame::bare(header) } else { Frame::with(header, frame.payload) };
+                self.send_to(self.targets(), frame, Asker::Copy(number), out);
+            }
+            (Stage::Reading, Kind::Read, Some(_)) if self.targets() != 0 => {
+                self.set_stage(extent, Stage::Waiting);
+            }
+            (Stage::Reading, Kind::Read, _) | (Stage::Writing, Kind::Write | Kind::Zero, _) => {
+                if let Some(copying) = &mut self.copying {
+                    copying.pieces.retain(|piece| piece.extent != extent);
+                }
+                self.release_held(out);
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes that waited for pieces may go on; those that still touch one wait again.
+    fn release_held(&mut self, out: &mut Vec<Output>) {
+        for (link, frame) in std::mem::take(&mut self.held) {
+            self.on_request(link, frame, out);
+        }
+    }
+
+    fn finish_copying(&mut self, out: &mut Vec<Output>) {
+        let targets = self.targets();
+        let Some(copying) = &mut self.copying else { return };
+        if copying.progress != Progress::Copying || !copying.pieces.is_empty() || !copying.todo.is_empty() {
+            return;
+        }
+        copying.progress = Progress::Flushing;
+        let flush = Frame::bare(Header::new(Kind::Flush, 0, self.epoch));
+        let (everyone, number) = (targets | bit(copying.source), copying.number);
+        self.send_to(everyone, flush, Asker::Copied(number), out);
+    }
+
+    /// Everything is copied and durable.
+    pub(super) fn on_all_copied(&mut self, number: u64, out: &mut Vec<Output>) {
+        let Some(copying) = &mut self.copying else { return };
+        if copying.progress != Progress::Flushing || copying.number != number {
+            return;
+        }
+        copying.progress = Progress::Done;
+        match (copying.purpose, self.phase) {
+            (Purpose::Converge, Phase::Converging { tag }) => {
+                self.copying = None;
+                self.serve(tag, out);
+            }
+            _ => self.change_members(out),
+        }
+    }
+
+    /// A member is lost while copies are made: a target is given up, from a lost
+    /// source all begins again with another.
+    pub(super) fn copying_lost(&mut self, lost: usize, out: &mut Vec<Output>) {
+        let Some(copying) = &mut self.copying else { return };
+        match copying.purpose {
+            Purpose::Join(member) if member == lost || copying.source == lost => {
+                self.copying = None;
+                if member != lost && self.members.service(member) == Service::Joining {
+                    self.on_lost(member, out);
+                }
+            }
+            Purpose::Converge if copying.source == lost => {
+                let whole = std::mem::take(&mut copying.whole);
+                self.copying = None;
+                self.begin(Purpose::Converge, whole, Progress::Copying);
+                self.copy_on(out);
+            }
+            Purpose::Join(_) => self.on_missing(lost, None, out),
+            Purpose::Converge => {}
+        }
+        self.release_held(out);
+    }
+}

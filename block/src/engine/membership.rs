@@ -1,0 +1,190 @@
+//! How members leave and come back.
+//!
+//! Leaving: those who stay note durably what the one who leaves will miss, then
+//! the record says that it is out, then nobody waits for it. Coming back: the
+//! record says that it takes writes, it is copied to, the record says that it is
+//! in service, the notes are thrown away.
+//!
+//! Invariant: one change of the record at a time, each with the next member
+//! version.
+
+use super::{
+    core::{CONTROL, Change, Engine, Output, Phase},
+    members::{Mode, Service, bit},
+};
+use crate::{
+    blocks::Blocks,
+    extent::Extent,
+    wire::{Frame, Header, Kind, PARTIAL, members::Missing},
+};
+
+/// Answers nobody waits for.
+const IGNORED: u64 = CONTROL;
+/// Plus the number of the member that leaves.
+const DEPART: u64 = CONTROL + 1000;
+const ABSENT: u64 = CONTROL + 2000;
+/// Plus the member version.
+const STANDING: u64 = CONTROL + (1 << 60);
+
+impl Engine {
+    /// A member is gone. Before the promise it may come back; after it the
+    /// session is over, and the record must say so.
+    pub(super) fn on_lost(&mut self, at: usize, out: &mut Vec<Output>) {
+        let member = self.members.get(at);
+        out.extend(member.link.take().map(Output::Close));
+        member.greeted = false;
+        member.prepared = false;
+        member.asked = None;
+        match self.phase {
+            Phase::Promising { .. } | Phase::Converging { .. } | Phase::Serving | Phase::Draining { .. } => {}
+            Phase::Observing | Phase::Preparing { .. } | Phase::Prepared | Phase::Drained | Phase::Fenced => {
+                return;
+            }
+        }
+        member.promise = None;
+        match member.service {
+            Service::In | Service::Joining => member.leave(),
+            Service::Returning => member.service = Service::Out,
+            Service::Leaving | Service::Out => {}
+        }
+        self.reread(at, out);
+        self.copying_lost(at, out);
+        self.change_members(out);
+        self.advance(out);
+    }
+
+    /// Takes the next step of whoever is on the way out or in.
+    pub(super) fn change_members(&mut self, out: &mut Vec<Output>) {
+        if !self.members.all_in(|member| member.promise.is_some()) {
+            return;
+        }
+        self.tell_departures(out);
+        if self.changing.is_some() {
+            return;
+        }
+        let staying = self.members.in_service();
+        let gone = self
+            .members
+            .iter()
+            .find(|(_, member)| member.service == Service::Leaving && member.noted & staying == staying);
+        let change = if let Some((member, _)) = gone {
+            Some((member, Mode::Out))
+        } else if self.phase != Phase::Serving {
+            None
+        } else if self.copying.is_some() {
+            self.copied_member().map(|member| (member, Mode::InService))
+        } else {
+            self.members.any(Service::Returning).map(|member| (member, Mode::Rebuilding))
+        };
+        if let Some((member, mode)) = change {
+            let change = Change { member, mode, version: self.version + 1 };
+            self.changing = Some(change);
+            out.push(Output::Change(change));
+        }
+    }
+
+    /// Tells everyone who stays what those who leave may lack already.
+    fn tell_departures(&mut self, out: &mut Vec<Output>) {
+        if self.members.any(Service::Leaving).is_none() {
+            return;
+        }
+        let blocks = self.unflushed.all();
+        let usable: Vec<_> = self.members.usable().collect();
+        for leaving in 0..self.members.iter().count() {
+            let member = self.members.get(leaving);
+            if member.service != Service::Leaving {
+                continue;
+            }
+            let missing = Missing { replica: member.key, from: member.version, blocks: blocks.clone() };
+            for (at, link) in &usable {
+                if member.told & bit(*at) == 0 {
+                    member.told |= bit(*at);
+                    let mut header = Header::new(Kind::Depart, DEPART + leaving as u64, self.epoch);
+                    header.flags = if member.partial { PARTIAL } else { 0 };
+                    out.push(Output::Send(*link, Frame::with(header, missing.encode())));
+                }
+            }
+        }
+    }
+
+    /// An answer that is not about data.
+    pub(super) fn on_told(&mut self, at: usize, tag: u64, frame: &Frame, out: &mut Vec<Output>) {
+        if tag >= STANDING {
+            self.members.get(at).version = tag - STANDING;
+        } else if tag == ABSENT {
+            self.on_missing(at, Some(frame), out);
+        } else if tag >= DEPART {
+            let leaving = (tag - DEPART) as usize;
+            if leaving < self.members.iter().count() {
+                self.members.get(leaving).noted |= bit(at);
+            }
+            self.change_members(out);
+        }
+    }
+
+    /// The record has been changed.
+    pub(super) fn on_changed(&mut self, change: Change, out: &mut Vec<Output>) {
+        if self.changing.take() != Some(change) || self.phase == Phase::Fenced {
+            return;
+        }
+        self.version = change.version;
+        let member = self.members.get(change.member);
+        match (change.mode, member.service) {
+            (Mode::Out, _) => {
+                member.service = Service::Out;
+                self.discount(change.member, out);
+            }
+            (Mode::Rebuilding, Service::Returning) => {
+                member.service = Service::Joining;
+                self.begin_join(change.member, out);
+            }
+            (Mode::InService, Service::Joining) => {
+                member.service = Service::In;
+                self.copying = None;
+                self.forget_absent(change.member, out);
+            }
+            // It failed while the record was being changed: it has to leave again.
+            (Mode::Rebuilding | Mode::InService, _) => member.leave(),
+        }
+        // Before it serves, an engine does not know yet who may stay in service.
+        if matches!(self.phase, Phase::Serving | Phase::Draining { .. }) {
+            self.tell_standing(out);
+        }
+        self.change_members(out);
+        self.advance(out);
+    }
+
+    /// Tells everyone in service the member version, for the day they leave.
+    pub(super) fn tell_standing(&mut self, out: &mut Vec<Output>) {
+        let extent = Extent::new(self.version, 0).unwrap_or(Extent::EMPTY);
+        for (_, link) in self.members.usable() {
+            let header = Header::new(Kind::Standing, STANDING + self.version, self.epoch);
+            out.push(Output::Send(link, Frame::bare(Header { extent, ..header })));
+        }
+    }
+
+    fn forget_absent(&mut self, back: usize, out: &mut Vec<Output>) {
+        let missing = Missing { replica: self.members.get(back).key, from: 0, blocks: Blocks::default() };
+        for (_, link) in self.members.usable() {
+            let header = Header::new(Kind::Forget, IGNORED, self.epoch);
+            out.push(Output::Send(link, Frame::with(header, missing.encode())));
+        }
+    }
+
+    /// A member takes writes from now on. What was under way before is not among
+    /// them and is copied with the rest.
+    fn begin_join(&mut self, at: usize, out: &mut Vec<Output>) {
+        let member = self.members.get(at);
+        let missing = Missing { replica: member.key, from: 0, blocks: Blocks::default() };
+        if let Some(link) = member.link {
+            out.push(Output::Send(link, Frame::bare(Header::new(Kind::Join, IGNORED, self.epoch))));
+        }
+        let mut asked = 0;
+        for (other, link) in self.members.usable() {
+            asked |= bit(other);
+            let header = Header::new(Kind::Absent, ABSENT, self.epoch);
+            out.push(Output::Send(link, Frame::with(header, missing.encode())));
+        }
+        self.prepare_join(at, asked);
+    }
+}

@@ -1,0 +1,164 @@
+//! What a replica does with requests that it may carry out.
+//!
+//! Invariant: an answer `Ok` to a flush, or to anything with FUA, leaves only
+//! after a sync that began after it was applied.
+
+use std::io;
+
+use super::{
+    core::{Output, Replica, status_of},
+    disk::Disk,
+    promise::Standing,
+};
+use crate::{
+    net::reactor::LinkId,
+    wire::{Frame, Header, Kind, PARTIAL, Status, members::Missing},
+};
+
+impl<D: Disk> Replica<D> {
+    pub(super) fn on_request(&mut self, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        let extent = header.extent;
+        match header.kind {
+            Kind::Read => {
+                let answer = match self.store.read(extent) {
+                    Ok(data) => {
+                        Frame::with(Header { extent, ..header.reply(Status::Ok, header.epoch) }, data)
+                    }
+                    Err(error) => Frame::bare(header.reply(status_of(&error), header.epoch)),
+                };
+                out.push(Output::Send(link, answer));
+            }
+            Kind::Flush => {
+                self.store.flush_began(header.tag);
+                self.to_sync.push((link, Frame::bare(header.reply(Status::Ok, header.epoch))));
+                self.start_sync(out);
+            }
+            _ => match self.store.admit(extent) {
+                Ok(true) => {
+                    let done = self.change(&frame);
+                    self.answer_change(link, header, done, out);
+                }
+                Ok(false) => {
+                    self.awaiting_note.push((link, frame));
+                    self.start_note(out);
+                }
+                Err(error) => self.fail(link, header, &error, out),
+            },
+        }
+    }
+
+    fn change(&mut self, frame: &Frame) -> io::Result<()> {
+        self.last_write = frame.header.epoch;
+        match frame.header.kind {
+            Kind::Write => self.store.write(frame.header.extent.offset(), &frame.payload),
+            _ => self.store.clear(frame.header.extent),
+        }
+    }
+
+    fn answer_change(&mut self, link: LinkId, header: &Header, done: io::Result<()>, out: &mut Vec<Output>) {
+        let answer = Frame::bare(header.reply(Status::Ok, header.epoch));
+        match done {
+            Ok(()) if header.fua() => {
+                self.to_sync.push((link, answer));
+                self.start_sync(out);
+            }
+            Ok(()) => self.answer_when_durable(self.needed(header), link, answer, out),
+            Err(error) => self.fail(link, header, &error, out),
+        }
+    }
+
+    /// What must be durable before a change is acknowledged: the promise, and in
+    /// which run of the machine this copy serves.
+    fn needed(&self, header: &Header) -> Standing {
+        Standing { epoch: header.epoch, version: 0, boot: self.served_in }
+    }
+
+    /// A full disk can be told; any other failure ends this replica.
+    fn fail(&self, link: LinkId, header: &Header, error: &io::Error, out: &mut Vec<Output>) {
+        let status = status_of(error);
+        self.refuse(link, header, status, out);
+        if status != Status::NoSpace {
+            out.push(Output::Die(error.to_string()));
+        }
+    }
+
+    fn start_note(&mut self, out: &mut Vec<Output>) {
+        if self.noting.is_none() && !self.awaiting_note.is_empty() {
+            self.noting = Some(self.store.begin_note());
+            out.push(Output::SyncIntent);
+        }
+    }
+
+    /// Regions are noted: the changes that waited are looked at anew, for the
+    /// promise may have moved on meanwhile.
+    pub(super) fn on_noted(&mut self, out: &mut Vec<Output>) {
+        if let Some(regions) = self.noting.take() {
+            self.store.noted(&regions);
+        }
+        for (link, frame) in std::mem::take(&mut self.awaiting_note) {
+            self.on_frame(link, frame, out);
+        }
+        self.start_note(out);
+    }
+
+    fn start_sync(&mut self, out: &mut Vec<Output>) {
+        if self.syncing.is_empty() && !self.to_sync.is_empty() {
+            self.syncing = std::mem::take(&mut self.to_sync);
+            out.push(Output::Sync);
+        }
+    }
+
+    pub(super) fn on_synced(&mut self, out: &mut Vec<Output>) {
+        for (link, frame) in std::mem::take(&mut self.syncing) {
+            let needed = self.needed(&frame.header);
+            self.answer_when_durable(needed, link, frame, out);
+        }
+        self.start_sync(out);
+    }
+
+    pub(super) fn on_membership(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        let ok = Frame::bare(header.reply(Status::Ok, header.epoch));
+        if header.kind == Kind::Standing {
+            self.version = header.extent.offset();
+            self.served_in = self.boot;
+            let needed = Standing { epoch: header.epoch, version: self.version, boot: self.boot };
+            return self.answer_when_durable(needed, link, ok, out);
+        }
+        if header.kind == Kind::Join {
+            return match self.store.absent.forget_all() {
+                Ok(()) => out.push(Output::Send(link, ok)),
+                Err(error) => self.fail(link, header, &error, out),
+            };
+        }
+        let Some(missing) = Missing::decode(&frame.payload, self.store.blocks()) else {
+            return self.refuse(link, header, Status::Invalid, out);
+        };
+        let done = match header.kind {
+            Kind::Depart if header.flags & PARTIAL != 0 => {
+                self.store.absent.add(missing.replica, &missing.blocks)
+            }
+            Kind::Depart => self.store.absent.begin(missing.replica, missing.from, &missing.blocks),
+            Kind::Forget => self.store.absent.forget(missing.replica),
+            _ => return self.tell_missing(link, header, missing.replica, out),
+        };
+        match done {
+            Ok(()) => out.push(Output::Send(link, ok)),
+            Err(error) => self.fail(link, header, &error, out),
+        }
+    }
+
+    fn tell_missing(&self, link: LinkId, header: &Header, replica: u64, out: &mut Vec<Output>) {
+        match self.store.absent.get(replica) {
+            Some((from, blocks)) => {
+                let missing = Missing { replica, from, blocks };
+                out.push(Output::Send(
+                    link,
+                    Frame::with(header.reply(Status::Ok, header.epoch), missing.encode()),
+                ));
+            }
+            None => out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, header.epoch)))),
+        }
+    }
+}

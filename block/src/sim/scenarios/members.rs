@@ -1,0 +1,165 @@
+//! Replicas that fail, stay away, lose power and come back.
+
+use super::{busy, finish, seeds, steps_until};
+use crate::{engine::members::Mode, sim::world::World};
+
+/// Every copy is in service again and they are alike.
+fn assert_whole(world: &mut World) {
+    steps_until(world, "every copy in service", World::is_whole);
+    finish(world);
+    for at in 1..world.replicas.len() {
+        let (one, other) = (world.content(0), world.content(at));
+        let differ = one.iter().zip(&other).position(|(one, other)| one != other);
+        assert_eq!(differ, None, "replica {at} differs; {:?}", world.record.modes);
+    }
+}
+
+/// Case 6 without a switch, and case 7.
+#[test]
+fn a_replica_that_dies_is_dropped_and_comes_back_by_rebuild() {
+    for seed in seeds(100) {
+        let mut world = World::new(seed);
+        busy(&mut world, 100);
+        world.kill_replica(1);
+        steps_until(&mut world, "dropped", |world| world.record.modes[1] == Mode::Out);
+        busy(&mut world, 100);
+        world.judge();
+        world.start_replica(1);
+        assert_whole(&mut world);
+    }
+}
+
+#[test]
+fn a_replica_that_loses_power_gets_back_what_it_had_not_synced() {
+    for seed in seeds(200) {
+        let mut world = World::new(seed);
+        busy(&mut world, 150);
+        world.lose_power(2);
+        if seed % 2 == 0 {
+            steps_until(&mut world, "dropped", |world| world.record.modes[2] == Mode::Out);
+            busy(&mut world, 50);
+        }
+        world.start_replica(2);
+        steps_until(&mut world, "noticed", |world| world.record.version > 0);
+        assert_whole(&mut world);
+    }
+}
+
+/// Cases 14 and 15: while the record cannot be changed writes wait; nothing is
+/// acknowledged that only some have.
+#[test]
+fn writes_wait_while_the_record_cannot_be_reached() {
+    for seed in seeds(50) {
+        let mut world = World::new(seed);
+        busy(&mut world, 100);
+        world.record.reachable = false;
+        world.kill_replica(0);
+        busy(&mut world, 300);
+        let answered = world.client.answered;
+        busy(&mut world, 100);
+        assert_eq!(world.record.modes[0], Mode::InService);
+        assert!(world.client.answered - answered < 20, "only reads can go on");
+        world.record.reachable = true;
+        world.start_replica(0);
+        assert_whole(&mut world);
+    }
+}
+
+/// Case 6: a replica dies in the middle of a switch.
+#[test]
+fn a_replica_that_dies_in_a_switch_is_dropped_by_the_new_engine() {
+    for seed in seeds(100) {
+        let mut world = World::new(seed);
+        busy(&mut world, 100);
+        world.switch();
+        busy(&mut world, seed as usize % 25);
+        world.kill_replica(1);
+        steps_until(&mut world, "dropped", |world| world.record.modes[1] == Mode::Out);
+        world.start_replica(1);
+        // The engine that dropped it may have been the old one, and the new one given up.
+        world.switch();
+        assert_whole(&mut world);
+    }
+}
+
+/// Case 8: a replica that cannot persist counts as dead.
+#[test]
+fn a_replica_whose_disk_fails_or_is_full_is_dropped() {
+    for seed in seeds(60) {
+        let mut world = World::new(seed);
+        busy(&mut world, 100);
+        if seed % 2 == 0 {
+            world.replicas[1].disk.fail_sync();
+        } else {
+            world.replicas[1].disk.set_full(true);
+        }
+        steps_until(&mut world, "dropped", |world| world.record.modes[1] == Mode::Out);
+        busy(&mut world, 100);
+        world.judge();
+    }
+}
+
+/// Case 10: the client's node is gone and with it what was under way.
+#[test]
+fn copies_are_made_equal_when_nobody_knows_what_was_under_way() {
+    for seed in seeds(200) {
+        let mut world = World::new(seed);
+        busy(&mut world, 50 + seed as usize % 100);
+        world.restart_everything(seed % 2 == 0);
+        busy(&mut world, 150);
+        assert_whole(&mut world);
+    }
+}
+
+#[test]
+fn nothing_is_lost_whatever_happens_to_anyone() {
+    for seed in seeds(400) {
+        let mut world = World::new(5000 + seed);
+        for _ in 0..25 {
+            let pause = (world.dice() % 80) as usize;
+            busy(&mut world, pause);
+            disturb(&mut world);
+        }
+        world.record.reachable = true;
+        world.engines.iter_mut().for_each(|engine| engine.paused = false);
+        for at in 0..world.replicas.len() {
+            if world.replicas[at].core.is_none() {
+                world.start_replica(at);
+            }
+        }
+        world.switch();
+        busy(&mut world, 500);
+        world.switch();
+        assert_whole(&mut world);
+    }
+}
+
+/// One misfortune. Replicas are left alone when the volume would have none that
+/// is in service and was never away.
+fn disturb(world: &mut World) {
+    let last = world.engines.len() - 1;
+    let victim = (world.dice() % world.replicas.len() as u64) as usize;
+    let others_serve = world
+        .in_service()
+        .any(|at| at != victim && world.replicas[at].core.is_some() && !world.replicas[at].lost);
+    match world.dice() % 12 {
+        0 | 1 => {
+            world.switch();
+        }
+        2 => world.restart_engine(last),
+        3 => world.engines[last].paused = true,
+        4 | 5 => world.engines.iter_mut().for_each(|engine| engine.paused = false),
+        6 if others_serve => world.kill_replica(victim),
+        7 if others_serve => world.lose_power(victim),
+        8 => world.record.reachable = !world.record.reachable,
+        9 if world.dice().is_multiple_of(4) => {
+            let power = world.dice().is_multiple_of(2);
+            world.restart_everything(power);
+        }
+        _ => {
+            if world.replicas[victim].core.is_none() {
+                world.start_replica(victim);
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What engine and replica tell each other about who is in service.
+//!
+//! Invariant: a reader never takes in a block beyond the volume it was told of.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{blocks::Blocks, epoch::Epoch};
+
+/// Most runs of blocks in one message; sets of more are rounded up.
+const MOST_RUNS: usize = 1 << 20;
+
+/// What a replica says when it gives its promise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promised {
+    /// Epoch of the last write it applied.
+    pub last_write: Epoch,
+    /// Member version at which it was last in service.
+    pub version: u64,
+    /// Whether its machine was started since it was last in service: what it had
+    /// not synced is lost.
+    pub lost_power: bool,
+    /// Regions written since all copies were known to be equal, as runs.
+    pub regions: Vec<(u64, u64)>,
+}
+
+impl Promised {
+    pub fn regions(&self) -> Blocks {
+        let mut regions = Blocks::default();
+        for (first, count) in &self.regions {
+            regions.insert_all(crate::blocks::Run { first: *first, count: *count });
+        }
+        regions
+    }
+
+    pub fn encode(&self) -> Bytes {
+        serde_json::to_vec(self).expect("a promise holds only plain fields").into()
+    }
+
+    pub fn decode(payload: &[u8]) -> Option<Promised> {
+        serde_json::from_slice(payload).ok()
+    }
+}
+
+/// What a copy of the volume misses, since it was in service at `from`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    pub replica: u64,
+    pub from: u64,
+    pub blocks: Blocks,
+}
+
+impl Missing {
+    pub fn encode(&self) -> Bytes {
+        let mut raw = self.replica.to_le_bytes().to_vec();
+        raw.extend(self.from.to_le_bytes());
+        raw.extend(self.blocks.encode(MOST_RUNS));
+        raw.into()
+    }
+
+    /// `limit` is the number of blocks of the volume.
+    pub fn decode(payload: &[u8], limit: u64) -> Option<Missing> {
+        let word = |at: usize| Some(u64::from_le_bytes(payload.get(at..at + 8)?.try_into().ok()?));
+        Some(Missing { replica: word(0)?, from: word(8)?, blocks: Blocks::decode(payload.get(16..)?, limit) })
+    }
+}

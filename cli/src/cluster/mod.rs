@@ -1,0 +1,15 @@
+//! The processes of one folder as a whole: started, watched, stopped.
+
+mod announce;
+mod interrupt;
+mod start;
+mod stop;
+mod temporary;
+mod watch;
+
+pub(crate) use announce::{Announcement, announce};
+pub(crate) use interrupt::Interrupts;
+pub(crate) use start::{Starter, node_address};
+pub(crate) use stop::{Ended, end, kill, stop};
+pub(crate) use temporary::Temporary;
+pub(crate) use watch::watch;

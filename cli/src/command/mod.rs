@@ -1,0 +1,13 @@
+//! One file per command.
+
+pub(crate) mod agent;
+pub(crate) mod bench;
+pub(crate) mod completion;
+pub(crate) mod crds;
+pub(crate) mod down;
+mod role;
+pub(crate) mod serve;
+pub(crate) mod status;
+pub(crate) mod tour;
+pub(crate) mod up;
+pub(crate) mod version;

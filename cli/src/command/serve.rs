@@ -1,0 +1,152 @@
+//! `midflight serve`: the control process, with the API and the controllers. Started by `up`.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+
+use anyhow::Context;
+use clap::Args;
+use midflight_apiserver::{ApiServer, BindError, Config, Listening, OpenError, auth::Identity, store};
+use tracing::{info, warn};
+
+use super::role::{self, Stage};
+use crate::{
+    credentials,
+    failure::Failure,
+    folder::{Folder, Marker, create_private_dir},
+    process::Role,
+    session::Session,
+};
+
+/// Serve the API of the embedded cluster and run its controllers
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Where to listen [default: where it listened last, else a free port of 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Say on stdout when the API is ready, in one line of JSON
+    #[arg(long)]
+    announce: bool,
+}
+
+impl Serve {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let folder = session.folder()?;
+        role::play(&folder, Role::Control, self.announce, async |stage| {
+            serve(&folder, self.listen, stage).await
+        })
+        .await
+    }
+}
+
+async fn serve(folder: &Folder, listen: Option<SocketAddr>, stage: &mut Stage) -> anyhow::Result<()> {
+    let marker = folder.marker()?.context("the folder's marker has gone")?;
+    let mut config = Config::new(folder.root());
+    config.names = listen.iter().map(|address| address.ip().to_string()).collect();
+    let server = ApiServer::open(config).await.map_err(explain_open)?;
+    let listening = bind(&server, listen, marker.listen).await?;
+    let address = listening.address();
+    hand_out_credentials(folder, &server, &marker, address)?;
+    folder.write_marker(&Marker { listen: Some(address), ..marker })?;
+    let serving = tokio::spawn(listening.serve());
+    info!(%address, "the API serves");
+
+    let client = kube::Client::new(server.service(Identity::admin("system:midflight")), "default");
+    midflight_operator::bootstrap(&client).await.context("install Midflight's own kinds")?;
+    stage.ready()?;
+
+    stage.asked_to_end().await;
+    server.shutdown().await;
+    serving.await.context("end the API's connections")
+}
+
+/// An address that was asked for is taken or the start fails; one that was
+/// taken last time or just any is given up for another.
+async fn bind(
+    server: &ApiServer,
+    asked: Option<SocketAddr>,
+    last: Option<SocketAddr>,
+) -> anyhow::Result<Listening> {
+    if let Some(asked) = asked {
+        return server.bind(asked).await.map_err(|error| explain_bind(error, asked));
+    }
+    if let Some(last) = last {
+        match server.bind(last).await {
+            Ok(listening) => return Ok(listening),
+            Err(error) => warn!(%last, %error, "the last address is not to be had, taking another"),
+        }
+    }
+    for port in candidate_ports(server) {
+        if let Ok(listening) = server.bind(loopback(port)).await {
+            return Ok(listening);
+        }
+    }
+    server.bind(loopback(0)).await.context("find a free port on 127.0.0.1")
+}
+
+/// Ports below those that the kernel gives to outgoing connections: there, a
+/// client that retries while we are down could end up holding our port.
+fn candidate_ports(server: &ApiServer) -> impl Iterator<Item = u16> {
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    let spread = server.cluster().as_u128() % u128::from(COUNT);
+    let spread = u16::try_from(spread).unwrap_or_default();
+    (0..64).map(move |attempt| FIRST + (spread + attempt * 181) % COUNT)
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// A kubeconfig for the user, and one for every node.
+fn hand_out_credentials(
+    folder: &Folder,
+    server: &ApiServer,
+    marker: &Marker,
+    address: SocketAddr,
+) -> anyhow::Result<()> {
+    let reachable = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => loopback(address.port()),
+        _ => address,
+    };
+    credentials::ensure(server, &folder.kubeconfig(), Identity::admin("admin"), reachable)?;
+    for node in 1..=marker.nodes {
+        let room = folder.node(node);
+        create_private_dir(&room)?;
+        let identity = Identity::node(&Role::Node(node).to_string());
+        credentials::ensure(server, &room.join("kubeconfig"), identity, reachable)?;
+    }
+    Ok(())
+}
+
+fn explain_open(error: OpenError) -> anyhow::Error {
+    let advice = match &error {
+        OpenError::Store(store::OpenError::NewerFormat { .. }) => {
+            "use the newer midflight that wrote it, or another --dir; nothing was changed"
+        }
+        OpenError::Store(store::OpenError::Corrupt { .. }) => {
+            "restore store.redb from a copy, or start anew in another --dir; nothing was changed"
+        }
+        OpenError::Store(store::OpenError::Lost { .. }) => {
+            "an older copy was put in its place; put the newer one back, nothing was changed"
+        }
+        OpenError::Store(store::OpenError::Locked { .. }) => "stop the process that uses it",
+        _ => return anyhow::Error::new(error).context("open the API's data"),
+    };
+    let why = match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Failure::error(why, advice)
+}
+
+fn explain_bind(error: BindError, asked: SocketAddr) -> anyhow::Error {
+    match &error {
+        BindError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Failure::error(
+            format!("listen on {asked}: another process uses that port"),
+            "stop that process, or choose another address with --listen (without it, a free port is taken)",
+        ),
+        _ => anyhow::Error::new(error),
+    }
+}

@@ -1,0 +1,79 @@
+//! The acts of the tour, in order. A new act is a new row and a new file.
+
+use std::{future::Future, pin::Pin};
+
+use serde::Serialize;
+
+use super::{control_plane, durable_writes, engine_switch};
+use crate::{cluster::Temporary, output::Paint};
+
+/// How an act ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Outcome {
+    /// What was measured, one thing each.
+    Shown(Vec<String>),
+    Failed(String),
+}
+
+impl Outcome {
+    pub(super) fn to_text(&self, paint: Paint) -> String {
+        match self {
+            Outcome::Shown(lines) => {
+                let line = |line: &String| format!("  {} {line}", paint.good("✓"));
+                lines.iter().map(line).collect::<Vec<_>>().join("\n")
+            }
+            Outcome::Failed(why) => format!("  {} {why}", paint.bad("✗")),
+        }
+    }
+}
+
+type Played<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Outcome>> + 'a>>;
+
+/// Something the tour shows.
+pub(super) struct Act {
+    pub(super) title: &'static str,
+    /// What happens, in a line.
+    pub(super) about: &'static str,
+    /// The command that shows the same, if there is one.
+    pub(super) command: Option<&'static str>,
+    /// Whether the tour ends if this act fails.
+    pub(super) needed_by_others: bool,
+    pub(super) play: for<'a> fn(&'a Temporary) -> Played<'a>,
+}
+
+pub(super) const PROGRAM: &[Act] = &[
+    Act {
+        title: "A Kubernetes API in one process",
+        about: "Starts the control plane and two nodes in an empty folder.",
+        command: Some("midflight up --nodes 2 && kubectl get nodes,crds"),
+        needed_by_others: true,
+        play: |stage| Box::pin(control_plane::play(stage)),
+    },
+    Act {
+        title: "What was acknowledged survives kill -9",
+        about: "Writes objects, kills the control plane in the middle, starts it again and counts.",
+        command: Some("kubectl get configmaps --watch"),
+        needed_by_others: false,
+        play: |stage| Box::pin(durable_writes::play(stage)),
+    },
+    Act {
+        title: "A volume changes its engine under load",
+        about: "Three replicas, one client that never stops; the engine process is exchanged again and again.",
+        command: None,
+        needed_by_others: false,
+        play: |stage| Box::pin(engine_switch::play(stage)),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_read_well() {
+        let plain = Paint { on: false };
+        assert_eq!(Outcome::Shown(vec!["a".into(), "b".into()]).to_text(plain), "  ✓ a\n  ✓ b");
+        assert_eq!(Outcome::Failed("no".into()).to_text(plain), "  ✗ no");
+    }
+}

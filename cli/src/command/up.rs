@@ -1,0 +1,172 @@
+//! `midflight up`: brings the cluster of a folder up, and watches it.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::Args;
+use futures::future::try_join_all;
+use serde::Serialize;
+
+use crate::{
+    cluster::{self, Interrupts, Starter},
+    failure::Failure,
+    folder::{Folder, Marker},
+    output::{Answer, Paint},
+    process::{Alive, Record, Recorded, Role},
+    session::Session,
+};
+
+/// Start the embedded cluster: a Kubernetes API and its nodes, as plain processes
+///
+/// Returns, or says so, when the API serves and knows its own kinds. In the foreground it then watches: what dies is
+/// started again, Ctrl-C stops everything. A closed terminal ends only the watching. If the control plane has died,
+/// `up` starts it again and takes the living nodes up.
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Number of nodes [default: as many as the folder has, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=253))]
+    nodes: Option<u8>,
+    /// Where the API listens [default: where it listened last, else a free port of 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Return when ready and leave everything running
+    #[arg(long)]
+    detach: bool,
+}
+
+impl Up {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut interrupts = Interrupts::listen().context("listen for signals")?;
+        let folder = session.folder()?;
+        let marker = folder.create_or_open()?;
+        let _place = take_place(&folder)?;
+        let nodes = self.wanted_nodes(&marker)?;
+        refuse_if_all_runs(&folder, &marker, nodes)?;
+        folder.write_marker(&Marker { nodes, ..marker })?;
+
+        let starter = Starter::new(session, folder, self.listen)?;
+        let run = starter.folder.run();
+        let before = Role::alive(&run)?;
+        let brought_up = tokio::select! {
+            brought_up = bring_up(&starter, nodes) => brought_up,
+            () = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
+        };
+        let processes = match brought_up {
+            Ok(processes) => processes,
+            Err(error) => {
+                cluster::stop(&run, &before).await?;
+                return Err(error);
+            }
+        };
+        session.answer(&Started::look(&starter.folder, began.elapsed())?)?;
+        if self.detach {
+            return Ok(());
+        }
+        session.say("watching; Ctrl-C stops everything");
+        tokio::select! {
+            () = cluster::watch(session, &starter, processes) => {}
+            () = interrupts.next() => {}
+        }
+        session.say("stopping; once more kills");
+        tokio::select! {
+            stopped = cluster::stop(&run, &[]) => stopped.map(drop),
+            () = interrupts.next() => cluster::kill(&run),
+        }
+    }
+
+    fn wanted_nodes(&self, marker: &Marker) -> anyhow::Result<u8> {
+        match self.nodes {
+            Some(nodes) if nodes < marker.nodes => Err(Failure::usage(
+                format!("the cluster in this folder has {} nodes already", marker.nodes),
+                "give at least that number, or start anew in another --dir",
+            )),
+            Some(nodes) => Ok(nodes),
+            None => Ok(marker.nodes.max(1)),
+        }
+    }
+}
+
+fn take_place(folder: &Folder) -> anyhow::Result<Recorded> {
+    let run = folder.run();
+    let place = Recorded::take(&run, Role::Up)?;
+    place.ok_or_else(|| {
+        let who = match Record::read(&run, &Role::Up) {
+            Some(record) => format!(" (pid {})", record.identity.pid),
+            None => String::new(),
+        };
+        Failure::usage(
+            format!("another `midflight up` or `down`{who} works on {}", folder.root().display()),
+            "`midflight status` shows what runs; `midflight down` stops it",
+        )
+    })
+}
+
+fn refuse_if_all_runs(folder: &Folder, marker: &Marker, nodes: u8) -> anyhow::Result<()> {
+    let run = folder.run();
+    let Some((record, _)) = Record::alive(&run, &Role::Control)? else { return Ok(()) };
+    if nodes > marker.nodes {
+        return Err(Failure::usage(
+            format!("the cluster runs with {} nodes; more are added when it starts", marker.nodes),
+            format!("midflight down, then midflight up --nodes {nodes}"),
+        ));
+    }
+    let alive = Role::alive(&run)?;
+    if (1..=nodes).any(|node| !alive.contains(&Role::Node(node))) {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        format!("it is already up in {} (control is pid {})", folder.root().display(), record.identity.pid),
+        "use it, or stop it with `midflight down`; another cluster needs another --dir",
+    ))
+}
+
+/// Takes up what runs and starts what does not.
+async fn bring_up(starter: &Starter, nodes: u8) -> anyhow::Result<Vec<(Role, Alive)>> {
+    let control = starter.take_or_start(Role::Control).await?;
+    let nodes = try_join_all((1..=nodes).map(|node| starter.take_or_start(Role::Node(node)))).await?;
+    Ok(std::iter::once(control).chain(nodes).collect())
+}
+
+/// What `up` answers when the cluster is ready.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    version: &'static str,
+    ready_in_ms: u128,
+    api: String,
+    folder: String,
+    kubeconfig: String,
+    nodes: Vec<String>,
+}
+
+impl Started {
+    fn look(folder: &Folder, took: Duration) -> anyhow::Result<Started> {
+        let marker = folder.marker()?.context("the folder's marker has gone")?;
+        Ok(Started {
+            version: env!("CARGO_PKG_VERSION"),
+            ready_in_ms: took.as_millis(),
+            api: marker.listen.map(|address| format!("https://{address}")).unwrap_or_default(),
+            folder: folder.root().display().to_string(),
+            kubeconfig: folder.kubeconfig().display().to_string(),
+            nodes: (1..=marker.nodes).map(|node| Role::Node(node).to_string()).collect(),
+        })
+    }
+}
+
+impl Answer for Started {
+    fn to_table(&self, paint: Paint) -> String {
+        let title = format!("midflight {} is up after {} ms", self.version, self.ready_in_ms);
+        format!(
+            "{}\n  API      {}\n  nodes    {}\n  folder   {}\n  kubectl  export KUBECONFIG={}\n",
+            paint.good(&title),
+            self.api,
+            self.nodes.join(" "),
+            self.folder,
+            self.kubeconfig
+        )
+    }
+}

@@ -1,0 +1,205 @@
+//! One cluster's folder: where everything is, and whether it is ours.
+//!
+//! The one invariant: nothing is written to or removed from a folder that
+//! Midflight did not make.
+
+mod marker;
+mod write;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+
+pub(crate) use marker::Marker;
+pub(crate) use write::{create_private_dir, write_atomically};
+
+use crate::{failure::Failure, process::Role};
+
+/// Unix socket addresses end here.
+const SOCKET_PATH_BYTES: usize = 107;
+/// Room for what comes after the folder's own path: `/run/NODE/SOCKET`.
+const SOCKET_NAME_BYTES: usize = 40;
+/// All that Midflight puts into a folder; `down --purge` removes these and nothing else.
+const CONTENTS: &[&str] = &[
+    "kubeconfig",
+    "kubeconfig.unfinished",
+    "logs",
+    "midflight.unfinished",
+    "nodes",
+    "registry",
+    "run",
+    "store.redb",
+    "store.redb.mark",
+    "tls",
+    "tokens.json",
+    "tokens.new",
+];
+const MARKER: &str = "midflight.json";
+
+/// The paths inside a folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    /// `--dir`, or `$XDG_DATA_HOME/midflight`. Touches nothing.
+    pub(crate) fn locate(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Folder> {
+        let path = match (given, &environment.data_home, &environment.home) {
+            (Some(given), _, _) => given.to_owned(),
+            (None, Some(data_home), _) => data_home.join("midflight"),
+            (None, None, Some(home)) => home.join(".local/share/midflight"),
+            (None, None, None) => {
+                return Err(Failure::usage(
+                    "neither --dir nor $XDG_DATA_HOME nor $HOME says where the data lives",
+                    "give a folder with --dir DIR",
+                ));
+            }
+        };
+        let root = std::path::absolute(&path).with_context(|| format!("make {} absolute", path.display()))?;
+        Ok(Folder::at(root))
+    }
+
+    /// The folder at an absolute path. Touches nothing.
+    pub(crate) fn at(root: PathBuf) -> Folder {
+        Folder { root }
+    }
+
+    /// Makes the folder ours if it is new, and makes sure that it is ours if it is not.
+    pub(crate) fn create_or_open(&self) -> anyhow::Result<Marker> {
+        self.check_depth()?;
+        if let Some(marker) = self.marker()? {
+            return self.create_rooms().map(|()| marker);
+        }
+        create_private_dir(&self.root)?;
+        self.check_empty()?;
+        let marker = Marker::new();
+        self.write_marker(&marker)?;
+        self.create_rooms()?;
+        Ok(marker)
+    }
+
+    /// The marker of a folder that is ours, `None` if there is none.
+    pub(crate) fn marker(&self) -> anyhow::Result<Option<Marker>> {
+        Marker::read(&self.root.join(MARKER))
+    }
+
+    pub(crate) fn write_marker(&self, marker: &Marker) -> anyhow::Result<()> {
+        marker.write(&self.root.join(MARKER))
+    }
+
+    /// Removes the data. The marker goes last, so that a purge cut short can be repeated.
+    pub(crate) fn purge(&self) -> anyhow::Result<Purged> {
+        if self.marker()?.is_none() {
+            return Err(Failure::usage(
+                format!("{} was not made by midflight", self.root.display()),
+                "check --dir; remove the folder by hand if you are sure",
+            ));
+        }
+        for name in CONTENTS {
+            remove(&self.root.join(name))?;
+        }
+        remove(&self.root.join(MARKER))?;
+        match fs::remove_dir(&self.root) {
+            Ok(()) => Ok(Purged::Whole),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(Purged::ForeignFilesStay),
+            Err(error) => Err(error).with_context(|| format!("remove {}", self.root.display())),
+        }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.root.join("kubeconfig")
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.root.join("store.redb")
+    }
+
+    pub(crate) fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
+    pub(crate) fn node(&self, number: u8) -> PathBuf {
+        self.root.join("nodes").join(Role::Node(number).to_string())
+    }
+
+    pub(crate) fn log(&self, role: &Role) -> PathBuf {
+        self.root.join("logs").join(format!("{role}.log"))
+    }
+
+    fn create_rooms(&self) -> anyhow::Result<()> {
+        ["run", "logs", "nodes"].iter().try_for_each(|room| create_private_dir(&self.root.join(room)))
+    }
+
+    fn check_depth(&self) -> anyhow::Result<()> {
+        let length = self.root.as_os_str().len();
+        let most = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES;
+        if length <= most {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            format!(
+                "{} is too deep: {length} bytes, and the paths of its sockets must end at {SOCKET_PATH_BYTES}",
+                self.root.display()
+            ),
+            format!("choose a folder whose path has at most {most} bytes with --dir"),
+        ))
+    }
+
+    /// A folder without a marker may only hold what a crashed first start left: a marker half written.
+    fn check_empty(&self) -> anyhow::Result<()> {
+        let entries = fs::read_dir(&self.root).with_context(|| format!("read {}", self.root.display()))?;
+        for entry in entries {
+            let name = entry.with_context(|| format!("read {}", self.root.display()))?.file_name();
+            if !write::is_unfinished(Path::new(&name)) {
+                return Err(Failure::usage(
+                    format!(
+                        "{} was not made by midflight and is not empty (it holds {})",
+                        self.root.display(),
+                        Path::new(&name).display()
+                    ),
+                    "choose an empty or new folder with --dir",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What of the environment decides where the data lives.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Environment {
+    pub(crate) data_home: Option<PathBuf>,
+    pub(crate) home: Option<PathBuf>,
+}
+
+/// What a purge left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purged {
+    Whole,
+    ForeignFilesStay,
+}
+
+fn remove(path: &Path) -> anyhow::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

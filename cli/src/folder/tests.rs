@@ -1,0 +1,96 @@
+use super::*;
+use crate::failure::{Exit, Report};
+
+fn folder(path: &Path) -> Folder {
+    Folder::locate(Some(path), &Environment::default()).unwrap()
+}
+
+#[test]
+fn is_found_by_flag_then_data_home_then_home() {
+    let environment = |data_home: Option<&str>, home: Option<&str>| Environment {
+        data_home: data_home.map(PathBuf::from),
+        home: home.map(PathBuf::from),
+    };
+    let cases = [
+        (Some("/x"), environment(Some("/data"), Some("/home/a")), Some("/x")),
+        (None, environment(Some("/data"), Some("/home/a")), Some("/data/midflight")),
+        (None, environment(None, Some("/home/a")), Some("/home/a/.local/share/midflight")),
+        (None, environment(None, None), None),
+    ];
+    for (given, environment, expected) in cases {
+        let found = Folder::locate(given.map(Path::new), &environment).ok();
+        assert_eq!(found.as_ref().map(Folder::root), expected.map(Path::new));
+    }
+}
+
+#[test]
+fn a_new_folder_is_made_private_and_recognised_again() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = tempfile::tempdir().unwrap();
+    let folder = folder(&parent.path().join("a/b"));
+    let mut marker = folder.create_or_open().unwrap();
+    assert_eq!(fs::metadata(folder.root()).unwrap().permissions().mode() & 0o777, 0o700);
+    marker.nodes = 3;
+    folder.write_marker(&marker).unwrap();
+    assert_eq!(folder.create_or_open().unwrap(), marker);
+}
+
+#[test]
+fn a_start_that_died_before_the_marker_was_whole_is_repeated() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("midflight.unfinished"), b"{").unwrap();
+    folder(root.path()).create_or_open().unwrap();
+}
+
+#[test]
+fn a_folder_of_someone_else_is_neither_taken_nor_purged() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("thesis.tex"), b"precious").unwrap();
+    let folder = folder(root.path());
+    for refused in [folder.create_or_open().map(drop), folder.purge().map(drop)] {
+        assert_eq!(Report::of(&refused.unwrap_err()).exit, Exit::Usage);
+    }
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_purge_takes_what_is_ours_and_leaves_the_rest() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = folder(&parent.path().join("mine"));
+    folder.create_or_open().unwrap();
+    fs::write(folder.root().join("notes.txt"), b"keep").unwrap();
+    assert_eq!(folder.purge().unwrap(), Purged::ForeignFilesStay);
+    assert_eq!(fs::read(folder.root().join("notes.txt")).unwrap(), b"keep");
+    fs::remove_file(folder.root().join("notes.txt")).unwrap();
+    folder.create_or_open().unwrap();
+    assert_eq!(folder.purge().unwrap(), Purged::Whole);
+    assert!(!folder.root().exists());
+}
+
+#[test]
+fn a_folder_too_deep_for_sockets_is_refused_before_anything_is_made() {
+    let parent = tempfile::tempdir().unwrap();
+    let deep = parent.path().join("d".repeat(70));
+    let refused = Report::of(&folder(&deep).create_or_open().unwrap_err());
+    assert_eq!(refused.exit, Exit::Usage);
+    assert!(refused.to_string().contains("107"), "{refused}");
+    assert!(!deep.exists());
+}
+
+#[test]
+fn a_folder_of_a_newer_midflight_stays_as_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let newer = br#"{"format": 2, "planets": []}"#;
+    fs::write(root.path().join("midflight.json"), newer).unwrap();
+    let refused = Report::of(&folder(root.path()).create_or_open().unwrap_err());
+    assert!(refused.to_string().contains("format 2"), "{refused}");
+    assert_eq!(fs::read(root.path().join("midflight.json")).unwrap(), newer);
+}
+
+#[test]
+fn a_path_that_cannot_be_a_folder_is_explained() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::write(parent.path().join("file"), b"").unwrap();
+    let refused = Report::of(&folder(&parent.path().join("file/inside")).create_or_open().unwrap_err());
+    assert!(refused.try_this.unwrap().contains("--dir"));
+}

@@ -1,0 +1,113 @@
+//! How results look: a table for people, JSON or YAML for programs.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::args::Format;
+
+/// Something a command can answer with.
+pub(crate) trait Answer: Serialize {
+    /// For people. Ends with a line break.
+    fn to_table(&self, paint: Paint) -> String;
+}
+
+pub(crate) fn write(
+    out: &mut dyn Write,
+    format: Format,
+    answer: &impl Answer,
+    paint: Paint,
+) -> anyhow::Result<()> {
+    let text = match format {
+        Format::Table => answer.to_table(paint),
+        Format::Json => serde_json::to_string_pretty(answer).context("encode the result")? + "\n",
+        Format::Yaml => serde_saphyr::to_string(answer).context("encode the result")?,
+    };
+    ignore_closed_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// `midflight crds | head` is no failure.
+pub(crate) fn ignore_closed_pipe(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("write the result to stdout"),
+    }
+}
+
+/// A plain table without lines, as kubectl prints it.
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(header.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        text += cells.collect::<Vec<_>>().join("   ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Colours, where someone can see them and does not mind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paint {
+    pub(crate) on: bool,
+}
+
+impl Paint {
+    fn with(self, code: &str, text: &str) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    pub(crate) fn good(self, text: &str) -> String {
+        self.with("32", text)
+    }
+
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.with("31", text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Greeting {
+        hello: &'static str,
+    }
+
+    impl Answer for Greeting {
+        fn to_table(&self, paint: Paint) -> String {
+            format!("hello {}\n", paint.good(self.hello))
+        }
+    }
+
+    fn written(format: Format, on: bool) -> String {
+        let mut out = Vec::new();
+        write(&mut out, format, &Greeting { hello: "world" }, Paint { on }).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn every_format_says_the_same() {
+        assert_eq!(written(Format::Table, false), "hello world\n");
+        assert_eq!(written(Format::Table, true), "hello \x1b[32mworld\x1b[0m\n");
+        assert_eq!(written(Format::Json, true), "{\n  \"hello\": \"world\"\n}\n");
+        assert_eq!(written(Format::Yaml, true), "hello: world\n");
+    }
+
+    #[test]
+    fn tables_are_aligned_without_trailing_blanks() {
+        let text = table(["NAME", "AGE"], [["a".into(), "1s".into()], ["longer".into(), "2m".into()]]);
+        assert_eq!(text, "NAME     AGE\na        1s\nlonger   2m\n");
+    }
+}

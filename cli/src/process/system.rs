@@ -1,0 +1,36 @@
+//! The system calls on processes that Rust cannot check.
+
+#![allow(unsafe_code)]
+
+use std::{io, os::fd::OwnedFd};
+
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    process::Command,
+};
+
+/// Lets a program start in a session of its own, and die with the calling
+/// thread until it calls `leave_parent`.
+pub(crate) fn in_own_session(command: &mut Command) {
+    // SAFETY: between fork and exec only two system calls are made, both async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            setsid()?;
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            Ok(())
+        });
+    }
+}
+
+/// Called by a started process once its record is written: from now on it lives by itself.
+pub(crate) fn leave_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(None)?)
+}
+
+/// Waits until a descriptor can be read, which for a pidfd means that its process has ended.
+pub(crate) async fn readable(descriptor: OwnedFd) -> io::Result<()> {
+    // SAFETY: the descriptor is open and owned by the AsyncFd, which nobody can reach to exchange it.
+    let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
+    descriptor.readable().await.map(drop)
+}

@@ -1,0 +1,42 @@
+//! Finds the API a command speaks to.
+//!
+//! What was named on the command line wins; otherwise it is the cluster in
+//! the folder, or kubectl's own when we run as its plugin.
+
+use anyhow::Context;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+
+use crate::{args::Invocation, failure::Failure, session::Session};
+
+pub(crate) async fn client(session: &Session) -> anyhow::Result<Client> {
+    let config = config(session).await?;
+    Client::try_from(config).context("make a client from the kubeconfig")
+}
+
+pub(crate) async fn config(session: &Session) -> anyhow::Result<Config> {
+    let global = &session.global;
+    let options = KubeConfigOptions { context: global.context.clone(), ..Default::default() };
+    let file = match (&global.kubeconfig, &global.context, session.invocation) {
+        (Some(path), _, _) => path.clone(),
+        (None, None, Invocation::Itself) => {
+            let folder = session.folder()?;
+            let path = folder.kubeconfig();
+            if !path.exists() {
+                return Err(Failure::error(
+                    format!("there is no cluster in {}", folder.root().display()),
+                    "start one with `midflight up`, or name a cluster with --kubeconfig",
+                ));
+            }
+            path
+        }
+        (None, Some(_), _) | (None, None, Invocation::KubectlPlugin) => {
+            return Config::from_kubeconfig(&options).await.context("read kubectl's own kubeconfig");
+        }
+    };
+    let reading = || format!("read {}", file.display());
+    let kubeconfig = Kubeconfig::read_from(&file).with_context(reading)?;
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(reading)
+}

@@ -1,0 +1,110 @@
+//! The life of a cluster: up, used, killed in parts, up again, down, gone.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+
+use rustix::process::Signal;
+use support::{Sandbox, eventually, kill, lives, signal};
+
+#[test]
+fn comes_up_ready_shows_itself_and_goes_without_a_trace() {
+    let sandbox = Sandbox::new();
+    let up = sandbox.json(&["up", "--nodes", "2", "--detach"]);
+    assert_eq!(up["nodes"], serde_json::json!(["node-1", "node-2"]));
+    let crds = sandbox.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").unwrap();
+    assert!(
+        crds.contains("volumes.longhorn.io") && crds.contains("datasets.data.fluid.io"),
+        "kinds are installed"
+    );
+
+    let status = sandbox.json(&["status"]);
+    assert_eq!(status["control"]["pid"], sandbox.running("control"));
+    assert_eq!(status["api"]["nodes"][1]["name"], "node-2");
+    assert_eq!(status["api"]["nodes"][1]["ready"], true);
+    assert_eq!(status["api"]["nodes"][1]["address"], "127.0.0.3");
+    assert!(status["api"]["kindsInstalled"].as_u64().unwrap() > 10);
+    assert!(status["api"]["objects"].as_i64().unwrap() > 20);
+    let screen = sandbox.ok(&["status"]);
+    assert!(screen.contains("running") && screen.contains("node-1   Ready"), "{screen}");
+
+    let pids = ["control", "node-1", "node-2"].map(|role| sandbox.running(role));
+    let down = sandbox.ok(&["down", "--purge"]);
+    assert!(down.contains("stopped control") && down.contains("removed the data"), "{down}");
+    assert!(pids.iter().all(|pid| !lives(*pid)));
+    assert!(!sandbox.dir().exists());
+    assert!(sandbox.ok(&["down"]).contains("nothing runs"));
+    assert!(sandbox.fails(1, &["status"]).contains("does not run"));
+}
+
+#[test]
+fn a_dead_control_plane_comes_back_and_living_nodes_are_taken_up() {
+    let sandbox = Sandbox::new();
+    let before = sandbox.json(&["up", "--detach"]);
+    let kubeconfig = std::fs::read(sandbox.dir().join("kubeconfig")).unwrap();
+    let node = sandbox.running("node-1");
+    kill(sandbox.running("control"));
+    let after = sandbox.json(&["up", "--detach"]);
+    assert_eq!(sandbox.running("node-1"), node, "the node lived on");
+    assert_eq!(after["api"], before["api"], "clients find it where it was");
+    assert_eq!(std::fs::read(sandbox.dir().join("kubeconfig")).unwrap(), kubeconfig);
+    eventually("the node is ready again", || sandbox.run(&["status"]).status.success());
+}
+
+#[test]
+fn a_dead_agent_is_started_again_beside_a_living_control_plane() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--nodes", "2", "--detach"]);
+    let control = sandbox.running("control");
+    kill(sandbox.running("node-2"));
+    sandbox.ok(&["up", "--detach"]);
+    assert_eq!(sandbox.running("control"), control);
+    sandbox.running("node-2");
+}
+
+#[test]
+fn in_the_foreground_what_dies_is_started_again_and_ctrl_c_stops_all() {
+    let sandbox = Sandbox::new();
+    let mut up = sandbox.spawn(&["up"]);
+    let mut lines = BufReader::new(up.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("is up"), "says when it is ready");
+    for role in ["control", "node-1"] {
+        let first = sandbox.running(role);
+        kill(first);
+        eventually("it runs again", || sandbox.pid(role).is_some_and(|pid| pid != first && lives(pid)));
+    }
+    eventually("all is well again", || sandbox.run(&["status"]).status.success());
+    let pids = ["control", "node-1"].map(|role| sandbox.running(role));
+    signal(i32::try_from(up.id()).unwrap(), Signal::INT);
+    assert!(up.wait().unwrap().success());
+    assert!(pids.iter().all(|pid| !lives(*pid)));
+}
+
+#[test]
+fn down_also_stops_a_watching_up() {
+    let sandbox = Sandbox::new();
+    let mut up = sandbox.spawn(&["up"]);
+    let mut lines = BufReader::new(up.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    let pids = ["control", "node-1"].map(|role| sandbox.running(role));
+    let down = sandbox.ok(&["down"]);
+    assert!(down.contains("stopped up") && down.contains("stopped control"), "{down}");
+    assert!(up.wait().unwrap().success());
+    assert!(pids.iter().all(|pid| !lives(*pid)));
+}
+
+#[test]
+fn a_killed_up_leaves_the_cluster_running() {
+    let sandbox = Sandbox::new();
+    let mut up = sandbox.spawn(&["up"]);
+    let mut lines = BufReader::new(up.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    up.kill().unwrap();
+    up.wait().unwrap();
+    let control = sandbox.running("control");
+    sandbox.ok(&["status"]);
+    assert!(sandbox.fails(2, &["up"]).contains("already up"));
+    assert_eq!(sandbox.running("control"), control);
+    kill(control);
+    sandbox.ok(&["up", "--detach"]);
+}

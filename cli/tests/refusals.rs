@@ -1,0 +1,109 @@
+//! What `up` and `down` refuse: each with its reason and advice, and nothing damaged.
+
+mod support;
+
+use std::{fs, net::TcpListener};
+
+use support::{BINARY, Sandbox, files_below, text};
+
+#[test]
+fn a_second_up_on_the_same_folder() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    let control = sandbox.running("control");
+    let refused = sandbox.fails(2, &["up"]);
+    assert!(refused.contains("already up") && refused.contains("midflight down"), "{refused}");
+    assert_eq!(sandbox.running("control"), control);
+    assert!(sandbox.fails(2, &["serve"]).contains("control already runs"));
+}
+
+#[test]
+fn a_busy_port() {
+    let sandbox = Sandbox::new();
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap().to_string();
+    let refused = sandbox.fails(1, &["up", "--detach", "--listen", &address]);
+    assert!(refused.contains(&address) && refused.contains("--listen"), "{refused}");
+    assert!(sandbox.pid("control").is_none());
+    sandbox.ok(&["up", "--detach"]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    let sandbox = Sandbox::new();
+    for impossible in ["/proc/midflight", "/dev/null/midflight"] {
+        let refused = sandbox.fails(1, &["up", "--detach", "--dir", impossible]);
+        assert!(refused.contains(impossible) && refused.contains("--dir"), "{refused}");
+    }
+}
+
+#[test]
+fn a_folder_too_deep() {
+    let sandbox = Sandbox::new();
+    let deep = sandbox.dir().join("d".repeat(80));
+    let refused = sandbox.fails(2, &["up", "--detach", "--dir", deep.to_str().unwrap()]);
+    assert!(refused.contains("107"), "{refused}");
+    assert!(!sandbox.dir().exists());
+}
+
+#[test]
+fn a_damaged_store() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["down"]);
+    let store = sandbox.dir().join("store.redb");
+    let good = fs::read(&store).unwrap();
+    fs::write(&store, b"this is not a store").unwrap();
+    let refused = sandbox.fails(1, &["up", "--detach"]);
+    assert!(refused.contains("damaged") && refused.contains("nothing was changed"), "{refused}");
+    assert_eq!(fs::read(&store).unwrap(), b"this is not a store");
+    fs::write(&store, good).unwrap();
+    sandbox.ok(&["up", "--detach"]);
+}
+
+#[test]
+fn a_folder_of_a_newer_version() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["down"]);
+    let marker = sandbox.dir().join("midflight.json");
+    let text = fs::read_to_string(&marker).unwrap().replace("\"format\": 1", "\"format\": 99");
+    fs::write(&marker, &text).unwrap();
+    let before = files_below(&sandbox.dir());
+    let refused = sandbox.fails(1, &["up", "--detach"]);
+    assert!(refused.contains("format 99"), "{refused}");
+    assert_eq!(files_below(&sandbox.dir()), before);
+    fs::write(&marker, text.replace("99", "1")).unwrap();
+}
+
+#[test]
+fn a_purge_of_what_is_not_ours() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.dir()).unwrap();
+    fs::write(sandbox.dir().join("thesis.tex"), b"precious").unwrap();
+    let before = files_below(&sandbox.dir());
+    assert!(sandbox.fails(2, &["down", "--purge"]).contains("not made by midflight"));
+    assert!(sandbox.fails(2, &["up", "--detach"]).contains("thesis.tex"));
+    assert_eq!(files_below(&sandbox.dir()), before);
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense() {
+    let sandbox = Sandbox::new();
+    for arguments in
+        [&["fly"][..], &["up", "--nodes", "0"], &["up", "--nodes", "254"], &["status", "-o", "xml"]]
+    {
+        assert_eq!(sandbox.run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn speaks_plainly_without_a_cluster() {
+    let sandbox = Sandbox::new();
+    let version = sandbox.json(&["version"]);
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    assert!(sandbox.ok(&["completion", "bash"]).contains("midflight"));
+    assert!(sandbox.ok(&["crds"]).contains("kind: CustomResourceDefinition"));
+    let help = std::process::Command::new(BINARY).arg("--help").output().unwrap();
+    assert!(text(&help.stdout).contains("Exit codes"));
+}
