@@ -8,6 +8,7 @@ use super::query::Query;
 use super::respond;
 use super::route::nothing_here;
 use crate::error::ApiError;
+use crate::present;
 use crate::server::Shared;
 
 const METRICS: HeaderValue =
@@ -31,13 +32,18 @@ pub(crate) fn answer(server: &Shared, path: &str, query: Option<&str>) -> Result
             let text = server.metrics.text(&server.store, catalogue.resources());
             Ok(respond::with_body(StatusCode::OK, METRICS, Body::full(text)))
         }
+        "/openapi/v2" => {
+            let (content_type, document) = present::OPENAPI_V2;
+            let content_type = HeaderValue::from_static(content_type);
+            Ok(respond::with_body(StatusCode::OK, content_type, Body::full(document)))
+        }
         "" => Ok(respond::json_value(StatusCode::OK, &json!({"paths": PATHS}))),
         _ => Err(nothing_here()),
     }
 }
 
-const PATHS: [&str; 8] =
-    ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
+const PATHS: [&str; 9] =
+    ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
 
 fn health(name: &str, checks: &[(&str, bool)], query: &Query) -> Response<Body> {
     let healthy = checks.iter().all(|(_, passed)| *passed);

@@ -15,5 +15,5 @@ pub use discovery::{
 };
 pub use jsonpath::JsonPath;
 pub use metadata::{ListMeta, bookmark, list_envelope, partial_metadata, partial_metadata_list_envelope};
-pub use openapi::{openapi_document, openapi_hash, openapi_index};
+pub use openapi::{OPENAPI_V2, openapi_document, openapi_hash, openapi_index};
 pub use table::{IncludeObject, Table};

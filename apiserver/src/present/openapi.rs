@@ -13,6 +13,12 @@ use sha2::{Digest, Sha256};
 use super::discovery::group_version;
 use crate::kind::{Kind, KindVersion, SchemaSource};
 
+/// `GET /openapi/v2`, as protobuf: a document that says its version (field 1,
+/// `swagger`) and describes nothing. kubectl reads it when it does not find a
+/// kind in the v3 documents, and goes on to say that there is no such kind.
+pub const OPENAPI_V2: (&str, &[u8]) =
+    ("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", b"\x0a\x032.0");
+
 /// `GET /openapi/v3`: where the documents are, each address with its hash.
 pub fn openapi_index<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> Value {
     let kinds: Vec<&Kind> = kinds.into_iter().collect();

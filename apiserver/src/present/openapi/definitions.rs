@@ -36,7 +36,10 @@ pub(super) fn schemas(members: &[(&Kind, &KindVersion)]) -> Map<String, Value> {
     for (name, identity) in roots {
         if let Some(Value::Object(schema)) = schemas.get_mut(&name) {
             // The types demand metadata; the API does not, an object may get its name elsewhere.
-            if let Some(Value::Array(required)) = schema.get_mut("required") {
+            // The oldest kind of event is the exception.
+            if name != "io.k8s.api.core.v1.Event"
+                && let Some(Value::Array(required)) = schema.get_mut("required")
+            {
                 required.retain(|field| field != "metadata");
             }
             schema.insert("x-kubernetes-group-version-kind".into(), json!([identity]));

@@ -101,6 +101,13 @@ fn every_row_of_the_table_of_choices_is_used() {
     }
 }
 
+/// Tag 1 with a text of three bytes, and nothing after it.
+#[test]
+fn the_old_document_is_a_version_and_nothing_else() {
+    let (_, bytes) = OPENAPI_V2;
+    assert_eq!(bytes, [&[0x0a, 3], b"2.0".as_slice()].concat());
+}
+
 #[test]
 fn the_hash_follows_the_content() {
     let [red, same, blue] = [gadget("color"), gadget("color"), gadget("colour")];
