@@ -131,7 +131,7 @@ async fn paths_beside_resources_answer() {
         (Method::GET,    "/nope",                                          404),
         (Method::GET,    "/apis/none.org/v1",                              404),
         (Method::GET,    "/apis/example.com/v1/toys",                      404),
-        (Method::GET,    "/openapi/v2",                                    404),
+        (Method::GET,    "/openapi/v1",                                    404),
         (Method::GET,    "/apis/example.com/v1/namespaces/default/gadgets/a/b", 404),
         (Method::POST,   "/version",                                       405),
         (Method::PUT,    GADGETS,                                          405),
