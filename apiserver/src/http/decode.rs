@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
+use super::protobuf;
 use crate::error::{ApiError, Reason};
 use crate::limits::Limits;
 
@@ -65,11 +66,14 @@ pub(crate) fn media_type(header: Option<&str>) -> &str {
     if media.is_empty() { "application/json" } else { media }
 }
 
-/// Parses a body that is an object in JSON or YAML.
+/// Parses a body that is an object in JSON, YAML or, for some kinds, protobuf.
 pub(crate) fn object(bytes: &[u8], media: &str, limits: &Limits) -> Result<Value, ApiError> {
     match media {
         "application/json" => json(bytes, limits),
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(bytes, limits),
+        "application/vnd.kubernetes.protobuf" => {
+            protobuf::object(bytes).ok_or_else(|| unsupported(&["application/json", "application/yaml"]))
+        }
         _ => Err(unsupported(&["application/json", "application/yaml"])),
     }
 }

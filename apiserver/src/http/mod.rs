@@ -24,6 +24,8 @@ mod negotiate;
 mod page;
 mod patch;
 mod path;
+mod protobuf;
+mod protobuf_kinds;
 mod query;
 mod respond;
 mod route;
