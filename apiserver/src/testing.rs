@@ -68,6 +68,16 @@ impl Api {
         api
     }
 
+    /// The same store, opened anew.
+    pub(crate) async fn reopen(self) -> Api {
+        let Api { server, service, folder } = self;
+        server.shutdown().await;
+        drop((server, service));
+        let server = ApiServer::open(Config::new(folder.path())).await.unwrap();
+        let service = server.service(Identity::admin("admin"));
+        Api { server, service, folder }
+    }
+
     pub(crate) fn acting_as(&self, identity: Identity) -> Api {
         let folder = tempfile::tempdir().unwrap();
         Api { server: self.server.clone(), service: self.server.service(identity), folder }

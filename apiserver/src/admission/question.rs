@@ -53,7 +53,11 @@ pub(super) fn verdict(question: &Value, reply: &Value) -> Result<Verdict, String
     Ok(Verdict {
         allowed,
         message: response["status"]["message"].as_str().unwrap_or_default().to_owned(),
-        code: response["status"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(403),
+        code: response["status"]["code"]
+            .as_u64()
+            .and_then(|code| u16::try_from(code).ok())
+            .unwrap_or(0)
+            .max(400),
         warnings: warnings.map(str::to_owned).collect(),
     })
 }
@@ -69,14 +73,14 @@ impl Verdict {
             message => format!("admission webhook {webhook:?} denied the request: {message}"),
         };
         let reason = match self.code {
-            400 => Reason::BadRequest,
             401 => Reason::Unauthorized,
             404 => Reason::NotFound,
             409 => Reason::Conflict,
             422 => Reason::Invalid,
             429 => Reason::TooManyRequests,
+            403 => Reason::Forbidden,
             500..=599 => Reason::InternalError,
-            _ => Reason::Forbidden,
+            _ => Reason::BadRequest,
         };
         Some(ApiError::new(reason, message))
     }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::attributes::Attributes;
 use super::identity::Identity;
 use super::rules::{Authorizer, Decision};
-use crate::error::{ApiError, Reason};
+use crate::error::ApiError;
+use crate::schema::{FieldError, invalid};
 
 /// The review behind a group and plural, answered; `None` if it is no review.
 pub(crate) fn review(
@@ -63,8 +64,9 @@ fn may_i(authorizer: &Authorizer, identity: &Identity, spec: &Value) -> Result<V
     } else if let Some(path) = spec.get("nonResourceAttributes").filter(|value| value.is_object()) {
         authorizer.may_visit(identity, &text(path, "verb"), &text(path, "path"))
     } else {
-        let message = "SelfSubjectAccessReview.authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        return Err(ApiError::new(Reason::Invalid, message));
+        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        let error = FieldError::invalid("spec.resourceAttributes", &Value::Null, detail);
+        return Err(invalid("", "authorization.k8s.io", "", &[error]));
     };
     Ok(json!({"allowed": allowed}))
 }

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use super::protobuf;
 use crate::error::{ApiError, Reason};
+use crate::lifecycle::json_type;
 use crate::limits::Limits;
+use crate::served::Served;
 
 /// Reads a whole body, or refuses it as soon as it is known to be too large or too slow.
 pub(crate) async fn read<B>(body: B, limits: &Limits) -> Result<Bytes, ApiError>
@@ -59,6 +61,9 @@ fn too_large(limits: &Limits) -> ApiError {
     ApiError::new(Reason::RequestEntityTooLarge, message)
 }
 
+const OBJECT_MEDIA: [&str; 3] =
+    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+
 /// What a `Content-Type` header says, without parameters; absent means JSON.
 pub(crate) fn media_type(header: Option<&str>) -> &str {
     let header = header.unwrap_or_default();
@@ -72,9 +77,9 @@ pub(crate) fn object(bytes: &[u8], media: &str, limits: &Limits) -> Result<Value
         "application/json" => json(bytes, limits),
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(bytes, limits),
         "application/vnd.kubernetes.protobuf" => {
-            protobuf::object(bytes).ok_or_else(|| unsupported(&["application/json", "application/yaml"]))
+            protobuf::object(bytes).ok_or_else(|| unsupported(&OBJECT_MEDIA))
         }
-        _ => Err(unsupported(&["application/json", "application/yaml"])),
+        _ => Err(unsupported(&OBJECT_MEDIA)),
     }
 }
 
@@ -95,6 +100,86 @@ pub(crate) fn yaml(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
         return Err(too_deep(limits.json_depth));
     }
     Ok(value)
+}
+
+/// Parses a patch other than an apply.
+pub(crate) fn patch(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    check_depth(bytes, limits.json_depth)?;
+    serde_json::from_slice(bytes).map_err(|error| {
+        ApiError::new(Reason::BadRequest, format!("error decoding patch: {}", go_words(&error)))
+    })
+}
+
+/// Parses the object that a create or update of a kind carries. Objects of
+/// custom kinds must say what they are.
+pub(crate) fn object_of(
+    served: &Served,
+    bytes: &[u8],
+    media: &str,
+    limits: &Limits,
+) -> Result<Value, ApiError> {
+    let kind = &served.kind().kind;
+    let refuse = |reason: &str| {
+        let message = format!(
+            "the object provided is unrecognized (must be of type {kind}): {reason} ({})",
+            summary(bytes)
+        );
+        Err(ApiError::new(Reason::BadRequest, message))
+    };
+    let value = if media == "application/json" {
+        check_depth(bytes, limits.json_depth)?;
+        match serde_json::from_slice::<Value>(bytes) {
+            Ok(value) => value,
+            Err(error) => {
+                return refuse(&format!("couldn't get version/kind; json parse error: {}", go_words(&error)));
+            }
+        }
+    } else {
+        object(bytes, media, limits)?
+    };
+    if !value.is_object() && !value.is_null() {
+        let found = json_type(&value);
+        return refuse(&format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+        ));
+    }
+    for (field, shown, go_name) in [("kind", "Kind", "kind"), ("apiVersion", "apiVersion", "apiVersion")] {
+        match &value[field] {
+            Value::String(text) if !text.is_empty() => {}
+            Value::String(_) | Value::Null if served.kind().built_in && value.is_object() => {}
+            Value::String(_) | Value::Null => {
+                return refuse(&format!(
+                    "Object '{shown}' is missing in '{}'",
+                    String::from_utf8_lossy(bytes)
+                ));
+            }
+            other => {
+                let found = json_type(other);
+                return refuse(&format!(
+                    "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go struct field .{go_name} of type string"
+                ));
+            }
+        }
+    }
+    Ok(value)
+}
+
+/// The beginning of a body, as text if it looks like JSON, else in hex.
+fn summary(bytes: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let more = if bytes.len() > SHOWN { " ..." } else { "" };
+    let beginning = &bytes[..bytes.len().min(SHOWN)];
+    match bytes.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(beginning)),
+        Some(_) => {
+            format!("{}{more}", beginning.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        }
+    }
+}
+
+fn go_words(error: &serde_json::Error) -> String {
+    if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() }
 }
 
 fn malformed(language: &str, error: &dyn std::fmt::Display) -> ApiError {
@@ -167,8 +252,8 @@ mod tests {
     #[test]
     fn takes_yaml_and_json_by_content_type() {
         let limits = Limits::default();
-        let value = object(b"a: 1\nb: [x, y]\n", "application/yaml", &limits).unwrap();
-        assert_eq!(value, serde_json::json!({"a": 1, "b": ["x", "y"]}));
+        let value = object(b"a: 1\nb: [x, z]\n", "application/yaml", &limits).unwrap();
+        assert_eq!(value, serde_json::json!({"a": 1, "b": ["x", "z"]}));
         assert_eq!(object(b"{}", "text/plain", &limits).unwrap_err().reason, Reason::UnsupportedMediaType);
         assert_eq!(media_type(Some("application/json; charset=utf-8")), "application/json");
         assert_eq!(media_type(None), "application/json");

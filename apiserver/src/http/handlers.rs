@@ -28,7 +28,7 @@ pub(crate) fn get(call: &Call) -> Result<Response<Body>, ApiError> {
 
 pub(crate) async fn create(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
     let options = WriteOptions::parse(&call.query, "CreateOptions")?;
-    let sent = decode::object(body, &call.content_type, &call.server.limits)?;
+    let sent = decode::object_of(&call.served, body, &call.content_type, &call.server.limits)?;
     let mut write = Write::new(call, &options, Part::Main);
     let outcome = write.create(sent).await?;
     Ok(answer(call, StatusCode::CREATED, outcome, &write.warnings))
@@ -37,7 +37,13 @@ pub(crate) async fn create(call: &Call, body: &Bytes) -> Result<Response<Body>, 
 /// PUT of the object or its status.
 pub(crate) async fn update(call: &Call, body: &Bytes, part: Part) -> Result<Response<Body>, ApiError> {
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
-    let sent = decode::object(body, &call.content_type, &call.server.limits)?;
+    let sent = decode::object_of(&call.served, body, &call.content_type, &call.server.limits)?;
+    if lifecycle::metadata_text(&sent, "name").is_empty() {
+        let name = call.name();
+        let message =
+            format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+        return Err(ApiError::new(Reason::BadRequest, message));
+    }
     lifecycle::check_version_given(&call.served, &sent, call.name())?;
     // Whoever was faster is looked at anew: the object may be gone, which is no conflict.
     loop {

@@ -31,8 +31,21 @@ pub(crate) struct Page {
 
 pub(crate) fn list(call: &Call, options: &ListOptions) -> Result<Response<Body>, ApiError> {
     let filter = Filter::parse(&call.served, call.namespace.as_deref(), options)?;
+    check_include(call)?;
     let page = page(call, options, &filter)?;
     Ok(show(call, page))
+}
+
+fn check_include(call: &Call) -> Result<(), ApiError> {
+    match call.query.get("includeObject") {
+        Some(other)
+            if call.accept.form == Form::Table && !["None", "Metadata", "Object"].contains(&other) =>
+        {
+            let message = format!("unrecognized includeObject value: {other:?}");
+            Err(ApiError::new(Reason::BadRequest, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The objects a list request means.
@@ -40,7 +53,8 @@ pub(crate) fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Resul
     let token = options.continue_from.as_deref().map(Token::decode).transpose()?;
     let snapshot = snapshot(call, options, token.as_ref())?;
     let after = token.as_ref().map(|token| (token.namespace.as_deref(), token.name.as_str()));
-    let limit = options.limit.unwrap_or(usize::MAX);
+    // The real server answers "any version" from its cache, whole.
+    let limit = options.limit.filter(|_| options.start != Start::Any).unwrap_or(usize::MAX);
     let mut entries = snapshot.entries(filter.namespace.as_deref(), after).filter(|entry| {
         filter.names(entry.name) && filter.selects(&call.served, &entry.stored.bytes, entry.stored.version)
     });
@@ -58,6 +72,9 @@ pub(crate) fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Resul
         }
         meta.continue_token = Some(Token { version: snapshot.version(), namespace, name }.encode());
         call.server.store.retain(&snapshot);
+    } else if !call.served.kind().built_in {
+        // Lists of custom kinds always have the field.
+        meta.continue_token = Some(String::new());
     }
     Ok(Page { items, meta })
 }

@@ -55,7 +55,7 @@ pub(crate) fn accept(header: Option<&str>) -> Result<Accept, ApiError> {
         return Ok(Accept { form: Form::Whole, encoding: Encoding::Json });
     };
     ranges(header).find_map(|range| acceptable(&range)).ok_or_else(|| {
-        let message = "only the following media types are accepted: application/json, application/yaml";
+        let message = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
         ApiError::new(Reason::NotAcceptable, message)
     })
 }

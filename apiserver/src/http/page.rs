@@ -29,12 +29,14 @@ impl Token {
     }
 
     pub(crate) fn decode(text: &str) -> Result<Token, ApiError> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-        let written: Option<Written> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let Some(Written { rv, ns, after }) = written else {
-            let message = "continue key is not valid: it was not made by this server";
-            return Err(ApiError::new(Reason::BadRequest, message));
+        let refused = |reason: &str| {
+            let message = format!("invalid continue token: continue key is not valid: {reason}");
+            ApiError::new(Reason::BadRequest, message)
         };
+        let bytes =
+            URL_SAFE_NO_PAD.decode(text).map_err(|_| refused("illegal base64 data at input byte 0"))?;
+        let Written { rv, ns, after } =
+            serde_json::from_slice(&bytes).map_err(|_| refused("it was not made by this server"))?;
         Ok(Token { version: Version::new(rv), namespace: ns, name: after })
     }
 }

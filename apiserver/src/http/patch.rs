@@ -16,8 +16,9 @@ use super::query::WriteOptions;
 use super::write::{Outcome, Write};
 use crate::apply::{ApplyRequest, apply};
 use crate::error::{ApiError, Reason};
-use crate::lifecycle::{self, Part, rfc3339};
+use crate::lifecycle::{self, Part, precondition_failed, rfc3339};
 use crate::patch::{json_patch, merge_patch, strategic_merge_patch};
+use crate::schema::{FieldError, invalid};
 
 /// How often a lost race is run again before the client is told.
 const ATTEMPTS: usize = 50;
@@ -58,15 +59,17 @@ pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Respo
     let kind = PatchKind::parse(call)?;
     let options = WriteOptions::parse(&call.query, "PatchOptions")?;
     let limits = &call.server.limits;
-    let change =
-        if kind == PatchKind::Apply { decode::yaml(body, limits)? } else { decode::json(body, limits)? };
+    let change = match kind {
+        PatchKind::Apply => decode::yaml(body, limits)?,
+        PatchKind::Json | PatchKind::Merge | PatchKind::Strategic => decode::patch(body, limits)?,
+    };
     if kind == PatchKind::Apply && options.field_manager.is_none() {
-        let message = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
-        return Err(ApiError::new(Reason::Invalid, message));
+        let error = FieldError::required("fieldManager", "is required for apply patch");
+        return Err(invalid("PatchOptions", "meta.k8s.io", "", &[error]));
     }
     if kind != PatchKind::Apply && options.force {
-        let message = "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch";
-        return Err(ApiError::new(Reason::Invalid, message));
+        let error = FieldError::forbidden("force", "may not be specified for non-apply patch");
+        return Err(invalid("PatchOptions", "meta.k8s.io", "", &[error]));
     }
     for _ in 0..ATTEMPTS {
         let mut write = Write::new(call, &options, part);
@@ -88,6 +91,12 @@ async fn attempt(
         if kind != PatchKind::Apply || write.part != Part::Main {
             return Err(call.served.not_found(call.name()));
         }
+        if let Some(uid) = change["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+            let detail = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(precondition_failed(&call.served, call.name(), &detail));
+        }
         let object = applied(write, None, change)?;
         return match write.create(object).await {
             Ok(outcome) => Ok(Some((StatusCode::CREATED, outcome))),
@@ -106,8 +115,26 @@ async fn attempt(
     Ok(outcome.map(|outcome| (StatusCode::OK, outcome)))
 }
 
+/// What is applied must say what it is.
+fn check_applicable(call: &Call, config: &Value) -> Result<(), ApiError> {
+    let bad = |message: String| Err(ApiError::new(Reason::BadRequest, message));
+    let (api_version, kind) = (config["apiVersion"].as_str(), config["kind"].as_str());
+    if api_version.is_none() || kind.is_none() {
+        let (group, version) = api_version.unwrap_or_default().split_once('/').unwrap_or(("", ""));
+        return bad(format!("invalid object type: {group}/{version}, Kind={}", kind.unwrap_or_default()));
+    }
+    if config["metadata"]["name"].as_str().is_none_or(str::is_empty) && call.subresource.is_none() {
+        let name = call.name();
+        return bad(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ));
+    }
+    Ok(())
+}
+
 fn applied(write: &mut Write<'_>, live: Option<&Value>, config: &Value) -> Result<Value, ApiError> {
     let call = write.call;
+    check_applicable(call, config)?;
     let manager = call.manager(write.options.field_manager.as_deref());
     let now = rfc3339(Timestamp::now());
     let writer = write.writer(&manager, &now);

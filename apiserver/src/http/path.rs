@@ -34,6 +34,8 @@ pub(crate) struct ResourcePath<'a> {
     pub(crate) plural: &'a str,
     pub(crate) name: Option<Cow<'a, str>>,
     pub(crate) subresource: Option<&'a str>,
+    /// The old form of a watch: `/watch/` before the resource.
+    pub(crate) watch: bool,
 }
 
 impl<'a> Route<'a> {
@@ -79,9 +81,13 @@ fn below_version<'a>(group: &'a str, version: &'a str, rest: &'a str) -> Option<
         return None;
     }
     let in_core = group.is_empty();
-    let (namespace, parts) = match parts[..] {
+    let (watch, parts) = match &parts[..] {
+        ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
+        all => (false, all),
+    };
+    let (namespace, parts) = match *parts {
         // A namespace's own subresources are not resources inside it.
-        ["namespaces", _, "status" | "finalize"] if in_core => (None, &parts[..]),
+        ["namespaces", _, "status" | "finalize"] if in_core => (None, parts),
         ["namespaces", namespace, _, ..] => (Some(unescape(namespace)?), &parts[2..]),
         _ => (None, &parts[..]),
     };
@@ -124,7 +130,15 @@ mod tests {
     ) -> Option<Route<'a>> {
         let ((group, version), (plural, name, subresource)) = (group_version, parts);
         let (namespace, name) = (namespace.map(Cow::from), name.map(Cow::from));
-        Some(Route::Resource(ResourcePath { group, version, namespace, plural, name, subresource }))
+        Some(Route::Resource(ResourcePath {
+            group,
+            version,
+            namespace,
+            plural,
+            name,
+            subresource,
+            watch: false,
+        }))
     }
 
     #[test]

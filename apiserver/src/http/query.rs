@@ -21,6 +21,11 @@ impl Query {
         )
     }
 
+    /// The value of a parameter, be it empty.
+    pub(crate) fn given(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
     /// The value of a parameter; an empty one counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0
@@ -79,7 +84,14 @@ pub(crate) struct ListOptions {
 
 impl ListOptions {
     pub(crate) fn parse(query: &Query) -> Result<ListOptions, ApiError> {
-        let watch = query.flag("watch");
+        ListOptions::of(query, query.flag("watch"))
+    }
+
+    pub(crate) fn parse_watch(query: &Query) -> Result<ListOptions, ApiError> {
+        ListOptions::of(query, true)
+    }
+
+    fn of(query: &Query, watch: bool) -> Result<ListOptions, ApiError> {
         let limit = query.number::<i64>("limit")?.unwrap_or(0);
         if limit < 0 {
             return Err(bad_options("limit", limit.to_string(), "must be greater than or equal to 0"));
@@ -148,7 +160,7 @@ fn start(query: &Query, watch: bool) -> Result<Start, ApiError> {
             })
         }
         (Some(other), Some(_)) => {
-            let supported = ["Exact".to_owned(), "NotOlderThan".to_owned()];
+            let supported = ["Exact", "NotOlderThan", ""].map(str::to_owned);
             let error = FieldError::not_supported("resourceVersionMatch", &other.into(), &supported);
             Err(invalid("ListOptions", "meta.k8s.io", "", &[error]))
         }
@@ -162,11 +174,15 @@ fn check_watch_match(query: &Query, wanted: Option<&str>) -> Result<(), ApiError
             "resourceVersionMatch",
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
         )),
-        (Some(_), wanted) if wanted != Some("NotOlderThan") => Err(forbidden_option(
-            "resourceVersionMatch",
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        )),
-        (Some(_), _) if !query.flag("allowWatchBookmarks") && query.flag("sendInitialEvents") => Ok(()),
+        (Some(_), wanted) if wanted != Some("NotOlderThan") => {
+            let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+            let mut errors = vec![FieldError::forbidden("resourceVersionMatch", detail)];
+            if let Some(other) = wanted {
+                let supported = ["NotOlderThan".to_owned()];
+                errors.push(FieldError::not_supported("resourceVersionMatch", &other.into(), &supported));
+            }
+            Err(invalid("ListOptions", "meta.k8s.io", "", &errors))
+        }
         _ => Ok(()),
     }
 }
@@ -206,7 +222,7 @@ impl WriteOptions {
     /// `kind` names the options in error messages: `CreateOptions` and so on.
     pub(crate) fn parse(query: &Query, kind: &str) -> Result<WriteOptions, ApiError> {
         let mut errors = Vec::new();
-        let dry_run = dry_run(query.get("dryRun"), &mut errors);
+        let dry_run = dry_run(query.given("dryRun"), &mut errors);
         let field_validation = match query.get("fieldValidation") {
             None | Some("Warn") => FieldValidation::Warn,
             Some("Ignore") => FieldValidation::Ignore,
@@ -222,12 +238,9 @@ impl WriteOptions {
             if manager.len() > 128 {
                 errors.push(FieldError::too_long("fieldManager", 128));
             }
-            if manager.chars().any(char::is_control) {
-                errors.push(FieldError::invalid(
-                    "fieldManager",
-                    &manager.as_str().into(),
-                    "should only contain printable characters",
-                ));
+            if let Some((position, c)) = manager.char_indices().find(|(_, c)| c.is_control()) {
+                let detail = format!("invalid character {} (at position {position})", code_point(c));
+                errors.push(FieldError::invalid("fieldManager", &manager.as_str().into(), detail));
             }
         }
         if !errors.is_empty() {
@@ -247,4 +260,8 @@ pub(crate) fn dry_run(given: Option<&str>, errors: &mut Vec<FieldError>) -> bool
             false
         }
     }
+}
+
+fn code_point(c: char) -> String {
+    format!("U+{:04X}", c as u32)
 }

@@ -62,6 +62,9 @@ fn refused(server: &Shared, parts: &Parts, error: &ApiError) -> Response<Body> {
     } else {
         tracing::debug!(%method, path, code, reason = error.reason.as_str(), message = error.message, "request refused");
     }
+    if error.message == NOTHING_HERE {
+        return respond::text(StatusCode::NOT_FOUND, NOTHING_HERE);
+    }
     let mut response = respond::failure(error);
     if error.reason == Reason::Unauthorized {
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -107,7 +110,7 @@ where
     }
     let identity = match identity {
         Some(identity) => identity,
-        None => identify(server, &parts.headers)?,
+        None => identify(server, &parts.headers, parts.uri.path())?,
     };
     let route = Route::parse(parts.uri.path()).ok_or_else(nothing_here)?;
     match route {
@@ -136,19 +139,26 @@ where
     }
 }
 
-fn identify(server: &Shared, headers: &HeaderMap) -> Result<Arc<Identity>, ApiError> {
-    let Some(header) = headers.get(AUTHORIZATION) else { return Ok(Arc::new(Identity::anonymous())) };
+/// Who asks. Without a token one may ask how the server is, and nothing else.
+fn identify(server: &Shared, headers: &HeaderMap, path: &str) -> Result<Arc<Identity>, ApiError> {
+    let unknown = || ApiError::new(Reason::Unauthorized, "Unauthorized");
+    let Some(header) = headers.get(AUTHORIZATION) else {
+        let open = ["/livez", "/readyz", "/healthz", "/version"].iter().any(|open| path.starts_with(open));
+        return if open { Ok(Arc::new(Identity::anonymous())) } else { Err(unknown()) };
+    };
     let token = header.to_str().ok().and_then(|text| {
         let (scheme, token) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
     let known = token.and_then(|token| server.tokens.identify(token));
-    known.ok_or_else(|| ApiError::new(Reason::Unauthorized, "Unauthorized"))
+    known.ok_or_else(unknown)
 }
 
-/// 404 for a path that names nothing.
+/// What a path that names nothing is answered with; a plain text, as from the real server.
+const NOTHING_HERE: &str = "404 page not found\n";
+
 pub(super) fn nothing_here() -> ApiError {
-    ApiError::new(Reason::NotFound, "the server could not find the requested resource")
+    ApiError::new(Reason::NotFound, NOTHING_HERE)
 }
 
 fn verb_of(method: &Method, named: bool, options: &Query) -> Option<Verb> {
@@ -181,7 +191,10 @@ where
     if parts.method == Method::OPTIONS {
         return Ok(options());
     }
-    let verb = verb_of(&parts.method, path.name.is_some(), &query).ok_or_else(not_allowed)?;
+    let verb = match verb_of(&parts.method, path.name.is_some(), &query).ok_or_else(not_allowed)? {
+        Verb::Get | Verb::List if path.watch => Verb::Watch,
+        verb => verb,
+    };
     label.verb = verb.as_str();
     label.resource.push_str(path.plural);
     let allowed = authorize(server, &identity, &path, verb, &query)?;
@@ -203,8 +216,9 @@ where
         return Err(nothing_here());
     }
     let one_object = path.name.is_some() || verb == Verb::Create;
-    if namespace.is_none() && served.is_namespaced() && one_object {
-        return Err(if verb == Verb::Create { not_allowed() } else { nothing_here() });
+    let across = verb == Verb::DeleteCollection;
+    if namespace.is_none() && served.is_namespaced() && (one_object || across) {
+        return Err(nothing_here());
     }
     let user_agent = header(USER_AGENT).unwrap_or_default();
     let call = Call {
@@ -223,8 +237,9 @@ where
         check: allowed,
     };
     let bytes = if verb.is_read() { bytes::Bytes::new() } else { decode::read(body, &server.limits).await? };
+    let deprecated = call.served.version().deprecation_warning.clone().filter(|_| verb.is_read());
     let handled: BoxFuture<'_, _> = Box::pin(dispatch(call, bytes));
-    let mut response = handled.await?;
+    let mut response = respond::with_warnings(handled.await?, deprecated.as_slice());
     response.extensions_mut().insert(crate::limits::HeldPass::new(pass));
     Ok(response)
 }
@@ -277,7 +292,10 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
         (None, Verb::Get) => handlers::get(&call),
         (None, Verb::List) => list::list(&call, &ListOptions::parse(&call.query)?),
         (None, Verb::Watch) => {
-            let options = ListOptions::parse(&call.query)?;
+            let mut options = ListOptions::parse_watch(&call.query)?;
+            if let Some(name) = &call.name {
+                options.field_selector = format!("metadata.name={name}");
+            }
             watch::watch(call, &options)
         }
         (None, Verb::Create) if call.name.is_none() => handlers::create(&call, &body).await,
@@ -285,12 +303,12 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
         (None, Verb::Patch) => patch::patch(&call, &body, Part::Main).await,
         (None, Verb::Delete) => handlers::delete(&call, &body).await,
         (None, Verb::DeleteCollection) => delete_collection::delete_collection(call, &body).await,
-        (None, Verb::Create) => Err(not_allowed()),
+        (None, Verb::Create) => Err(unsupported(&call)),
         (Some("status"), verb) if call.served.version().status_subresource => match verb {
             Verb::Get => handlers::get(&call),
             Verb::Update => handlers::update(&call, &body, Part::Status).await,
             Verb::Patch => patch::patch(&call, &body, Part::Status).await,
-            _ => Err(not_allowed()),
+            _ => Err(unsupported(&call)),
         },
         (Some("finalize"), Verb::Update) if call.served.is("", "namespaces") => {
             handlers::update(&call, &body, Part::Finalize).await
@@ -300,10 +318,17 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
             Verb::Get => scale::get(&call),
             Verb::Update => scale::update(&call, &body).await,
             Verb::Patch => scale::patch(&call, &body).await,
-            _ => Err(not_allowed()),
+            _ => Err(unsupported(&call)),
         },
-        (Some(_), _) => Err(nothing_here()),
+        (Some(_), _) => Err(call.served.not_found(call.name())),
     }
+}
+
+/// 405 on a kind that has no such verb.
+fn unsupported(call: &Call) -> ApiError {
+    let message =
+        format!("{} is not supported on resources of kind {:?}", call.verb, call.served.qualified());
+    ApiError::new(Reason::MethodNotAllowed, message).about(call.served.subject(""))
 }
 
 fn not_allowed() -> ApiError {

@@ -50,7 +50,7 @@ async fn change(
         if let Some(place) = at_mut(&mut new, &paths(call).spec_replicas) {
             *place = json!(replicas);
         }
-        let mut write = Write::new(call, &options, Part::Main);
+        let mut write = Write::new(call, &options, Part::Scale);
         let object = match write.replace(&stored, &live, new).await? {
             Some(Outcome::Stored(stored)) => call.served.object(&stored),
             Some(Outcome::Dry(object)) => object,
@@ -85,8 +85,8 @@ fn replicas(scale: &Value, call: &Call) -> Result<i64, ApiError> {
             .ok_or_else(|| ApiError::new(Reason::BadRequest, "spec.replicas must be an integer"))?,
     };
     if replicas < 0 {
-        let error = FieldError::invalid("spec.replicas", wanted, "must be greater than or equal to 0");
-        return Err(invalid("Scale", "autoscaling", call.name(), &[error]));
+        let error = FieldError::invalid(".spec.replicas", wanted, "should be a non-negative integer");
+        return Err(invalid(&call.served.kind().kind, &call.served.resource().group, call.name(), &[error]));
     }
     Ok(replicas)
 }

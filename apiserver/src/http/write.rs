@@ -42,7 +42,7 @@ pub(crate) struct Write<'a> {
 /// What became of a write.
 pub(crate) enum Outcome {
     Stored(Arc<Stored>),
-    /// A dry run: this is what would have been stored.
+    /// Not stored, because this was a dry run or the object is gone: as it would have been.
     Dry(Value),
 }
 
@@ -77,7 +77,8 @@ impl<'a> Write<'a> {
         lifecycle::for_create(&call.served, &mut object, naming)?;
         self.default(&mut object, None, now);
         self.judge(&object, None)?;
-        let object = self.with_managers(object, None, now);
+        let mut object = self.with_managers(object, None, now);
+        lifecycle::complete_new(&call.served, &mut object);
         call.check(&object)?;
         let review = Review {
             operation: Operation::Create,
@@ -150,13 +151,16 @@ impl<'a> Write<'a> {
         if self.options.dry_run {
             return Ok(Some(Outcome::Dry(new)));
         }
-        let (key, body) = (call.key(), Body::new(&call.served.to_stored(&new)));
-        let expected = stored.version;
-        let change = match lifecycle::is_finished(&call.served, &new) {
-            true => Change::Delete { key, last: body, expected },
-            false => Change::Replace { key, body, expected },
+        let (key, expected) = (call.key(), stored.version);
+        let body = |object: &Value| Body::new(&call.served.to_stored(object));
+        let finished = lifecycle::is_finished(&call.served, &new);
+        // What ends with this write is last seen as it was before it.
+        let change = match finished {
+            true => Change::Delete { key, last: body(live), expected },
+            false => Change::Replace { key, body: body(&new), expected },
         };
         match call.server.commit(change, Vec::new()).await {
+            Ok(_) if finished => Ok(Some(Outcome::Dry(new))),
             Ok(stored) => Ok(Some(Outcome::Stored(stored))),
             Err(WriteError::Conflict { .. } | WriteError::Missing) => Ok(None),
             Err(WriteError::Unavailable { reason }) => Err(unavailable(&reason)),
@@ -184,17 +188,11 @@ impl<'a> Write<'a> {
                 );
                 Ok(())
             }
-            FieldValidation::Strict => Err(self.strictly_refused(&named.join(", "))),
+            FieldValidation::Strict => Err(lifecycle::undecodable(
+                &self.call.served,
+                &format!("strict decoding error: {}", named.join(", ")),
+            )),
         }
-    }
-
-    fn strictly_refused(&self, unknown: &str) -> ApiError {
-        let kind = self.call.served.kind();
-        let (version, kind) = (&self.call.served.version().name, &kind.kind);
-        let message = format!(
-            "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {unknown}"
-        );
-        ApiError::new(Reason::BadRequest, message)
     }
 
     fn default(&self, object: &mut Value, live: Option<&Value>, now: Timestamp) {
@@ -208,6 +206,11 @@ impl<'a> Write<'a> {
         let kind = self.call.served.kind();
         let mut faults = builtin::validate(kind, new, live);
         faults.extend(self.call.served.schema().validate(new, live).into_iter().map(Cause::from));
+        let mistyped = faults.iter().find(|fault| fault.reason == "FieldValueTypeInvalid");
+        if let (true, Some(fault)) = (kind.built_in, mistyped) {
+            let reason = format!("{}: {}", fault.field, fault.message);
+            return Err(lifecycle::undecodable(&self.call.served, &reason));
+        }
         match faults.is_empty() {
             true => Ok(()),
             false => Err(builtin::refusal(kind, lifecycle::metadata_text(new, "name"), faults)),
@@ -228,8 +231,8 @@ impl<'a> Write<'a> {
     fn resets(&self) -> Resets {
         let served = &self.call.served;
         match self.part {
-            Part::Main | Part::Finalize if served.version().status_subresource => RESETS_STATUS,
-            Part::Main | Part::Finalize => RESETS_NOTHING,
+            Part::Main | Part::Finalize | Part::Scale if served.version().status_subresource => RESETS_STATUS,
+            Part::Main | Part::Finalize | Part::Scale => RESETS_NOTHING,
             Part::Status if served.kind().built_in => RESETS_SPEC,
             Part::Status => RESETS_ALL_BUT_STATUS,
         }

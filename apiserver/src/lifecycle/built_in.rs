@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::Part;
 use super::metadata::{is_deleting, text};
 use super::rfc3339;
+use crate::error::{ApiError, Reason};
 use crate::served::Served;
 
 pub(crate) const CUSTOM_RESOURCE_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -34,6 +35,12 @@ pub(super) fn on_create(served: &Served, object: &mut Value) {
         object["status"] = json!({"phase": "Active"});
     } else if served.is("", "pods") {
         object["status"] = json!({"phase": "Pending", "qosClass": quality_of_service(object)});
+    } else if served.is("", "configmaps") || served.is("", "secrets") {
+        for field in ["data", "binaryData"] {
+            if object[field].as_object().is_some_and(serde_json::Map::is_empty) {
+                object.as_object_mut().map(|fields| fields.remove(field));
+            }
+        }
     }
 }
 
@@ -46,6 +53,26 @@ pub(super) fn on_update(served: &Served, live: &Value, new: &mut Value, part: Pa
         match live["spec"].get("finalizers") {
             Some(finalizers) => new["spec"]["finalizers"] = finalizers.clone(),
             None => drop(new["spec"].as_object_mut().and_then(|spec| spec.remove("finalizers"))),
+        }
+    }
+}
+
+/// Some namespaces are there as long as the cluster is.
+pub(super) fn check_may_be_deleted(served: &Served, live: &Value) -> Result<(), ApiError> {
+    let name = text(live, "/metadata/name");
+    if served.is("", "namespaces") && ["default", "kube-system", "kube-public"].contains(&name) {
+        let message = format!("namespaces {name:?} is forbidden: this namespace may not be deleted");
+        return Err(ApiError::new(Reason::Forbidden, message).about(served.subject(name)));
+    }
+    Ok(())
+}
+
+/// What is set once the managers of the fields have been noted, so that nobody owns it.
+pub(crate) fn complete_new(served: &Served, object: &mut Value) {
+    if served.is("", "namespaces") {
+        let given = object["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+        if !given.contains(&json!("kubernetes")) {
+            object["spec"]["finalizers"] = given.into_iter().chain([json!("kubernetes")]).collect();
         }
     }
 }

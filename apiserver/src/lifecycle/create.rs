@@ -26,7 +26,7 @@ pub(crate) struct Naming<'a> {
 /// Sets what the server sets and refuses what it does not take. Defaulting and
 /// validation are the caller's.
 pub(crate) fn for_create(served: &Served, object: &mut Value, naming: Naming<'_>) -> Result<(), ApiError> {
-    check_shape(object)?;
+    check_shape(served, object)?;
     check_type(served, object)?;
     check_placement(served, object, naming)?;
     let has_status = served.version().status_subresource;
@@ -77,9 +77,9 @@ pub(super) fn check_type(served: &Served, object: &mut Value) -> Result<(), ApiE
         return Err(ApiError::new(Reason::BadRequest, message));
     }
     if !kind.is_empty() && kind != wanted_kind {
-        let message =
-            format!("the kind in the data ({kind}) does not match the expected kind ({wanted_kind})");
-        return Err(ApiError::new(Reason::BadRequest, message));
+        let error = FieldError::invalid("kind", &json!(kind), format!("must be {wanted_kind}"));
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        return Err(invalid(wanted_kind, &served.resource().group, name, &[error]));
     }
     object["apiVersion"] = json!(wanted_version);
     object["kind"] = json!(wanted_kind);

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::built_in;
-use super::metadata::{finalizers, is_deleting, precondition_failed};
+use super::metadata::{finalizers, is_deleting};
 use super::rfc3339;
-use crate::error::{ApiError, Reason};
+use crate::error::{ApiError, Reason, Subject};
 use crate::http::Query;
 use crate::schema::{FieldError, invalid};
 use crate::served::Served;
@@ -42,10 +42,16 @@ impl DeleteOptions {
         }
         let mut errors = Vec::new();
         let from_body = body.is_object();
+        let grace = &body["gracePeriodSeconds"];
+        if !grace.is_null() && !grace.is_i64() {
+            let message = "json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64";
+            return Err(bad(message));
+        }
         let grace_seconds = match (from_body, query.get("gracePeriodSeconds")) {
-            (false, Some(text)) => {
-                Some(text.parse().map_err(|_| bad("gracePeriodSeconds must be a number"))?)
-            }
+            (false, Some(text)) => Some(
+                text.parse()
+                    .map_err(|_| bad(&format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?,
+            ),
             _ => body["gracePeriodSeconds"].as_i64(),
         };
         let policy = match from_body {
@@ -86,7 +92,7 @@ fn propagation(
         (Some("Background"), None) | (None, Some(false)) => Some(Propagation::Background),
         (Some("Foreground"), None) => Some(Propagation::Foreground),
         (Some(other), None) => {
-            let supported = ["Background", "Foreground", "Orphan"].map(str::to_owned);
+            let supported = ["Foreground", "Background", "Orphan", "nil"].map(str::to_owned);
             errors.push(FieldError::not_supported("propagationPolicy", &json!(other), &supported));
             None
         }
@@ -112,6 +118,7 @@ pub(crate) fn decide_deletion(
     now: Timestamp,
 ) -> Result<Deletion, ApiError> {
     check_preconditions(served, live, options)?;
+    built_in::check_may_be_deleted(served, live)?;
     let mut object = live.clone();
     let mut grace = 0;
     if let Some(wanted) = built_in::grace_seconds(served, live, options.grace_seconds) {
@@ -141,19 +148,30 @@ pub(crate) fn decide_deletion(
 fn check_preconditions(served: &Served, live: &Value, options: &DeleteOptions) -> Result<(), ApiError> {
     let metadata = &live["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
-    for (wanted, field, title, short) in [
-        (&options.uid, "uid", "UID", "UID"),
-        (&options.resource_version, "resourceVersion", "ResourceVersion", "ResourceVersion"),
-    ] {
-        let actual = metadata[field].as_str().unwrap_or_default();
-        if let Some(wanted) = wanted
-            && wanted != actual
-        {
-            let detail = format!(
-                "Precondition failed: {title} in precondition: {wanted}, {short} in object meta: {actual}"
-            );
-            return Err(precondition_failed(served, name, &detail));
-        }
+    let refuse = |detail: String| {
+        let kind = served.kind();
+        let qualified = match &*kind.resource.group {
+            "" => kind.kind.clone(),
+            group => format!("{}.{group}", kind.kind),
+        };
+        let message = format!("Operation cannot be fulfilled on {qualified} {name:?}: {detail}");
+        let subject = Subject { kind: kind.kind.clone(), ..served.subject(name) };
+        Err(ApiError::new(Reason::Conflict, message).about(subject))
+    };
+    let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != text("uid")) {
+        return refuse(format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+            text("uid")
+        ));
+    }
+    if let Some(wanted) =
+        options.resource_version.as_deref().filter(|wanted| *wanted != text("resourceVersion"))
+    {
+        return refuse(format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({}). The object might have been modified",
+            text("resourceVersion")
+        ));
     }
     Ok(())
 }

@@ -45,36 +45,71 @@ pub(super) fn drop_empty(metadata: &mut Map<String, Value>) {
 }
 
 /// Shapes that nothing below could work with: refused before the object is looked at further.
-pub(super) fn check_shape(object: &Value) -> Result<(), ApiError> {
-    let bad = |message: String| Err(ApiError::new(Reason::BadRequest, message));
-    if !object.is_object() {
-        return bad("the body of the request must be a JSON object".to_owned());
-    }
+pub(super) fn check_shape(served: &Served, object: &Value) -> Result<(), ApiError> {
+    let bad = |value: &Value, field: &str, wanted: &str| {
+        let found = json_type(value);
+        Err(undecodable(
+            served,
+            &format!("json: cannot unmarshal {found} into Go struct field {field} of type {wanted}"),
+        ))
+    };
     let metadata = &object["metadata"];
     if !metadata.is_object() && !metadata.is_null() {
-        return bad("metadata must be an object".to_owned());
+        return bad(metadata, &format!("{}.metadata", served.kind().kind), "v1.ObjectMeta");
     }
-    for (field, is_right) in [
-        ("name", Value::is_string as fn(&Value) -> bool),
-        ("generateName", Value::is_string),
-        ("namespace", Value::is_string),
-        ("uid", Value::is_string),
-        ("resourceVersion", Value::is_string),
-        ("labels", Value::is_object),
-        ("annotations", Value::is_object),
-        ("finalizers", Value::is_array),
-        ("ownerReferences", Value::is_array),
-        ("managedFields", Value::is_array),
-        ("generation", Value::is_number),
-        ("creationTimestamp", Value::is_string),
-        ("deletionTimestamp", Value::is_string),
+    for (field, wanted, is_right) in [
+        ("name", "string", Value::is_string as fn(&Value) -> bool),
+        ("generateName", "string", Value::is_string),
+        ("namespace", "string", Value::is_string),
+        ("uid", "types.UID", Value::is_string),
+        ("resourceVersion", "string", Value::is_string),
+        ("labels", "map[string]string", Value::is_object),
+        ("annotations", "map[string]string", Value::is_object),
+        ("finalizers", "[]string", Value::is_array),
+        ("ownerReferences", "[]v1.OwnerReference", Value::is_array),
+        ("managedFields", "[]v1.ManagedFieldsEntry", Value::is_array),
+        ("generation", "int64", Value::is_number),
+        ("creationTimestamp", "string", is_time),
+        ("deletionTimestamp", "string", is_time),
     ] {
         let value = &metadata[field];
+        let field = format!("ObjectMeta.{field}");
         if !value.is_null() && !is_right(value) {
-            return bad(format!("metadata.{field} has the wrong type"));
+            return bad(value, &field, wanted);
+        }
+        let inner: &mut dyn Iterator<Item = &Value> = match (wanted, value) {
+            ("map[string]string", Value::Object(map)) => &mut map.values(),
+            ("[]string", Value::Array(items)) => &mut items.iter(),
+            _ => continue,
+        };
+        if let Some(wrong) = inner.find(|value| !value.is_string()) {
+            return bad(wrong, &field, "string");
         }
     }
     Ok(())
+}
+
+fn is_time(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.is_empty() || text.parse::<jiff::Timestamp>().is_ok())
+}
+
+/// A JSON type as Go's decoder names it.
+pub(crate) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// 400 for a body that is not what the kind is made of.
+pub(crate) fn undecodable(served: &Served, reason: &str) -> ApiError {
+    let (version, kind) = (&served.version().name, &served.kind().kind);
+    let message = format!("{kind} in version {version:?} cannot be handled as a {kind}: {reason}");
+    ApiError::new(Reason::BadRequest, message)
 }
 
 /// 409 for a uid or resourceVersion that is not the object's.

@@ -13,10 +13,12 @@ mod metadata;
 mod tests;
 mod update;
 
-pub(crate) use built_in::CUSTOM_RESOURCE_CLEANUP;
+pub(crate) use built_in::{CUSTOM_RESOURCE_CLEANUP, complete_new};
 pub(crate) use create::{Naming, for_create, random_suffix};
 pub(crate) use delete::{DeleteOptions, Deletion, FOREGROUND, ORPHAN, Propagation, decide_deletion};
-pub(crate) use metadata::{finalizers, is_deleting, metadata_text, precondition_failed, text};
+pub(crate) use metadata::{
+    finalizers, is_deleting, json_type, metadata_text, precondition_failed, text, undecodable,
+};
 pub(crate) use update::{check_version_given, for_update, is_finished, modified};
 
 use jiff::Timestamp;
@@ -29,6 +31,8 @@ pub(crate) enum Part {
     Status,
     /// `spec.finalizers` of a namespace.
     Finalize,
+    /// The replicas, seen as a Scale.
+    Scale,
 }
 
 impl Part {
@@ -38,6 +42,7 @@ impl Part {
             Part::Main => "",
             Part::Status => "status",
             Part::Finalize => "finalize",
+            Part::Scale => "scale",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A changed object, from what the client wants to what is stored.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::create::{Naming, check_placement, check_type};
 use super::metadata::{check_shape, drop_empty, finalizers, is_deleting, metadata_mut, precondition_failed};
@@ -19,7 +19,7 @@ pub(crate) fn for_update(
     part: Part,
     naming: Naming<'_>,
 ) -> Result<(), ApiError> {
-    check_shape(new)?;
+    check_shape(served, new)?;
     check_type(served, new)?;
     check_placement(served, new, naming)?;
     let name = naming.name.unwrap_or_default();
@@ -35,6 +35,7 @@ pub(crate) fn for_update(
             metadata.insert(field.into(), value.clone());
         }
     }
+    check_deletion_time(served, &old, metadata, name)?;
     for field in [
         "resourceVersion",
         "generation",
@@ -71,10 +72,33 @@ fn check_preconditions(served: &Served, live: &Value, new: &Value, name: &str) -
         && let Some(actual) = live["metadata"]["uid"].as_str()
         && uid != actual
     {
-        let detail = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
+        let namespace =
+            live["metadata"]["namespace"].as_str().map(|text| format!("{text}/")).unwrap_or_default();
+        let resource = served.resource();
+        let key = format!("/registry/{}/{}/{namespace}{name}", resource.group, resource.plural);
+        let detail = format!(
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
+        );
         return Err(precondition_failed(served, name, &detail));
     }
     Ok(())
+}
+
+/// Only a delete sets the time of deletion; a write that leaves it out keeps it.
+fn check_deletion_time(
+    served: &Served,
+    old: &Map<String, Value>,
+    new: &Map<String, Value>,
+    name: &str,
+) -> Result<(), ApiError> {
+    let field = "deletionTimestamp";
+    match new.get(field) {
+        Some(sent) if old.get(field) != Some(sent) => {
+            let error = FieldError::invalid("metadata.deletionTimestamp", sent, "field is immutable");
+            Err(invalid(&served.kind().kind, &served.resource().group, name, &[error]))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// 409: somebody else was faster.
@@ -86,8 +110,8 @@ pub(crate) fn modified(served: &Served, name: &str) -> ApiError {
 
 fn keep_other_parts(served: &Served, live: &Value, new: &mut Value, part: Part) {
     match part {
-        Part::Main if served.version().status_subresource => copy_field(live, new, "status"),
-        Part::Main => {}
+        Part::Main | Part::Scale if served.version().status_subresource => copy_field(live, new, "status"),
+        Part::Main | Part::Scale => {}
         Part::Status => {
             let status = new.get("status").cloned();
             let mut metadata = new["metadata"].clone();
@@ -148,5 +172,5 @@ pub(crate) fn check_version_given(served: &Served, new: &Value, name: &str) -> R
         return Ok(());
     }
     let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-    Err(invalid(&served.kind().kind, &served.resource().group, name, &[error]))
+    Err(invalid(&served.resource().plural, &served.resource().group, name, &[error]))
 }

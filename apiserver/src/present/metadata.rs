@@ -54,7 +54,7 @@ pub fn partial_metadata(object: &Value) -> Value {
 pub fn bookmark(kind: &Kind, version: &str, resource_version: &str, end_of_initial_events: bool) -> Value {
     let mut object = json!({
         "kind": kind.kind, "apiVersion": kind.api_version(version),
-        "metadata": {"resourceVersion": resource_version, "creationTimestamp": null},
+        "metadata": {"resourceVersion": resource_version},
     });
     if end_of_initial_events {
         object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});

@@ -70,20 +70,9 @@ async fn a_version_that_is_forgotten_gets_410_inside_the_stream() {
     let api = Api::with_gadgets().await;
     let events = api.watch(&format!("{GADGETS}?watch=1&resourceVersion=0&timeoutSeconds=1")).await;
     assert!(events.is_empty());
-    let reopened = {
-        let Api { server, folder, .. } = api;
-        server.shutdown().await;
-        drop(server);
-        let server = crate::ApiServer::open(crate::Config::new(folder.path())).await.unwrap();
-        (server, folder)
-    };
-    let mut service = reopened.0.service(crate::auth::Identity::admin("admin"));
-    let uri = format!("{GADGETS}?watch=1&resourceVersion=1");
-    let request = http::Request::get(uri).body(Full::<bytes::Bytes>::default()).unwrap();
-    let response = tower::Service::call(&mut service, request).await.unwrap();
-    assert_eq!(response.status(), 200);
-    let bytes = response.into_body().collect().await.unwrap().to_bytes();
-    let event: Value = serde_json::from_slice(&bytes).unwrap();
+    let api = api.reopen().await;
+    let events = api.watch(&format!("{GADGETS}?watch=1&resourceVersion=1")).await;
+    let [event] = &events[..] else { panic!("{events:?}") };
     assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
     assert_eq!(event["object"]["reason"], "Expired");
 }
