@@ -92,7 +92,7 @@ fn below_version<'a>(group: &'a str, version: &'a str, rest: &'a str) -> Option<
         _ => (None, &parts[..]),
     };
     let path =
-        |plural, name, subresource| ResourcePath { group, version, namespace, plural, name, subresource };
+        |plural, name, subresource| ResourcePath { group, version, namespace, plural, name, subresource, watch };
     Some(Route::Resource(match *parts {
         [plural] => path(plural, None, None),
         [plural, name] => path(plural, Some(unescape(name)?), None),

@@ -77,12 +77,12 @@ pub(super) fn check_shape(served: &Served, object: &Value) -> Result<(), ApiErro
         if !value.is_null() && !is_right(value) {
             return bad(value, &field, wanted);
         }
-        let inner: &mut dyn Iterator<Item = &Value> = match (wanted, value) {
-            ("map[string]string", Value::Object(map)) => &mut map.values(),
-            ("[]string", Value::Array(items)) => &mut items.iter(),
+        let inner: Vec<&Value> = match (wanted, value) {
+            ("map[string]string", Value::Object(map)) => map.values().collect(),
+            ("[]string", Value::Array(items)) => items.iter().collect(),
             _ => continue,
         };
-        if let Some(wrong) = inner.find(|value| !value.is_string()) {
+        if let Some(wrong) = inner.into_iter().find(|value| !value.is_string()) {
             return bad(wrong, &field, "string");
         }
     }
