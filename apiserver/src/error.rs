@@ -3,7 +3,7 @@
 //! Reasons, codes and message shapes are those of the real server, because
 //! kubectl and kube-rs branch on them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Why a request failed, in the words of Kubernetes. The variants are the
 /// values of `Status.reason`; each has one HTTP code.
@@ -26,6 +26,8 @@ pub enum Reason {
     InternalError,
     /// A failure of which the real server names no reason.
     Unknown,
+    /// A webhook's refusal, which names no reason.
+    Denied,
     ServiceUnavailable,
     Timeout,
 }
@@ -33,7 +35,7 @@ pub enum Reason {
 impl Reason {
     pub fn code(self) -> u16 {
         match self {
-            Self::BadRequest => 400,
+            Self::BadRequest | Self::Denied => 400,
             Self::Unauthorized => 401,
             Self::Forbidden => 403,
             Self::NotFound => 404,
@@ -68,7 +70,7 @@ impl Reason {
             Self::Invalid => "Invalid",
             Self::TooManyRequests => "TooManyRequests",
             Self::InternalError => "InternalError",
-            Self::Unknown => "",
+            Self::Unknown | Self::Denied => "",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::Timeout => "Timeout",
         }
@@ -127,7 +129,7 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason.as_str(), "code": self.reason.code(),
         });
-        if self.reason == Reason::Unknown
+        if self.reason.as_str().is_empty()
             && let Some(status) = status.as_object_mut()
         {
             status.remove("reason");
@@ -154,8 +156,12 @@ impl ApiError {
             }
         }
         if !self.causes.is_empty() {
-            let cause = |c: &Cause| json!({"reason": c.reason, "message": c.message, "field": c.field});
-            details["causes"] = self.causes.iter().map(cause).collect();
+            let cause = |c: &Cause| {
+                let all = [("reason", c.reason), ("message", &c.message), ("field", &c.field)];
+                let given = all.into_iter().filter(|(_, text)| !text.is_empty());
+                given.map(|(name, text)| (name.to_owned(), Value::from(text))).collect::<Map<_, _>>()
+            };
+            details["causes"] = self.causes.iter().map(|one| Value::Object(cause(one))).collect();
         }
         if let Some(seconds) = self.retry_after {
             details["retryAfterSeconds"] = json!(seconds);

@@ -24,12 +24,20 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Sends the question and returns the answer; the error says what went wrong.
 pub(super) async fn post(webhook: &Value, question: &Value) -> Result<Value, String> {
     let seconds = webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_SECONDS).clamp(1, MAX_SECONDS);
-    let target = Target::parse(&webhook["clientConfig"])?;
+    let failed = |reason: String| format!("failed to call webhook: {reason}");
+    let target = Target::parse(&webhook["clientConfig"]).map_err(failed)?;
     let shown = format!("Post \"{}?timeout={seconds}s\"", target.url);
-    match tokio::time::timeout(Duration::from_secs(seconds), exchange(&target, seconds, question)).await {
-        Ok(outcome) => outcome.map_err(|reason| format!("{shown}: {reason}")),
-        Err(_) => Err(format!("{shown}: context deadline exceeded")),
+    let exchange = tokio::time::timeout(Duration::from_secs(seconds), exchange(&target, seconds, question));
+    let (code, answer) = match exchange.await {
+        Ok(outcome) => outcome.map_err(|reason| failed(format!("{shown}: {reason}")))?,
+        Err(_) => return Err(failed(format!("{shown}: context deadline exceeded"))),
+    };
+    if code != StatusCode::OK {
+        return Err(failed(
+            "an error on the server (\"unknown\") has prevented the request from succeeding".to_owned(),
+        ));
     }
+    serde_json::from_slice(&answer).map_err(|error| failed(format!("the answer is not JSON: {error}")))
 }
 
 /// Where a webhook listens and whom to trust there.
@@ -80,7 +88,7 @@ fn connector(ca_bundle: &str) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-async fn exchange(target: &Target, seconds: u64, question: &Value) -> Result<Value, String> {
+async fn exchange(target: &Target, seconds: u64, question: &Value) -> Result<(StatusCode, Bytes), String> {
     let stream =
         TcpStream::connect((target.host.as_str(), target.port)).await.map_err(|error| error.to_string())?;
     let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
@@ -98,11 +106,7 @@ async fn exchange(target: &Target, seconds: u64, question: &Value) -> Result<Val
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let code = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-        let bytes = body.map_err(|error| error.to_string())?.to_bytes();
-        if code != StatusCode::OK {
-            return Err(format!("the server answered {code}"));
-        }
-        serde_json::from_slice(&bytes).map_err(|error| format!("the answer is not JSON: {error}"))
+        Ok((code, body.map_err(|error| error.to_string())?.to_bytes()))
     };
     // The connection must be driven while the answer is awaited; whichever ends first decides.
     tokio::select! {

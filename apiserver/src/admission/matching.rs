@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::{Operation, Review};
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
 use crate::http::{Call, namespaces};
 use crate::lifecycle::text;
+use crate::schema::expression_holds;
 use crate::select::LabelSelector;
 use crate::store::Key;
 
@@ -21,7 +22,37 @@ pub(super) fn concerns(call: &Call, webhook: &Value, review: &Review<'_>) -> Res
     }
     let of_object = LabelSelector::from_object(webhook.get("objectSelector"))?;
     let selected = |object: &Value| of_object.matches(object["metadata"].get("labels"));
-    Ok(of_object.is_empty() || review.object.is_some_and(selected) || review.old.is_some_and(selected))
+    let chosen =
+        of_object.is_empty() || review.object.is_some_and(selected) || review.old.is_some_and(selected);
+    if !chosen {
+        return Ok(false);
+    }
+    conditions_hold(call, webhook, review)
+}
+
+/// `matchConditions`: all must be true. One that cannot be told counts by the failurePolicy.
+fn conditions_hold(call: &Call, webhook: &Value, review: &Review<'_>) -> Result<bool, ApiError> {
+    let conditions = webhook["matchConditions"].as_array().into_iter().flatten();
+    let request = super::question::question(call, review)["request"].take();
+    let variables =
+        [("object", &request["object"]), ("oldObject", &request["oldObject"]), ("request", &request)];
+    let mut failure = None;
+    for condition in conditions {
+        match expression_holds(text(condition, "/expression"), &variables) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(reason) => failure = Some(reason),
+        }
+    }
+    match failure {
+        None => Ok(true),
+        Some(_) if text(webhook, "/failurePolicy") == "Ignore" => Ok(false),
+        Some(reason) => {
+            let name = text(webhook, "/name");
+            let message = format!("admission webhook {name:?}: a match condition failed: {reason}");
+            Err(ApiError::new(Reason::Forbidden, message))
+        }
+    }
 }
 
 fn rule_matches(call: &Call, rule: &Value, operation: Operation) -> bool {

@@ -12,7 +12,7 @@ mod tests;
 use futures::future::join_all;
 use serde_json::Value;
 
-use crate::error::{ApiError, Reason};
+use crate::error::{ApiError, Cause, Reason};
 use crate::http::Call;
 use crate::kind::ResourceId;
 use crate::lifecycle::text;
@@ -107,10 +107,10 @@ async fn ask(call: &Call, webhook: &Value, review: &Review<'_>) -> Result<Vec<St
             Ok(Vec::new())
         }
         Err(reason) => {
-            let message = format!(
-                "Internal error occurred: failed calling webhook {name:?}: failed to call webhook: {reason}"
-            );
-            Err(ApiError::new(Reason::InternalError, message))
+            let cause = format!("failed calling webhook {name:?}: {reason}");
+            let message = format!("Internal error occurred: {cause}");
+            let cause = Cause { reason: "", message: cause, field: String::new() };
+            Err(ApiError::new(Reason::InternalError, message).because(vec![cause]))
         }
     }
 }

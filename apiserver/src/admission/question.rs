@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::Review;
+use super::{Operation, Review};
+use crate::auth::Verb;
 use crate::error::{ApiError, Reason};
 use crate::http::Call;
 use crate::lifecycle::metadata_text;
@@ -19,7 +20,7 @@ pub(super) fn question(call: &Call, review: &Review<'_>) -> Value {
         "kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource,
         "name": name, "operation": review.operation.as_str(),
         "userInfo": {"username": call.identity.user(), "groups": call.identity.groups()},
-        "object": review.object, "oldObject": review.old, "dryRun": review.dry_run, "options": null,
+        "object": review.object, "oldObject": review.old, "dryRun": review.dry_run, "options": options(call, review),
     });
     if let Some(namespace) = &call.namespace {
         request["namespace"] = json!(namespace);
@@ -29,6 +30,24 @@ pub(super) fn question(call: &Call, review: &Review<'_>) -> Value {
         request["requestSubResource"] = json!(sub);
     }
     json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request})
+}
+
+/// The options of the request, as its kind of operation names them.
+fn options(call: &Call, review: &Review<'_>) -> Value {
+    let kind = match (review.operation, call.verb) {
+        (Operation::Create, _) => "CreateOptions",
+        (Operation::Update, Verb::Patch) => "PatchOptions",
+        (Operation::Update, _) => "UpdateOptions",
+        (Operation::Delete, _) => "DeleteOptions",
+    };
+    let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+    if let Some(manager) = call.query.get("fieldManager") {
+        options["fieldManager"] = json!(manager);
+    }
+    if review.dry_run {
+        options["dryRun"] = json!(["All"]);
+    }
+    options
 }
 
 /// A webhook's answer.
@@ -44,10 +63,13 @@ pub(super) struct Verdict {
 pub(super) fn verdict(question: &Value, reply: &Value) -> Result<Verdict, String> {
     let response = &reply["response"];
     let Some(allowed) = response["allowed"].as_bool() else {
-        return Err("the answer holds no response.allowed".to_owned());
+        return Err("received invalid webhook response: the answer holds no response.allowed".to_owned());
     };
     if response["uid"] != question["request"]["uid"] {
-        return Err(format!("expected response.uid={}, got {}", question["request"]["uid"], response["uid"]));
+        return Err(format!(
+            "received invalid webhook response: expected response.uid={}, got {}",
+            question["request"]["uid"], response["uid"]
+        ));
     }
     let warnings = response["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
     Ok(Verdict {
@@ -80,7 +102,7 @@ impl Verdict {
             429 => Reason::TooManyRequests,
             403 => Reason::Forbidden,
             500..=599 => Reason::InternalError,
-            _ => Reason::BadRequest,
+            _ => Reason::Denied,
         };
         Some(ApiError::new(reason, message))
     }

@@ -83,7 +83,6 @@ fn quantities(resources: Option<&mut Value>) {
 
 fn namespace(object: &mut Value) {
     let name = object.pointer("/metadata/name").cloned().unwrap_or_default();
-    field(object, "spec");
     default(field(object, "status"), "phase", json!("Active"));
     field(field(object, "metadata"), "labels")["kubernetes.io/metadata.name"] = name;
 }

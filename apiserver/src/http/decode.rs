@@ -110,6 +110,18 @@ pub(crate) fn patch(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
     })
 }
 
+/// Parses the options that a delete carries in its body.
+pub(crate) fn options(bytes: &[u8], media: &str, limits: &Limits) -> Result<Value, ApiError> {
+    if media != "application/json" {
+        return object(bytes, media, limits);
+    }
+    check_depth(bytes, limits.json_depth)?;
+    serde_json::from_slice(bytes).map_err(|error| {
+        let message = format!("couldn't get version/kind; json parse error: {}", go_words(&error));
+        ApiError::new(Reason::BadRequest, message)
+    })
+}
+
 /// Parses the object that a create or update of a kind carries. Objects of
 /// custom kinds must say what they are.
 pub(crate) fn object_of(

@@ -82,7 +82,7 @@ fn returns_object(call: &Call) -> bool {
 pub(crate) fn delete_options(call: &Call, body: &Bytes) -> Result<DeleteOptions, ApiError> {
     let body = match body.is_empty() {
         true => Value::Null,
-        false => decode::object(body, &call.content_type, &call.server.limits)?,
+        false => decode::options(body, &call.content_type, &call.server.limits)?,
     };
     DeleteOptions::parse(&call.query, &body)
 }

@@ -41,7 +41,9 @@ fn check_include(call: &Call) -> Result<(), ApiError> {
         Some(other)
             if call.accept.form == Form::Table && !["None", "Metadata", "Object"].contains(&other) =>
         {
-            let message = format!("unrecognized includeObject value: {other:?}");
+            let message = format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
+            );
             Err(ApiError::new(Reason::BadRequest, message))
         }
         _ => Ok(()),
@@ -72,7 +74,7 @@ pub(crate) fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Resul
         }
         meta.continue_token = Some(Token { version: snapshot.version(), namespace, name }.encode());
         call.server.store.retain(&snapshot);
-    } else if !call.served.kind().built_in {
+    } else if !call.served.kind().built_in && call.accept.form == Form::Whole {
         // Lists of custom kinds always have the field.
         meta.continue_token = Some(String::new());
     }

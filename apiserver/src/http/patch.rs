@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::body::Body;
 use super::call::Call;
@@ -16,7 +16,7 @@ use super::query::WriteOptions;
 use super::write::{Outcome, Write};
 use crate::apply::{ApplyRequest, apply};
 use crate::error::{ApiError, Reason};
-use crate::lifecycle::{self, Part, precondition_failed, rfc3339};
+use crate::lifecycle::{self, Part, json_type, precondition_failed, rfc3339};
 use crate::patch::{json_patch, merge_patch, strategic_merge_patch};
 use crate::schema::{FieldError, invalid};
 
@@ -73,6 +73,7 @@ pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Respo
     }
     for _ in 0..ATTEMPTS {
         let mut write = Write::new(call, &options, part);
+        write.patched = true;
         if let Some((code, outcome)) = attempt(&mut write, kind, &change).await? {
             return Ok(answer(call, code, outcome, &write.warnings));
         }
@@ -107,12 +108,32 @@ async fn attempt(
     let live = call.served.object(&stored);
     let new = match kind {
         PatchKind::Json => json_patch(&live, change)?,
+        PatchKind::Merge | PatchKind::Strategic if !change.is_object() => {
+            let found = json_type(change);
+            let message = format!(
+                "error decoding patch: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+            );
+            return Err(ApiError::new(Reason::BadRequest, message));
+        }
         PatchKind::Merge => merge_patch(&live, change),
         PatchKind::Strategic => strategic_merge_patch(&live, change, call.served.schema())?,
         PatchKind::Apply => applied(write, Some(&live), change)?,
     };
+    check_patched(call, &new)?;
     let outcome = write.replace(&stored, &live, new).await?;
     Ok(outcome.map(|outcome| (StatusCode::OK, outcome)))
+}
+
+/// A patch cannot turn an object into one of another version.
+fn check_patched(call: &Call, new: &Value) -> Result<(), ApiError> {
+    let wanted = call.served.api_version();
+    match new.get("apiVersion") {
+        Some(Value::String(version)) if version != wanted => {
+            let error = FieldError::invalid("apiVersion", &json!(version), format!("must be {wanted}"));
+            Err(invalid(&call.served.kind().kind, "", call.name(), &[error]))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What is applied must say what it is.

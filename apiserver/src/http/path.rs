@@ -91,8 +91,15 @@ fn below_version<'a>(group: &'a str, version: &'a str, rest: &'a str) -> Option<
         ["namespaces", namespace, _, ..] => (Some(unescape(namespace)?), &parts[2..]),
         _ => (None, &parts[..]),
     };
-    let path =
-        |plural, name, subresource| ResourcePath { group, version, namespace, plural, name, subresource, watch };
+    let path = |plural, name, subresource| ResourcePath {
+        group,
+        version,
+        namespace,
+        plural,
+        name,
+        subresource,
+        watch,
+    };
     Some(Route::Resource(match *parts {
         [plural] => path(plural, None, None),
         [plural, name] => path(plural, Some(unescape(name)?), None),

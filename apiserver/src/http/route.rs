@@ -1,7 +1,9 @@
 //! Finds who asks for what, whether they may, and hands the request on.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::header::{
     ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, USER_AGENT, WWW_AUTHENTICATE,
@@ -46,7 +48,13 @@ where
         parts.method == Method::GET && parts.uri.query().is_some_and(|query| query.contains("watch="));
     let running = server.metrics.running(is_watch);
     let mut label = Label { verb: "other", resource: String::new() };
-    let outcome = Box::pin(handle(server, identity, &parts, body, &mut label)).await;
+    // A mistake of ours must not take the connection, and others' requests on it, down.
+    let guarded =
+        AssertUnwindSafe(Box::pin(handle(server, identity, &parts, body, &mut label))).catch_unwind();
+    let outcome = guarded.await.unwrap_or_else(|_| {
+        let message = "Internal error occurred: the request ran into a defect of the server";
+        Err(ApiError::new(Reason::InternalError, message))
+    });
     let response = outcome.unwrap_or_else(|error| refused(server, &parts, &error));
     let response = finish(server, &parts, response, &label, &running);
     hold(response, running)

@@ -24,6 +24,7 @@ use crate::apply::{
 use crate::builtin;
 use crate::error::{ApiError, Cause, Reason};
 use crate::lifecycle::{self, Naming, Part, random_suffix, rfc3339};
+use crate::schema::{FieldError, invalid};
 use crate::store::{Body, Change, Guard, Stored, WriteError};
 
 /// How often a generated name that is taken is replaced by another.
@@ -36,6 +37,8 @@ pub(crate) struct Write<'a> {
     pub(crate) part: Part,
     /// Set when the object carries the managedFields it shall have.
     pub(crate) applied: bool,
+    /// Set when the object is the result of a patch, not what the client sent.
+    pub(crate) patched: bool,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -49,7 +52,14 @@ pub(crate) enum Outcome {
 impl<'a> Write<'a> {
     pub(crate) fn new(call: &'a Call, options: &'a WriteOptions, part: Part) -> Write<'a> {
         let deprecated = call.served.version().deprecation_warning.clone();
-        Write { call, options, part, applied: false, warnings: deprecated.into_iter().collect() }
+        Write {
+            call,
+            options,
+            part,
+            applied: false,
+            patched: false,
+            warnings: deprecated.into_iter().collect(),
+        }
     }
 
     /// Stores a new object.
@@ -175,7 +185,10 @@ impl<'a> Write<'a> {
         if !object.is_object() {
             return Ok(());
         }
-        let unknown = self.call.served.schema().prune(object);
+        let sent = (self.patched && self.options.field_validation == FieldValidation::Strict)
+            .then(|| object.to_string());
+        let mut unknown = lifecycle::drop_unknown_metadata(object);
+        unknown.extend(self.call.served.schema().prune(object));
         if unknown.is_empty() {
             return Ok(());
         }
@@ -188,10 +201,13 @@ impl<'a> Write<'a> {
                 );
                 Ok(())
             }
-            FieldValidation::Strict => Err(lifecycle::undecodable(
-                &self.call.served,
-                &format!("strict decoding error: {}", named.join(", ")),
-            )),
+            FieldValidation::Strict => {
+                let reason = format!("strict decoding error: {}", named.join(", "));
+                Err(match sent {
+                    Some(sent) => invalid("", "", "", &[FieldError::invalid("patch", &sent.into(), reason)]),
+                    None => lifecycle::undecodable(&self.call.served, &reason),
+                })
+            }
         }
     }
 
@@ -207,7 +223,7 @@ impl<'a> Write<'a> {
         let mut faults = builtin::validate(kind, new, live);
         faults.extend(self.call.served.schema().validate(new, live).into_iter().map(Cause::from));
         let mistyped = faults.iter().find(|fault| fault.reason == "FieldValueTypeInvalid");
-        if let (true, Some(fault)) = (kind.built_in, mistyped) {
+        if let (true, Some(fault)) = (kind.built_in && !self.patched, mistyped) {
             let reason = format!("{}: {}", fault.field, fault.message);
             return Err(lifecycle::undecodable(&self.call.served, &reason));
         }

@@ -79,7 +79,7 @@ pub(super) fn check_type(served: &Served, object: &mut Value) -> Result<(), ApiE
     if !kind.is_empty() && kind != wanted_kind {
         let error = FieldError::invalid("kind", &json!(kind), format!("must be {wanted_kind}"));
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        return Err(invalid(wanted_kind, &served.resource().group, name, &[error]));
+        return Err(invalid(&kind, &served.resource().group, name, &[error]));
     }
     object["apiVersion"] = json!(wanted_version);
     object["kind"] = json!(wanted_kind);

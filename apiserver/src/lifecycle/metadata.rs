@@ -44,6 +44,35 @@ pub(super) fn drop_empty(metadata: &mut Map<String, Value>) {
     });
 }
 
+const KNOWN: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+/// Removes fields that metadata does not have, and names them.
+pub(crate) fn drop_unknown_metadata(object: &mut Value) -> Vec<String> {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return Vec::new() };
+    let unknown: Vec<String> =
+        metadata.keys().filter(|field| !KNOWN.contains(&field.as_str())).cloned().collect();
+    for field in &unknown {
+        metadata.remove(field);
+    }
+    unknown.into_iter().map(|field| format!("metadata.{field}")).collect()
+}
+
 /// Shapes that nothing below could work with: refused before the object is looked at further.
 pub(super) fn check_shape(served: &Served, object: &Value) -> Result<(), ApiError> {
     let bad = |value: &Value, field: &str, wanted: &str| {
@@ -53,6 +82,9 @@ pub(super) fn check_shape(served: &Served, object: &Value) -> Result<(), ApiErro
             &format!("json: cannot unmarshal {found} into Go struct field {field} of type {wanted}"),
         ))
     };
+    if !object.is_object() {
+        return bad(object, &served.kind().kind, "map[string]interface {}");
+    }
     let metadata = &object["metadata"];
     if !metadata.is_object() && !metadata.is_null() {
         return bad(metadata, &format!("{}.metadata", served.kind().kind), "v1.ObjectMeta");

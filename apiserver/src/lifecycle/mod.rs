@@ -17,7 +17,8 @@ pub(crate) use built_in::{CUSTOM_RESOURCE_CLEANUP, complete_new};
 pub(crate) use create::{Naming, for_create, random_suffix};
 pub(crate) use delete::{DeleteOptions, Deletion, FOREGROUND, ORPHAN, Propagation, decide_deletion};
 pub(crate) use metadata::{
-    finalizers, is_deleting, json_type, metadata_text, precondition_failed, text, undecodable,
+    drop_unknown_metadata, finalizers, is_deleting, json_type, metadata_text, precondition_failed, text,
+    undecodable,
 };
 pub(crate) use update::{check_version_given, for_update, is_finished, modified};
 

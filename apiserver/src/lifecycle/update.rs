@@ -136,6 +136,9 @@ fn keep_other_parts(served: &Served, live: &Value, new: &mut Value, part: Part) 
             *new = live.clone();
             new["metadata"] = metadata;
             match wanted {
+                Value::Array(items) if items.is_empty() => {
+                    drop(new["spec"].as_object_mut().and_then(|spec| spec.remove("finalizers")));
+                }
                 Value::Null => drop(new["spec"].as_object_mut().and_then(|spec| spec.remove("finalizers"))),
                 wanted => new["spec"]["finalizers"] = wanted,
             }

@@ -57,6 +57,22 @@ impl Scope {
     }
 }
 
+/// Whether an expression over the given variables is true; the error says why it cannot be told.
+pub(crate) fn holds(source: &str, variables: &[(&str, &Value)]) -> Result<bool, String> {
+    let program = parse(source, false)?;
+    FUNCTIONS.with(|functions| {
+        let mut context = functions.new_inner_scope();
+        for (name, value) in variables {
+            context.add_variable_from_value(*name, untyped(value));
+        }
+        match context.resolve(&program) {
+            Ok(Cel::Bool(answer)) => Ok(answer),
+            Ok(_) => Err("the expression does not give true or false".to_owned()),
+            Err(error) => Err(show_error(&error)),
+        }
+    })
+}
+
 /// The fields of a variable that an expression reads, or all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reads {

@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub(crate) use cel::holds as expression_holds;
 pub(crate) use error::show_value;
 pub use error::{Fault, FieldError, invalid};
 pub(crate) use error::{quote, show_go};
