@@ -70,9 +70,6 @@ fn refused(server: &Shared, parts: &Parts, error: &ApiError) -> Response<Body> {
     } else {
         tracing::debug!(%method, path, code, reason = error.reason.as_str(), message = error.message, "request refused");
     }
-    if error.message == NOTHING_HERE {
-        return respond::text(StatusCode::NOT_FOUND, NOTHING_HERE);
-    }
     let mut response = respond::failure(error);
     if error.reason == Reason::Unauthorized {
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -162,11 +159,9 @@ fn identify(server: &Shared, headers: &HeaderMap, path: &str) -> Result<Arc<Iden
     known.ok_or_else(unknown)
 }
 
-/// What a path that names nothing is answered with; a plain text, as from the real server.
-const NOTHING_HERE: &str = "404 page not found\n";
-
+/// 404 for a path that names nothing.
 pub(super) fn nothing_here() -> ApiError {
-    ApiError::new(Reason::NotFound, NOTHING_HERE)
+    ApiError::new(Reason::NotFound, "the server could not find the requested resource")
 }
 
 fn verb_of(method: &Method, named: bool, options: &Query) -> Option<Verb> {

@@ -72,13 +72,7 @@ fn check_preconditions(served: &Served, live: &Value, new: &Value, name: &str) -
         && let Some(actual) = live["metadata"]["uid"].as_str()
         && uid != actual
     {
-        let namespace =
-            live["metadata"]["namespace"].as_str().map(|text| format!("{text}/")).unwrap_or_default();
-        let resource = served.resource();
-        let key = format!("/registry/{}/{}/{namespace}{name}", resource.group, resource.plural);
-        let detail = format!(
-            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
-        );
+        let detail = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
         return Err(precondition_failed(served, name, &detail));
     }
     Ok(())
