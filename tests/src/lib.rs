@@ -4,5 +4,6 @@ pub mod endpoint;
 pub mod history;
 pub mod kinds;
 pub mod place;
+pub mod server;
 pub mod webhook;
 pub mod wire;

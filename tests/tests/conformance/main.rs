@@ -23,7 +23,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use midflight_tests::endpoint::Endpoint;
 use midflight_tests::place;
+use midflight_tests::server::Embedded;
 use midflight_tests::webhook::Webhook;
 
 use crate::report::{Report, Server};
@@ -46,6 +48,10 @@ async fn judge_all() -> anyhow::Result<bool> {
     let recording = std::env::var_os("MIDFLIGHT_RECORD").is_some();
     let mut report = Report::new(chosen, recording);
 
+    let server = Embedded::start().await.context("start the embedded server")?;
+    let stage = Arc::new(embedded(&server).await?);
+    report.server(&stage).await?;
+    server.stop().await;
     match place::judge() {
         Some(kubeconfig) => {
             let stage = Arc::new(real(&kubeconfig).await.context("reach the real server")?);
@@ -58,12 +64,21 @@ async fn judge_all() -> anyhow::Result<bool> {
     Ok(report.finish())
 }
 
+/// The embedded server, in this process.
+async fn embedded(server: &Embedded) -> anyhow::Result<Stage> {
+    stage(Server::Embedded, server.admin.clone(), server.viewer.clone()).await
+}
+
 /// The real server, with the users that `dev/kubernetes` made.
 async fn real(kubeconfig: &std::path::Path) -> anyhow::Result<Stage> {
-    let admin = midflight_tests::endpoint::Endpoint::from_kubeconfig(kubeconfig).await?;
+    let admin = Endpoint::from_kubeconfig(kubeconfig).await?;
     let beside = kubeconfig.with_file_name("viewer.kubeconfig");
-    let viewer = midflight_tests::endpoint::Endpoint::from_kubeconfig(&beside).await?;
+    let viewer = Endpoint::from_kubeconfig(&beside).await?;
+    stage(Server::Real, admin, viewer).await
+}
+
+async fn stage(server: Server, admin: Endpoint, viewer: Endpoint) -> anyhow::Result<Stage> {
     let (nobody, stranger) = (admin.with_token(None)?, admin.with_token(Some("not-a-token"))?);
     let webhook = Webhook::start().await?;
-    Ok(Stage { admin, viewer, nobody, stranger, webhook, server: Server::Real })
+    Ok(Stage { admin, viewer, nobody, stranger, webhook, server })
 }
