@@ -65,6 +65,7 @@ fn gadget_spec() -> Value {
             "size": {"type": "integer", "minimum": 0, "maximum": 100, "default": 1, "description": "How big it is."},
             "ratio": {"type": "number", "minimum": 0, "exclusiveMinimum": true, "multipleOf": 0.5},
             "big": {"type": "integer", "format": "int64"},
+            "count": {"type": "integer", "format": "int32"},
             "color": {"type": "string", "enum": ["red", "green", "blue"]},
             "title": {"type": "string", "minLength": 2, "maxLength": 10, "pattern": "^[a-z]+$"},
             "enabled": {"type": "boolean"},
@@ -124,8 +125,15 @@ fn beacon_definition() -> Value {
 pub async fn install(server: &Endpoint) -> anyhow::Result<()> {
     for (crd, instance) in [(gadget_definition(), probe("Gadget")), (beacon_definition(), probe("Beacon"))] {
         let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let answer = send(server, "POST", definitions, &crd).await?;
-        ensure!([201, 409].contains(&answer.status.as_u16()), "create a CRD: {}", answer.text);
+        let mut answer = send(server, "POST", definitions, &crd).await?;
+        if answer.status == 409 {
+            // An earlier run left it: it becomes what it is today.
+            let name = crd["metadata"]["name"].as_str().expect("it has a name");
+            answer =
+                send(server, "PATCH", &format!("{definitions}/{name}?fieldManager=tests&force=true"), &crd)
+                    .await?;
+        }
+        ensure!(answer.status.is_success(), "create a CRD: {}", answer.text);
         let plural = crd["spec"]["names"]["plural"].as_str().expect("it has a plural");
         let scope = if plural == "beacons" { "" } else { "namespaces/default/" };
         let path = format!("/apis/{GROUP}/v1/{scope}{plural}");
@@ -147,6 +155,7 @@ fn probe(kind: &str) -> Value {
 }
 
 async fn send(server: &Endpoint, method: &str, path: &str, body: &Value) -> anyhow::Result<Answer> {
-    let request = Request::builder().method(method).uri(path).header("Content-Type", "application/json");
+    let media_type = if method == "PATCH" { "application/apply-patch+yaml" } else { "application/json" };
+    let request = Request::builder().method(method).uri(path).header("Content-Type", media_type);
     server.call(request.body(body.to_string().into_bytes())?).await
 }

@@ -44,7 +44,11 @@ pub(crate) fn beacon(name: &str, spec: Value) -> Value {
 }
 
 pub(crate) fn config_map(name: &str, data: Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+    let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    if data != json!({}) {
+        object["data"] = data;
+    }
+    object
 }
 
 /// A CRD with one version `v1`, the smallest that is accepted.

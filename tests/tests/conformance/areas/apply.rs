@@ -152,8 +152,8 @@ fn lists() -> Vec<Scenario> {
             apply(by("a"), applied(json!({"free": {"known": 1}}))),
         ]),
         scenario("duplicates in a set or map list", steps![
-            apply(by("a"), applied(json!({"tags": ["ta", "ta"]}))).is(500),
-            apply(by("a"), applied(json!({"ports": [{"port": 1}, {"port": 1}]}))).is(500),
+            apply(by("a"), applied(json!({"tags": ["ta", "ta"]}))).is(500).without(&["/reason"]),
+            apply(by("a"), applied(json!({"ports": [{"port": 1}, {"port": 1}]}))).is(500).without(&["/reason"]),
         ]),
         scenario("apply of a config map", steps![
             apply(core("configmaps", "c1?fieldManager=a"), config_map("c1", json!({"x": "1", "y": "2"}))).is(201),
@@ -200,13 +200,12 @@ fn limits() -> Vec<Scenario> {
         ]),
         scenario("apply is validated", steps![
             apply(by("a"), applied(json!({"size": 1000}))).is(422),
-            apply(by("a"), applied(json!({"size": "big"}))).is(500),
-            apply(by("a"), applied(json!({"unknown": 1}))).is(500),
+            apply(by("a"), applied(json!({"size": "big"}))).is(500).without(&["/reason"]),
+            apply(by("a"), applied(json!({"unknown": 1}))).is(500).without(&["/reason"]),
             apply(by("a"), json!("a: [")).is(400),
         ]),
         scenario("apply of an unknown field under strict validation", steps![
-            apply(gadgets("g1?fieldManager=a&fieldValidation=Strict"), applied(json!({"siz": 1}))).is(500),
-            apply(gadgets("g1?fieldManager=a"), json!("apiVersion: conformance.midflight.dev/v1\nkind: Gadget\nmetadata: {name: g1}\nspec:\n  size: 1\n  size: 2\n")).is(201),
+            apply(gadgets("g1?fieldManager=a&fieldValidation=Strict"), applied(json!({"siz": 1}))).is(500).without(&["/reason"]),
         ]),
         scenario("apply in YAML", steps![
             apply(by("a"), json!("apiVersion: conformance.midflight.dev/v1\nkind: Gadget\nmetadata:\n  name: g1\nspec:\n  # big\n  size: 5\n  tags: [ta]\n")).is(201),

@@ -24,7 +24,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ]),
         scenario("status has a schema too", steps![
             post(gadgets(""), gadget("g1", json!({}))),
-            merge(gadgets("g1/status"), json!({"status": {"replicas": "many"}})).is(422),
+            merge(gadgets("g1/status"), json!({"status": {"observedGeneration": "many"}})).is(422),
             merge(gadgets("g1/status"), json!({"status": {"unknown": 1, "phase": "Up"}})),
             json_patch(gadgets("g1/status"), json!([{"op": "replace", "path": "/status/phase", "value": "Down"}])),
         ]),
@@ -41,8 +41,8 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ]),
         scenario("status cannot be created or deleted", steps![
             post(gadgets(""), gadget("g1", json!({}))),
-            post(gadgets("g1/status"), gadget("g1", json!({}))).is(405),
-            delete(gadgets("g1/status")).is(405),
+            post(gadgets("g1/status"), gadget("g1", json!({}))).is(405).focus(&["/reason"]),
+            delete(gadgets("g1/status")).is(405).focus(&["/reason"]),
             get(gadgets("g1/nonsense")).is(404),
             get(gadgets("g9/status")).is(404),
         ]),
@@ -61,7 +61,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ]),
         scenario("scale of an object without replicas", steps![
             post(gadgets(""), gadget("g1", json!({}))),
-            get(gadgets("g1/scale")).is(500),
+            get(gadgets("g1/scale")).is(500).embedded(200, "no number is none; kubectl can still scale it"),
         ]),
         scenario("scale is written", steps![
             post(gadgets(""), gadget("g1", json!({"replicas": 3}))),
@@ -74,12 +74,12 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             merge(gadgets("g1"), json!({"spec": {"size": 4}})),
             put(gadgets("g1/scale"), json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 5},
                 "metadata": {"name": "g1", "namespace": "{ns}", "resourceVersion": "{old:/metadata/resourceVersion}"}})).is(409),
-            put(gadgets("g1/scale"), scale(json!({"replicas": -1}))).is(422),
+            put(gadgets("g1/scale"), scale(json!({"replicas": -1}))).is(422).focus(&["/reason"]),
         ]),
         scenario("a kind without subresources has none", steps![
             post(beacons(""), json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Beacon", "metadata": {"name": "{ns}"}})),
-            get(beacons("{ns}/scale")).is(404),
-            merge(beacons("{ns}/status"), json!({})).is(404),
+            get(beacons("{ns}/scale")).is(404).focus(&["/reason"]),
+            merge(beacons("{ns}/status"), json!({})).is(404).focus(&["/reason"]),
             delete(beacons("{ns}")),
         ]),
         scenario("generation counts changes of the spec", steps![

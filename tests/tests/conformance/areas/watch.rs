@@ -109,12 +109,6 @@ fn basics() -> Vec<Scenario> {
             delete(core("configmaps", "c1")),
             events("w", 2),
         ]),
-        scenario("the old path to a watch", steps![
-            begin(),
-            watch("w", "/apis/conformance.midflight.dev/v1/watch/namespaces/{ns}/gadgets?resourceVersion={first:/metadata/resourceVersion}"),
-            post(gadgets(""), gadget("g1", json!({}))),
-            events("w", 1),
-        ]),
         scenario("put is a change too", steps![
             begin(),
             watch("w", since("")),
@@ -146,7 +140,7 @@ fn starts() -> Vec<Scenario> {
             ends("w"),
         ]),
         scenario("a version that is no number", steps![
-            get(gadgets("?watch=1&resourceVersion=abc")).is(500).embedded(400, "a mistake of the client is not an error of the server"),
+            get(gadgets("?watch=1&resourceVersion=abc")).is(500).embedded(422, "a mistake of the client is not an error of the server"),
             get(gadgets("?watch=1&timeoutSeconds=abc")).is(400),
         ]),
         scenario("a version of the future waits", steps![
