@@ -31,9 +31,14 @@ pub struct Embedded {
 impl Embedded {
     /// Starts one on a free loopback port, in a new folder.
     pub async fn start() -> anyhow::Result<Self> {
+        Self::start_with(|_| {}).await
+    }
+
+    /// The same, with a chance to change how it is opened.
+    pub async fn start_with(change: impl FnOnce(&mut Config)) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("mf-api.")?;
         let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let (server, listening) = open(folder.path(), any_port, |_| {}).await?;
+        let (server, listening) = open(folder.path(), any_port, change).await?;
         tokio::spawn(listening.serve());
         let admin = Endpoint::from_kubeconfig(&folder.path().join("kubeconfig")).await?;
         let viewer = Endpoint::from_kubeconfig(&folder.path().join("viewer.kubeconfig")).await?;
@@ -100,7 +105,7 @@ pub struct Killable {
 }
 
 impl Killable {
-    /// Starts `embedded-api` (its path is cargo's `CARGO_BIN_EXE_embedded-api`) and waits until it serves.
+    /// Starts `embedded_api` (its path is cargo's `CARGO_BIN_EXE_embedded_api`) and waits until it serves.
     pub async fn start(program: &str, history: usize) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("mf-api.")?;
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;

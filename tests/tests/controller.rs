@@ -72,7 +72,7 @@ async fn reconcile(object: Arc<DynamicObject>, seen: Arc<Seen>) -> Result<Action
 }
 
 /// Does it until the server is there to do it. The deed must be safe to repeat.
-async fn insist<T, F: Future<Output = Result<T, kube::Error>>>(deed: impl Fn() -> F, fine: &[u16]) {
+async fn insist<T>(deed: impl AsyncFn() -> Result<T, kube::Error>, fine: &[u16]) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match deed().await {
@@ -95,11 +95,14 @@ async fn write_all(client: Client, resource: ApiResource) {
                 let mut object = DynamicObject::new(&name, &resource);
                 object.data = json!({"spec": {"size": 1}});
                 match round {
-                    0 => insist(|| api.create(&PostParams::default(), &object), &[409]).await,
+                    0 => insist(async || api.create(&PostParams::default(), &object).await, &[409]).await,
                     _ => {
                         let patch = json!({"spec": {"size": round + 1}});
-                        insist(|| api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)), &[])
-                            .await;
+                        insist(
+                            async || api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await,
+                            &[],
+                        )
+                        .await;
                     }
                 }
             }
@@ -109,13 +112,13 @@ async fn write_all(client: Client, resource: ApiResource) {
         each(round).await;
     }
     for name in names().take(DELETED) {
-        insist(|| api.delete(&name, &DeleteParams::default()), &[404]).await;
+        insist(async || api.delete(&name, &DeleteParams::default()).await, &[404]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_misses_nothing_through_relists_and_restarts() {
-    let mut server = Killable::start(env!("CARGO_BIN_EXE_embedded-api"), HISTORY).await.unwrap();
+    let mut server = Killable::start(env!("CARGO_BIN_EXE_embedded_api"), HISTORY).await.unwrap();
     let endpoint = server.endpoint().await.unwrap();
     kinds::install(&endpoint).await.unwrap();
     let client = endpoint.client();

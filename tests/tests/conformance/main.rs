@@ -24,12 +24,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use midflight_tests::endpoint::Endpoint;
+use midflight_tests::kinds;
 use midflight_tests::place;
 use midflight_tests::server::Embedded;
 use midflight_tests::webhook::Webhook;
 
 use crate::report::{Report, Server};
 use crate::run::Stage;
+
+/// Events that the embedded server keeps: more than the scenarios under way make, fewer than all of them.
+const HISTORY: usize = 300;
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime can be built");
@@ -48,10 +52,12 @@ async fn judge_all() -> anyhow::Result<bool> {
     let recording = std::env::var_os("MIDFLIGHT_RECORD").is_some();
     let mut report = Report::new(chosen, recording);
 
-    let server = Embedded::start().await.context("start the embedded server")?;
-    let stage = Arc::new(embedded(&server).await?);
-    report.server(&stage).await?;
-    server.stop().await;
+    if !recording {
+        let server = Embedded::start_with(|config| config.store.history_events = HISTORY).await?;
+        let stage = Arc::new(embedded(&server).await.context("prepare the embedded server")?);
+        report.server(&stage).await?;
+        server.stop().await;
+    }
     match place::judge() {
         Some(kubeconfig) => {
             let stage = Arc::new(real(&kubeconfig).await.context("reach the real server")?);
@@ -65,7 +71,17 @@ async fn judge_all() -> anyhow::Result<bool> {
 }
 
 /// The embedded server, in this process.
+///
+/// It has been there for longer than its history reaches, as the real one has.
 async fn embedded(server: &Embedded) -> anyhow::Result<Stage> {
+    kinds::install(&server.admin).await?;
+    let probe = format!("/apis/{}/v1/namespaces/default/gadgets/probe", kinds::GROUP);
+    for count in 0..=HISTORY {
+        let patch = serde_json::json!({"spec": {"big": count}}).to_string().into_bytes();
+        let request = http::Request::patch(&probe).header("Content-Type", "application/merge-patch+json");
+        let answer = server.admin.call(request.body(patch)?).await?;
+        anyhow::ensure!(answer.status == 200, "{}", answer.text);
+    }
     stage(Server::Embedded, server.admin.clone(), server.viewer.clone()).await
 }
 

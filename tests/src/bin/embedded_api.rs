@@ -1,6 +1,6 @@
 //! The embedded API server alone, as a process that a test can kill.
 //!
-//! `embedded-api FOLDER ADDRESS HISTORY`: serves the store in the folder and
+//! `embedded_api FOLDER ADDRESS HISTORY`: serves the store in the folder and
 //! writes its kubeconfig there; keeps that many events for watchers.
 
 use std::net::SocketAddr;
