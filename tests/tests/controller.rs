@@ -26,6 +26,7 @@ const DELETED: usize = 100;
 const ROUNDS: i64 = 2;
 /// Events that the server keeps: far fewer than a round makes, so that whoever was away is too late.
 const HISTORY: usize = 200;
+const BETWEEN_KILLS: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the controller saw and did.
@@ -133,15 +134,18 @@ async fn a_controller_misses_nothing_through_relists_and_restarts() {
         .for_each(|_| async {});
     let running = tokio::spawn(running);
 
-    let writing = tokio::spawn(write_all(client.clone(), resource.clone()));
+    let mut writing = std::pin::pin!(write_all(client.clone(), resource.clone()));
     let mut kills = 0;
-    while !writing.is_finished() {
-        sleep(Duration::from_millis(1500)).await;
-        server.kill().unwrap();
-        server.restart().await.unwrap();
-        kills += 1;
+    loop {
+        tokio::select! {
+            () = &mut writing => break,
+            () = sleep(BETWEEN_KILLS) => {
+                server.kill().unwrap();
+                server.restart().await.unwrap();
+                kills += 1;
+            }
+        }
     }
-    writing.await.unwrap();
     assert!(kills >= 2, "the work was done before the server could be killed twice");
 
     let deadline = Instant::now() + PATIENCE;
