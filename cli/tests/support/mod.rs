@@ -2,6 +2,7 @@
 //! sandbox ends every process that it started.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::{
     path::{Path, PathBuf},
