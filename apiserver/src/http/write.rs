@@ -221,7 +221,12 @@ impl<'a> Write<'a> {
     fn judge(&self, new: &Value, live: Option<&Value>) -> Result<(), ApiError> {
         let kind = self.call.served.kind();
         let mut faults = builtin::validate(kind, new, live);
-        faults.extend(self.call.served.schema().validate(new, live).into_iter().map(Cause::from));
+        let schema = self.call.served.schema();
+        let found = match self.part {
+            Part::Status if !kind.built_in => schema.validate_status(new, live),
+            _ => schema.validate(new, live),
+        };
+        faults.extend(found.into_iter().map(Cause::from));
         let mistyped = faults.iter().find(|fault| fault.reason == "FieldValueTypeInvalid");
         if let (true, Some(fault)) = (kind.built_in && !self.patched, mistyped) {
             let reason = format!("{}: {}", fault.field, fault.message);

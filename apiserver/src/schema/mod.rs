@@ -103,28 +103,49 @@ impl Schema {
 
     /// Everything that is wrong with an object; `old` is what it replaces.
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        if nests_deeper_than(new, MAX_DEPTH) {
-            let detail = format!("must not nest deeper than {MAX_DEPTH} levels");
-            return vec![FieldError::invalid_whole("<nil>", detail)];
+        if let Some(too_deep) = check_depth(new) {
+            return vec![too_deep];
         }
-        let mut findings = validate::Findings::default();
-        validate::check(new, old, &self.root, &Path::Root, &mut findings);
-        let mut errors = findings.errors;
-        remove_repeated(&mut errors);
+        let mut errors = check_values(new, old, &self.root);
         embedded::check(new, &self.root, &Path::Root, &mut errors);
+        self.validate_whole(new, old, &mut errors);
+        errors
+    }
+
+    /// What is wrong with an object of which only the status is written. As on
+    /// the real server, texts name fields from the status on.
+    pub fn validate_status(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        if let Some(too_deep) = check_depth(new) {
+            return vec![too_deep];
+        }
+        let mut errors = Vec::new();
+        if let (Some(status), Some(node)) = (new.get("status"), self.root.child("status")) {
+            errors = check_values(status, old.and_then(|old| old.get("status")), node);
+            for error in &mut errors {
+                error.field = match error.field.as_str() {
+                    "" | "<nil>" => "status".into(),
+                    field => format!("status.{field}"),
+                };
+            }
+        }
+        self.validate_whole(new, old, &mut errors);
+        errors
+    }
+
+    /// The checks that look at more than one value: uniqueness, then rules.
+    fn validate_whole(&self, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
         // Built-in kinds say by themselves where an item may not come twice:
         // a node may have two addresses of one type, a container a variable twice.
         if !self.built_in {
-            self.validate_uniqueness(new, old, &mut errors);
+            self.validate_uniqueness(new, old, errors);
         }
         if self.root.below.rules {
             if errors.iter().any(|error| error.fault.blocks_rules()) {
                 errors.push(rules_not_checked());
             } else {
-                rules::check(new, old, &self.root, &mut errors);
+                rules::check(new, old, &self.root, errors);
             }
         }
-        errors
     }
 
     fn validate_uniqueness(&self, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
@@ -141,6 +162,18 @@ impl Schema {
             errors.truncate(before);
         }
     }
+}
+
+fn check_depth(object: &Value) -> Option<FieldError> {
+    let detail = || format!("must not nest deeper than {MAX_DEPTH} levels");
+    nests_deeper_than(object, MAX_DEPTH).then(|| FieldError::invalid_whole("<nil>", detail()))
+}
+
+fn check_values(new: &Value, old: Option<&Value>, node: &Node) -> Vec<FieldError> {
+    let mut findings = validate::Findings::default();
+    validate::check(new, old, node, &Path::Root, &mut findings);
+    remove_repeated(&mut findings.errors);
+    findings.errors
 }
 
 fn rules_not_checked() -> FieldError {

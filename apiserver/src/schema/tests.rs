@@ -262,6 +262,24 @@ fn an_invalid_object_is_answered_with_one_cause_per_field() {
 }
 
 #[test]
+fn a_status_is_judged_by_itself() {
+    let schema = Schema::compile(&json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"size": {"type": "integer", "maximum": 5}}},
+        "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
+    }}))
+    .unwrap();
+    let found = |status: Value| -> Vec<String> {
+        let object = json!({"spec": {"size": 9}, "status": status});
+        schema.validate_status(&object, None).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(found(json!({"phase": "x"})), [""; 0], "spec is not what is written");
+    let wrong = r#"status.phase: Invalid value: "integer": phase in body must be of type string: "integer""#;
+    assert_eq!(found(json!({"phase": 5})), [wrong]);
+    let wrong = r#"status: Invalid value: "array":  in body must be of type object: "array""#;
+    assert_eq!(found(json!([])), [wrong]);
+}
+
+#[test]
 fn depth_is_limited_without_using_the_stack() {
     let deep = (0..200_000).fold(json!(1), |inner, _| Value::Array(vec![inner]));
     assert!(nests_deeper_than(&deep, MAX_DEPTH));
