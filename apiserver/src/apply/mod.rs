@@ -19,7 +19,7 @@ mod tests;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Cause, Reason};
-use crate::schema::{MAX_DEPTH, Schema, nests_deeper_than};
+use crate::schema::{MAX_DEPTH, Schema, nests_deeper_than, tidy_metadata};
 use managed::Managed;
 use ownership::Attempt;
 use shape::Type;
@@ -188,7 +188,7 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     if writer.manager == "kubectl" {
         refresh_last_applied(&mut object, config);
     }
-    drop_empty_metadata(&mut object);
+    tidy_metadata(&mut object);
     set_managed_fields(&mut object, &managed);
     Ok(object)
 }
@@ -316,18 +316,6 @@ fn without_managed_fields(object: &Value) -> Value {
 fn remove_managed_fields(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
-    }
-}
-
-/// Maps and lists of metadata that hold nothing are absent.
-fn drop_empty_metadata(object: &mut Value) {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.retain(|_, value| match value {
-            Value::Null => false,
-            Value::Array(items) => !items.is_empty(),
-            Value::Object(map) => !map.is_empty(),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-        });
     }
 }
 

@@ -6,10 +6,12 @@
 
 use serde_json::{Map, Value};
 
+use super::meta::tidy_metadata;
 use super::node::Node;
 
 /// Removes nulls that may not be there and makes whole floats integers, then defaults.
 pub(crate) fn default_object(object: &mut Value, schema: &Node) {
+    tidy_metadata(object);
     tidy(object, schema);
     if schema.below.defaults {
         fill(object, schema);

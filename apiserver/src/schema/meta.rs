@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::node::Node;
 
@@ -41,4 +41,17 @@ pub(crate) fn common_field(name: &str) -> Option<&'static Node> {
         "apiVersion" | "kind" => Some(&TEXT),
         _ => None,
     }
+}
+
+/// Removes what metadata has of nulls and of maps and lists that hold nothing:
+/// in metadata empty is absent. An empty list of managedFields is a request of
+/// its own and stays.
+pub(crate) fn tidy_metadata(object: &mut Value) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    metadata.retain(|name, value| match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty() || name == "managedFields",
+        Value::Object(map) => !map.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    });
 }

@@ -38,7 +38,7 @@ pub(crate) use cel::holds as expression_holds;
 pub(crate) use error::show_value;
 pub use error::{Fault, FieldError, invalid};
 pub(crate) use error::{quote, show_go};
-pub(crate) use meta::common_field;
+pub(crate) use meta::{common_field, tidy_metadata};
 pub(crate) use node::{Additional, ListType, Node, Types};
 
 use path::Path;

@@ -221,6 +221,14 @@ fn defaults_reach_into_lists_and_into_each_other() {
 }
 
 #[test]
+fn empty_metadata_is_absent_metadata() {
+    let mut object = json!({"metadata": {"name": "n", "labels": {}, "finalizers": [], "creationTimestamp": null,
+        "annotations": {"a": ""}, "managedFields": []}});
+    Schema::anything().default(&mut object);
+    assert_eq!(object, json!({"metadata": {"name": "n", "annotations": {"a": ""}, "managedFields": []}}));
+}
+
+#[test]
 fn what_did_not_change_is_not_held_against_an_update() {
     let items = json!({"type": "object", "required": ["k"],
         "properties": {"k": {"type": "string"}, "v": {"type": "integer", "maximum": 5}}});
