@@ -304,26 +304,29 @@ fn is_email(text: &str) -> bool {
     (quoted || user.split('.').all(is_atom)) && (literal || host.split('.').all(is_atom))
 }
 
+/// As the real server has it: a name without dots may have one dash, after its
+/// first character; with dots, the last part is letters.
 fn is_hostname(text: &str) -> bool {
-    let letter_or_symbol = |c: char| c.is_ascii_alphanumeric() || c.is_alphabetic() || is_symbol(c);
-    let label = |part: &str| {
-        !part.is_empty()
-            && part.len() <= 63
-            && part.chars().all(|c| letter_or_symbol(c) || c == '-')
-            && part.chars().next().is_some_and(letter_or_symbol)
-            && part.chars().last().is_some_and(letter_or_symbol)
+    let fits = |c: char| c.is_ascii_alphanumeric() || c.is_alphabetic() || is_symbol(c);
+    let single = |part: &str| {
+        let mut chars = part.chars();
+        let first = chars.next().is_some_and(fits);
+        let rest = chars.as_str();
+        let rest = rest.strip_prefix('-').unwrap_or(rest);
+        first && rest.chars().count() <= 62 && rest.chars().all(fits)
     };
-    if text.len() > 255 {
-        return false;
-    }
-    match text.rsplit_once('.') {
-        None => label(text),
-        Some((rest, top)) => {
-            rest.split('.').all(label)
-                && (2..=63).contains(&top.chars().count())
-                && top.chars().all(char::is_alphabetic)
+    let label = |part: &str| {
+        part.len() <= 63
+            && part.chars().all(|c| fits(c) || c == '-')
+            && part.chars().next().is_some_and(fits)
+            && part.chars().next_back().is_some_and(fits)
+    };
+    let top = |part: &str| (2..=63).contains(&part.chars().count()) && part.chars().all(char::is_alphabetic);
+    text.len() <= 255
+        && match text.rsplit_once('.') {
+            None => single(text) && text.len() <= 63,
+            Some((rest, last)) => rest.split('.').all(label) && top(last),
         }
-    }
 }
 
 fn is_symbol(c: char) -> bool {

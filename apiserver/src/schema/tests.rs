@@ -86,7 +86,7 @@ fn formats_are_those_of_kubernetes() {
         ("uuid", &["123e4567-e89b-12d3-a456-426614174000", "123E4567E89B12D3A456426614174000"], &["x"]),
         ("uuid4", &["123e4567-e89b-42d3-a456-426614174000"], &["123e4567-e89b-12d3-a456-426614174000"]),
         ("email", &["a@b.c", "A <a@b>"], &["a", "a@", "@b"]),
-        ("hostname", &["a.example.com", "host"], &["a_b", "a.c1", ""]),
+        ("hostname", &["a.example.com", "my-host.example.com", "host", "a-b"], &["a_b", "a.c1", "my-host", ""]),
         ("uri", &["http://a/b", "/a"], &["foo", ""]),
         ("k8s-short-name", &["a-1"], &["A", "-a", ""]),
         ("k8s-long-name", &["a.b-1"], &["a..b"]),
