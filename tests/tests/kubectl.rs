@@ -2,6 +2,8 @@
 //!
 //! What is done stands in `tests/kubectl/script.sh`: one script for both.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot start its script has failed")]
+
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;

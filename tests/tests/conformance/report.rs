@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use midflight_tests::kinds;
+use midflight_tests::{kinds, place};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -46,7 +46,7 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(chosen: Vec<String>, recording: bool) -> Self {
-        let open = golden::read_open();
+        let open = place::open_points("tests/conformance/open.txt");
         Report { chosen, recording, passed: 0, failed: Vec::new(), open, still_open: 0 }
     }
 
@@ -105,8 +105,8 @@ impl Report {
             self.still_open += 1;
             line(&format!("test {name} ... open\n    {}", faults.join("\n    ")));
         } else if known {
-            line(&format!("test {name} ... FAILED\n    it passes now: take it off open.txt"));
-            self.failed.push(name.to_owned());
+            self.passed += 1;
+            line(&format!("test {name} ... ok, though on the list of open ones: take it off"));
         } else if faults.is_empty() {
             self.passed += 1;
             line(&format!("test {name} ... ok"));
