@@ -64,6 +64,32 @@ fn lists_say_how_they_merge() {
     assert_eq!(at("spec.volumes", "x-kubernetes-patch-strategy"), "merge,retainKeys");
 }
 
+/// How the lists of kube-apiserver 1.36 merge; what is not recorded is atomic.
+#[test]
+fn every_list_merges_as_on_the_real_server() {
+    let recorded: Vec<Value> = serde_json::from_str(include_str!("recorded/lists.json")).unwrap();
+    let mut definitions = schema::Definitions::new();
+    for kind in builtin_kinds() {
+        definer(&kind.resource).unwrap()(&mut definitions);
+    }
+    for (name, definition) in definitions.take() {
+        let properties = definition["properties"].as_object().into_iter().flatten();
+        for (field, property) in properties.filter(|(_, property)| property["type"] == "array") {
+            if schema::short(&name) == "JSONSchemaProps" {
+                continue;
+            }
+            let real =
+                recorded.iter().find(|row| row["of"] == name.as_str() && row["field"] == field.as_str());
+            let expected = |part: &str| real.map_or(Value::Null, |row| row[part].clone());
+            let list_type = if real.is_some() { expected("type") } else { "atomic".into() };
+            assert_eq!(property["x-kubernetes-list-type"], list_type, "{name}.{field}");
+            assert_eq!(property["x-kubernetes-list-map-keys"], expected("keys"), "{name}.{field}");
+            assert_eq!(property["x-kubernetes-patch-strategy"], expected("strategy"), "{name}.{field}");
+            assert_eq!(property["x-kubernetes-patch-merge-key"], expected("key"), "{name}.{field}");
+        }
+    }
+}
+
 /// What the real server tolerates in built-in kinds, though apply tells items apart by these keys.
 #[test]
 fn some_lists_may_repeat_a_key() {

@@ -122,6 +122,16 @@ fn port(port: &Value, at: &str, faults: &mut Vec<Cause>) {
 
 /// Of a pod that exists, only a few fields of its spec may change.
 pub(super) fn changes(new: &Value, old: &Value, faults: &mut Vec<Cause>) {
+    let kept = |toleration: &Value| {
+        let mut toleration = toleration.clone();
+        toleration.as_object_mut().and_then(|fields| fields.remove("tolerationSeconds"));
+        toleration
+    };
+    let now: Vec<Value> = items(new, "/spec/tolerations").map(kept).collect();
+    if items(old, "/spec/tolerations").any(|toleration| !now.contains(&kept(toleration))) {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        faults.push(forbidden("spec.tolerations", detail));
+    }
     if fixed(new) != fixed(old) {
         faults.push(forbidden("spec", "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"));
     }

@@ -93,6 +93,27 @@ fn what_must_not_change_does_not() {
 }
 
 #[test]
+fn a_pod_keeps_what_it_tolerates() {
+    let pod = |tolerations: Value| {
+        object(
+            "Pod",
+            "v1",
+            json!({"spec": {"containers": [{"name": "c", "image": "i:1"}], "tolerations": tolerations}}),
+        )
+    };
+    let faults = |new: Value| {
+        let old = pod(json!([{"key": "a", "operator": "Exists", "tolerationSeconds": 1}]));
+        validate(&kind_of(&old), &pod(new), Some(&old))
+            .into_iter()
+            .map(|fault| fault.field)
+            .collect::<Vec<_>>()
+    };
+    let longer = json!({"key": "a", "operator": "Exists", "tolerationSeconds": 9});
+    assert_eq!(faults(json!([longer, {"key": "b", "operator": "Exists"}])), Vec::<String>::new());
+    assert_eq!(faults(json!([{"key": "b", "operator": "Exists"}])), ["spec.tolerations"]);
+}
+
+#[test]
 fn an_object_on_its_way_out_takes_no_new_finalizer() {
     let map = |finalizers: &[&str]| {
         let mut map = object("ConfigMap", "v1", json!({}));
