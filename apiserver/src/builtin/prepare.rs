@@ -83,6 +83,9 @@ fn quantities(resources: Option<&mut Value>) {
 
 fn namespace(object: &mut Value) {
     let name = object.pointer("/metadata/name").cloned().unwrap_or_default();
+    if object.pointer("/metadata/deletionTimestamp").is_none() {
+        default(field(object, "spec"), "finalizers", json!(["kubernetes"]));
+    }
     default(field(object, "status"), "phase", json!("Active"));
     field(field(object, "metadata"), "labels")["kubernetes.io/metadata.name"] = name;
 }
