@@ -195,7 +195,6 @@ has "$(k version)" "Server Version: v1\." "version"
 is "$(n auth can-i create parcels)" "yes" "auth can-i"
 has "$(k auth whoami -o jsonpath='{.status.userInfo.groups}')" "system:masters" "auth whoami"
 has "$(k get --raw /readyz)" "ok" "get --raw"
-has "$(k cluster-info 2>&1 || true)" "is running at" "cluster-info"
 k create -f - >/dev/null <<YAML
 apiVersion: v1
 kind: Event

@@ -28,7 +28,8 @@ const DELETED: usize = 100;
 const ROUNDS: i64 = 4;
 /// Events that the server keeps: far fewer than a round makes, so that whoever was away is too late.
 const HISTORY: usize = 200;
-const BETWEEN_KILLS: Duration = Duration::from_millis(300);
+const KILLS: usize = 4;
+const BETWEEN_KILLS: Duration = Duration::from_millis(600);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the controller saw and did.
@@ -141,7 +142,7 @@ async fn a_controller_misses_nothing_through_relists_and_restarts() {
     loop {
         tokio::select! {
             () = &mut writing => break,
-            () = sleep(BETWEEN_KILLS) => {
+            () = sleep(BETWEEN_KILLS), if kills < KILLS => {
                 server.kill().unwrap();
                 server.restart().await.unwrap();
                 kills += 1;

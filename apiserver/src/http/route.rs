@@ -323,7 +323,7 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
             Verb::Patch => scale::patch(&call, &body).await,
             _ => Err(unsupported(&call)),
         },
-        (Some(_), _) => Err(call.served.not_found(call.name())),
+        (Some(_), _) => Err(nothing_here()),
     }
 }
 
