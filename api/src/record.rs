@@ -227,7 +227,7 @@ mod tests {
         match steps {
             [] => found.extend(value.as_str().map(str::to_owned)),
             ["*", rest @ ..] => {
-                value.as_array().into_iter().flatten().for_each(|one| follow(one, rest, found))
+                value.as_array().into_iter().flatten().for_each(|one| follow(one, rest, found));
             }
             [step, rest @ ..] => follow(&value[*step], rest, found),
         }

@@ -1,5 +1,7 @@
 //! The tour, as a visitor would take it.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use rustix::process::Signal;

@@ -62,6 +62,7 @@ impl Webhook {
         Webhook { url, ca_bundle, _folder: folder }
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "callers give a literal")]
     fn configuration(&self, changes: Value) -> Value {
         let mut webhook = json!({
             "name": "judge.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",

@@ -19,17 +19,15 @@ use crate::error::ApiError;
 use crate::present;
 use crate::server::Shared;
 
-/// Answers made from one catalogue, by path.
+/// A document and its tag.
+type Tagged = (Bytes, String);
+
+/// Answers made from one edition of the catalogue, by path.
 #[derive(Debug, Default)]
-pub(crate) struct Cache(Mutex<(u64, HashMap<String, (Bytes, String)>)>);
+pub(crate) struct Cache(Mutex<(u64, HashMap<String, Tagged>)>);
 
 impl Cache {
-    fn get_or_make(
-        &self,
-        edition: u64,
-        path: &str,
-        make: impl FnOnce() -> Option<(Bytes, String)>,
-    ) -> Option<(Bytes, String)> {
+    fn get_or_make(&self, edition: u64, path: &str, make: impl FnOnce() -> Option<Tagged>) -> Option<Tagged> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.0 != edition {
             *kept = (edition, HashMap::new());

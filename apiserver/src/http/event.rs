@@ -42,8 +42,7 @@ impl Writer {
         &mut self,
         call: &Call,
         shown: Shown,
-        bytes: &Bytes,
-        version: Version,
+        (bytes, version): (&Bytes, Version),
         to: &mut BytesMut,
     ) {
         to.put_slice(shown.head());

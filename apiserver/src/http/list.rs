@@ -123,7 +123,7 @@ pub(crate) fn too_large(wanted: Version, current: Version) -> ApiError {
 pub(crate) fn show(call: &Call, page: Page) -> Response<Body> {
     let whole = |page: Page| {
         let (head, tail) = list_envelope(call.served.kind(), &call.served.version().name, &page.meta);
-        pieces(call.served.clone(), page.items, head, tail)
+        pieces(call.served.clone(), page.items, &head, tail)
     };
     match (call.accept.form, call.accept.encoding) {
         (Form::Whole, Encoding::Json) if !call.pretty => {
@@ -153,7 +153,7 @@ pub(crate) fn show(call: &Call, page: Page) -> Response<Body> {
     }
 }
 
-fn pieces(served: Arc<Served>, items: Vec<Arc<Stored>>, head: String, tail: &'static str) -> Body {
+fn pieces(served: Arc<Served>, items: Vec<Arc<Stored>>, head: &str, tail: &'static str) -> Body {
     let mut buffer = BytesMut::from(head.as_bytes());
     let mut items = items.into_iter();
     let (mut first, mut ended) = (true, false);

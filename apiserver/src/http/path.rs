@@ -89,7 +89,7 @@ fn below_version<'a>(group: &'a str, version: &'a str, rest: &'a str) -> Option<
         // A namespace's own subresources are not resources inside it.
         ["namespaces", _, "status" | "finalize"] if in_core => (None, parts),
         ["namespaces", namespace, _, ..] => (Some(unescape(namespace)?), &parts[2..]),
-        _ => (None, &parts[..]),
+        _ => (None, parts),
     };
     let path = |plural, name, subresource| ResourcePath {
         group,

@@ -99,9 +99,9 @@ fn add(
     match (field, wire) {
         (Field::Bool, Wire::Number(number)) => drop(object.insert(name.into(), json!(number != 0))),
         (Field::Integer, Wire::Number(number)) => drop(object.insert(name.into(), json!(number as i64))),
-        (Field::Text, Wire::Bytes(bytes)) if bytes.is_empty() => {}
+        (Field::Text, Wire::Bytes([])) => {}
         (Field::Text, Wire::Bytes(bytes)) => drop(object.insert(name.into(), text(bytes)?)),
-        (Field::Time, Wire::Bytes(bytes)) if bytes.is_empty() => {}
+        (Field::Time, Wire::Bytes([])) => {}
         (Field::Time, Wire::Bytes(bytes)) => drop(object.insert(name.into(), time(bytes)?)),
         (Field::Message(message), Wire::Bytes(bytes)) => {
             let inner = read(bytes, message, depth - 1)?;

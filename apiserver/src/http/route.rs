@@ -119,7 +119,7 @@ where
     };
     let route = Route::parse(parts.uri.path()).ok_or_else(nothing_here)?;
     match route {
-        Route::Resource(path) => resource(server, identity, parts, path, body, label).await,
+        Route::Resource(path) => resource(server, identity, (parts, body), path, label).await,
         other => {
             let method = if parts.method == Method::HEAD { &Method::GET } else { &parts.method };
             label.verb = if method == Method::GET { "get" } else { "other" };
@@ -181,9 +181,8 @@ fn verb_of(method: &Method, named: bool, options: &Query) -> Option<Verb> {
 async fn resource<B>(
     server: &Arc<Shared>,
     identity: Arc<Identity>,
-    parts: &Parts,
+    (parts, body): (&Parts, B),
     path: ResourcePath<'_>,
-    body: B,
     label: &mut Label,
 ) -> Result<Response<Body>, ApiError>
 where

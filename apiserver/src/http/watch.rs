@@ -113,12 +113,15 @@ fn begin(call: &Call, options: &ListOptions) -> Result<Beginning, ApiError> {
     }
 }
 
+/// Namespace and name of the object that was sent last.
+type Sent = (Option<String>, String);
+
 struct Stream {
     call: Call,
     filter: Filter,
     writer: Writer,
     /// What is left to send of the state at the start: after which object to go on.
-    initial: Option<(Snapshot, Option<(Option<String>, String)>)>,
+    initial: Option<(Snapshot, Option<Sent>)>,
     end_of_initial: bool,
     position: Position,
     ends: Instant,
@@ -178,7 +181,7 @@ impl Stream {
         for entry in snapshot.entries(self.filter.namespace.as_deref(), from) {
             let (bytes, version) = (&entry.stored.bytes, entry.stored.version);
             if self.filter.names(entry.name) && self.filter.selects(&self.call.served, bytes, version) {
-                self.writer.write(&self.call, Shown::Added, bytes, version, piece);
+                self.writer.write(&self.call, Shown::Added, (bytes, version), piece);
             }
             last = Some((entry.namespace.map(str::to_owned), entry.name.to_owned()));
             if piece.len() >= PIECE {
@@ -230,15 +233,15 @@ impl Stream {
             .filter(|new| everything || self.filter.selects(served, &new.bytes, new.version));
         let (call, version) = (&self.call, event.version);
         match (did, does) {
-            (None, Some(new)) => self.writer.write(call, Shown::Added, &new.bytes, version, piece),
-            (Some(_), Some(new)) => self.writer.write(call, Shown::Modified, &new.bytes, version, piece),
+            (None, Some(new)) => self.writer.write(call, Shown::Added, (&new.bytes, version), piece),
+            (Some(_), Some(new)) => self.writer.write(call, Shown::Modified, (&new.bytes, version), piece),
             (Some(_), None) if event.after.is_none() => {
-                self.writer.write(call, Shown::Deleted, &event.last, version, piece);
+                self.writer.write(call, Shown::Deleted, (&event.last, version), piece);
             }
             (Some(old), None) => {
                 let mut object: Value = serde_json::from_slice(&old.bytes).expect("the store holds JSON");
                 object["metadata"]["resourceVersion"] = version.to_string().into();
-                self.writer.write(call, Shown::Deleted, &respond::to_bytes(&object), version, piece);
+                self.writer.write(call, Shown::Deleted, (&respond::to_bytes(&object), version), piece);
             }
             (None, None) => {}
         }

@@ -133,7 +133,7 @@ fn assemble(config: Config) -> Result<Shared, OpenError> {
         authorizer: Authorizer::new(node_rules),
         gate: Gate::new(&limits),
         metrics: Metrics::new(),
-        webhooks: Webhooks::default(),
+        webhooks: Webhooks,
         documents: DocumentCache::default(),
         stopping: CancellationToken::new(),
         address: OnceLock::new(),

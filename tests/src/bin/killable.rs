@@ -34,7 +34,7 @@ async fn main() {
         });
         // A client that goes away is no concern of the server.
         tokio::spawn(async {
-            drop(http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await)
+            drop(http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await);
         });
     }
 }
