@@ -19,8 +19,7 @@ step() {
     fi
     began=$(now_ms)
     printf '\n== %s\n' "$name" >&2
-    ("$@") > >(tee "$steps_log") 2>&1 || status=$?
-    wait $! 2>/dev/null || true
+    ("$@") 2>&1 | tee "$steps_log" || status=$?
     count_results "$status"
     steps_summary+=("$(printf '%-34s %-8s %s' "$name" "$( ((status == 0)) && echo passed || echo FAILED)" "$(since "$began")")")
     say "-- $name: $(since "$began")"
