@@ -322,7 +322,8 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
             Verb::Patch => scale::patch(&call, &body).await,
             _ => Err(unsupported(&call)),
         },
-        (Some(_), _) => Err(nothing_here()),
+        (Some(_), _) if call.served.kind().built_in => Err(nothing_here()),
+        (Some(_), _) => Err(call.served.not_found(call.name())),
     }
 }
 
