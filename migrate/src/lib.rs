@@ -7,7 +7,9 @@
 //! The one invariant: at every moment the old data or the new data is live,
 //! whole, and nothing has to be repaired by hand.
 
+pub mod cloud;
 pub mod diff;
 pub mod migration;
 pub mod northbound;
 pub mod record;
+pub mod run;
