@@ -1,13 +1,14 @@
 //! Judges a volume by what it was told and what it gives back.
 //!
 //! `pattern` is a block that knows what it is, `ledger` the rules, `workload` a
-//! client that writes, reads and keeps the ledger.
+//! client that writes, reads and keeps the ledger, `stopwatch` one that only measures.
 //!
 //! Invariant: a block may hold a later write that was not acknowledged, never an
 //! older one than was.
 
 pub mod ledger;
 pub mod pattern;
+pub mod stopwatch;
 pub mod workload;
 
 use std::{

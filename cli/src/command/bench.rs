@@ -1,7 +1,13 @@
 //! `midflight bench`: figures, side by side with peers in the same run.
 
 pub(crate) mod api;
+mod conditions;
+mod errand;
 mod figure;
+mod fill;
+pub(crate) mod io;
+pub(crate) mod pause;
+mod qemu;
 
 use clap::{Args, Subcommand};
 
@@ -17,12 +23,16 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 enum Subject {
     Api(api::ApiBench),
+    Io(io::IoBench),
+    Pause(pause::PauseBench),
 }
 
 impl Bench {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         match self.subject {
             Subject::Api(api) => api.run(session).await,
+            Subject::Io(io) => io.run(session).await,
+            Subject::Pause(pause) => pause.run(session).await,
         }
     }
 }

@@ -7,14 +7,17 @@ mod load;
 mod side;
 mod watchers;
 
-use std::{fs, path::PathBuf, time::Instant};
+use std::{path::PathBuf, time::Instant};
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
 use self::side::Side;
-use super::figure::{Better, Figure, show};
+use super::{
+    conditions::Conditions,
+    figure::{Better, Figure, show},
+};
 use crate::{
     cluster::{Interrupts, Temporary},
     failure::Failure,
@@ -49,26 +52,14 @@ pub(crate) struct ApiBench {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Measured {
-    version: &'static str,
-    profile: &'static str,
-    cpus: usize,
-    /// Load average of the machine before and after: other work blurs the figures.
-    load_before: String,
-    load_after: String,
+    #[serde(flatten)]
+    conditions: Conditions,
     figures: Vec<Figure>,
 }
 
 impl Answer for Measured {
     fn to_table(&self, _: Paint) -> String {
-        format!(
-            "midflight {} ({}), {} CPUs, load {} before and {} after\n\n{}",
-            self.version,
-            self.profile,
-            self.cpus,
-            self.load_before,
-            self.load_after,
-            show(&self.figures)
-        )
+        format!("{}\n\n{}", self.conditions, show(&self.figures))
     }
 }
 
@@ -85,7 +76,7 @@ impl ApiBench {
     }
 
     async fn measure(&self, session: &Session, cluster: &Temporary) -> anyhow::Result<Measured> {
-        let load_before = load_average();
+        let conditions = Conditions::before();
         let began = Instant::now();
         let control = cluster.starter.start(&Role::Control).await?;
         let ready_ms = began.elapsed().as_secs_f64() * 1000.0;
@@ -104,18 +95,6 @@ impl ApiBench {
             side.clear().await?;
         }
         figures.extend(measured?);
-        Ok(Measured {
-            version: env!("CARGO_PKG_VERSION"),
-            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
-            cpus: std::thread::available_parallelism().map_or(0, usize::from),
-            load_before,
-            load_after: load_average(),
-            figures,
-        })
+        Ok(Measured { conditions: conditions.after(), figures })
     }
-}
-
-fn load_average() -> String {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().next().unwrap_or("unknown").to_owned()
 }

@@ -50,6 +50,26 @@ impl Figure {
     }
 }
 
+impl Figure {
+    /// Like `new`, where both sides were measured in the same rounds: the ratio is the median of
+    /// those within a round.
+    pub(super) fn paired(
+        name: &str,
+        unit: &'static str,
+        better: Better,
+        ours: &[f64],
+        peer: &[f64],
+    ) -> Option<Figure> {
+        let ratios = ours.iter().zip(peer).map(|(ours, peer)| match better {
+            Better::Higher => ours / peer,
+            Better::Lower => peer / ours,
+        });
+        let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
+        let figure = Figure::new(name, unit, better, ours, peer)?;
+        Some(Figure { ratio: median(&ratios), ..figure })
+    }
+}
+
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
@@ -98,6 +118,9 @@ mod tests {
         let faster = Figure::new("create", "1/s", Better::Higher, &[100.0], &[20.0]).unwrap();
         let smaller = Figure::new("memory", "MiB", Better::Lower, &[10.0], &[50.0]).unwrap();
         assert_eq!((faster.ratio, smaller.ratio), (Some(5.0), Some(5.0)));
+        let paired =
+            Figure::paired("read", "1/s", Better::Higher, &[10.0, 40.0, 9.0], &[5.0, 10.0, 9.0]).unwrap();
+        assert_eq!((paired.ours, paired.peer, paired.ratio), (10.0, Some(9.0), Some(2.0)));
         assert_eq!(Figure::new("alone", "ms", Better::Lower, &[1.0], &[]).unwrap().ratio, None);
     }
 }

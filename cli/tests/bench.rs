@@ -1,0 +1,86 @@
+//! The measurements run and say what they measured. Figures are not judged here: machines differ.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::Sandbox;
+
+/// Whether the programs are there; in CI they must be.
+fn installed(programs: &[&str]) -> bool {
+    let there = |program: &&str| {
+        Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    let missing: Vec<_> = programs.iter().filter(|program| !there(program)).collect();
+    assert!(missing.is_empty() || std::env::var_os("CI").is_none(), "not installed: {missing:?}");
+    if !missing.is_empty() {
+        skip(&format!("{missing:?} are not installed"));
+    }
+    missing.is_empty()
+}
+
+#[allow(clippy::print_stderr)]
+fn skip(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}
+
+#[test]
+fn reads_and_writes_are_measured_on_every_side() {
+    if !installed(&["fio", "qemu-nbd"]) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let said = sandbox.ok(&[
+        "bench",
+        "io",
+        "-o",
+        "json",
+        "--rounds=1",
+        "--seconds=1",
+        "--size-mib=8",
+        "--only=4k random write, depth 16",
+    ]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let samples = said["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 5, "{said:#}");
+    assert!(samples.iter().all(|sample| sample["perSecond"].as_f64().unwrap() > 0.0), "{said:#}");
+    let against_quorum = &said["figures"][0];
+    assert_eq!(against_quorum["name"], "4k random write, depth 16: 3 replicas, qemu quorum");
+    assert!(against_quorum["ratio"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn every_kind_of_pause_is_measured_without_an_error() {
+    if !installed(&["qemu-nbd"]) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let said = sandbox.ok(&[
+        "bench",
+        "pause",
+        "-o",
+        "json",
+        "--switches=3",
+        "--kills=2",
+        "--reconnects=1",
+        "--hogs=0",
+        "--size-mib=8",
+    ]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let pauses = said["pauses"].as_array().unwrap();
+    let counts: Vec<u64> = pauses.iter().map(|pause| pause["count"].as_u64().unwrap()).collect();
+    assert_eq!(counts, [3, 2, 1], "{said:#}");
+    assert!(
+        pauses.iter().all(|pause| pause["errors"] == 0 && pause["maxMs"].as_f64().unwrap() > 0.0),
+        "{said:#}"
+    );
+}
+
+#[test]
+fn a_load_that_does_not_exist_is_refused() {
+    let said = Sandbox::new().fails(2, &["bench", "io", "--only", "5k"]);
+    assert!(said.contains("4k random read, depth 1;"), "{said}");
+}
