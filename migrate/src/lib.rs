@@ -7,9 +7,12 @@
 //! The one invariant: at every moment the old data or the new data is live,
 //! whole, and nothing has to be repaired by hand.
 
+pub mod backup;
 pub mod cloud;
+pub mod commit;
 pub mod diff;
 pub mod migration;
 pub mod northbound;
 pub mod record;
 pub mod run;
+pub mod store;

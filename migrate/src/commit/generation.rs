@@ -1,0 +1,119 @@
+//! Commit by generations: everything is staged beside what is live, and one swap makes it live.
+//!
+//! The one invariant: a generation that was live is not written by us again, so the way back is
+//! the same swap in the other direction.
+
+use std::time::Instant;
+
+use super::ledger::Ledger;
+use super::seal::Seal;
+use super::{Applied, Changed, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
+use crate::record::Snapshot;
+use crate::store::{Generation, Guard, Layout, Note, Reading, RunNumber, Space, puts};
+
+impl Session<'_> {
+    pub(super) async fn switch_generation(
+        &self,
+        taken: &Taken,
+        after: &Snapshot,
+        note: RunNote,
+    ) -> Result<Applied, CommitError> {
+        let from = Pointer::decode(taken.pointer.as_ref())?.generation;
+        let staging = begin(taken, after, note, Layout::Generation, from);
+        let run = staging.run;
+        let same_pointer = Guard::Note { note: Note::Pointer, is: taken.pointer.clone() };
+        let ledger = self.advance(&taken.ledger, &staging, vec![same_pointer.clone()], None).await?;
+
+        let staged = Space::Generation(Generation::of(run));
+        let mut written = self.write_all(Stage::Staging, after.len() as u64, puts(staged, after)).await?;
+        let seal = Seal::of(after).to_rows();
+        written += self.write_all(Stage::Staging, seal.len() as u64, puts(Space::Seal(run), &seal)).await?;
+        self.flush().await?;
+        self.verify(staged, after).await?;
+        self.verify(Space::Seal(run), &seal).await?;
+
+        self.report(Stage::Switching, 0, 1);
+        let pointer = Pointer {
+            generation: Generation::of(run),
+            previous: Some(from),
+            release: staging.note.release.clone(),
+            digest: staging.note.digest.clone(),
+        };
+        let guards = vec![same_pointer, self.still(taken).await?];
+        let began = Instant::now();
+        let switched =
+            self.advance(&ledger, &staging.at(Phase::Applied), guards, Some(&pointer.encode())).await;
+        let switch = began.elapsed();
+        if let Err(CommitError::Conflict) = switched {
+            return Err(self.who_wrote(taken).await?);
+        }
+        switched?;
+        self.flush().await?;
+        self.report(Stage::Switching, 1, 1);
+        Ok(Applied { run, switch, written })
+    }
+
+    /// The guard by which a commit notices a writer that did not stop.
+    pub(super) async fn still(&self, taken: &Taken) -> Result<Guard, CommitError> {
+        match self.store.confirm(taken.space, taken.at).await? {
+            Some(since) => Ok(Guard::Unchanged { space: taken.space, since }),
+            None => Err(self.who_wrote(taken).await?),
+        }
+    }
+
+    /// Why a commit was refused, by looking at the rows again.
+    pub(super) async fn who_wrote(&self, taken: &Taken) -> Result<CommitError, CommitError> {
+        let (now, _) = self.collect(taken.space, Reading::Once).await?;
+        let changed = Changed::between(&taken.snapshot, &now);
+        Ok(if changed.is_empty() { CommitError::Conflict } else { CommitError::Writers(changed) })
+    }
+
+    pub(super) async fn switch_back(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {
+        let (raw, space) = live(self.store).await?;
+        let (now, at) = self.collect(space, Reading::Guarded).await?;
+        let (seal, _) = self.collect(Space::Seal(record.run), Reading::Once).await?;
+        let seal = Seal::from_rows(&seal);
+        if !seal.compare(&now, &Snapshot::default()).is_empty() {
+            let (old, _) = self.collect(Space::Generation(record.from), Reading::Once).await?;
+            return Err(CommitError::Modified(seal.compare(&now, &old)));
+        }
+        let back = Pointer { generation: record.from, previous: None, release: None, digest: String::new() }
+            .encode();
+        let guards =
+            vec![Guard::Note { note: Note::Pointer, is: raw }, Guard::Unchanged { space, since: at }];
+        let undoing = record.at(Phase::Undoing);
+        let ledger = self.advance(ledger, &undoing, guards, Some(&back)).await?;
+        self.settle(&ledger, &undoing, Phase::RolledBack).await
+    }
+
+    /// From here on there is no way back: the pointer no longer names the old generation.
+    pub(super) async fn forget_previous(
+        &self,
+        ledger: &Ledger,
+        finalizing: &RunRecord,
+    ) -> Result<Ledger, CommitError> {
+        let raw = self.store.note(Note::Pointer).await?;
+        let pointer = Pointer { previous: None, ..Pointer::decode(raw.as_ref())? }.encode();
+        let guards = vec![Guard::Note { note: Note::Pointer, is: raw }];
+        self.advance(ledger, finalizing, guards, Some(&pointer)).await
+    }
+}
+
+/// The record of a run that is about to begin.
+pub(super) fn begin(
+    taken: &Taken,
+    after: &Snapshot,
+    note: RunNote,
+    layout: Layout,
+    from: Generation,
+) -> RunRecord {
+    RunRecord {
+        run: taken.ledger.record.as_ref().map_or(RunNumber::FIRST, |last| last.run.next()),
+        layout,
+        phase: Phase::Staging,
+        from,
+        before: taken.snapshot.len() as u64,
+        after: after.len() as u64,
+        note,
+    }
+}

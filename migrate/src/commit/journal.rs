@@ -1,0 +1,175 @@
+//! Commit in place: a journal of the differences, a marker, and a replay that anyone can finish.
+//!
+//! In a journal, a row of table `+T` holds the value that row of `T` is to have, and a row of
+//! table `-T` says that there is to be no such row.
+//!
+//! The one invariant: no live row is written before the marker stands, and from then on every
+//! start replays the journal before it looks at any row.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::generation::begin;
+use super::ledger::Ledger;
+use super::seal::Seal;
+use super::{Applied, CommitError, Phase, RunNote, RunRecord, Session, Stage, Taken};
+use crate::diff::{self, Change};
+use crate::record::{RowKey, Snapshot, Table};
+use crate::store::{Generation, Guard, Layout, Op, Place, Reading, Space, StoreError, puts};
+
+impl Session<'_> {
+    pub(super) async fn write_in_place(
+        &self,
+        taken: &Taken,
+        after: &Snapshot,
+        note: RunNote,
+    ) -> Result<Applied, CommitError> {
+        let staging = begin(taken, after, note, Layout::Dragonflow, Generation::EMPTY);
+        let run = staging.run;
+        let ledger = self.advance(&taken.ledger, &staging, vec![], None).await?;
+
+        let journals = [
+            (Space::Journal(run), difference(&taken.snapshot, after)),
+            (Space::Undo(run), difference(after, &taken.snapshot)),
+            (Space::Seal(run), Seal::of(after).to_rows()),
+        ];
+        let mut written = 0;
+        for (space, rows) in &journals {
+            written += self.write_all(Stage::Staging, rows.len() as u64, puts(*space, rows)).await?;
+        }
+        self.flush().await?;
+        for (space, rows) in &journals {
+            self.verify(*space, rows).await?;
+        }
+
+        self.report(Stage::Switching, 0, 1);
+        let committed = staging.at(Phase::Committed);
+        let guards = vec![self.still(taken).await?];
+        let began = Instant::now();
+        let marked = self.advance(&ledger, &committed, guards, None).await;
+        let switch = began.elapsed();
+        if let Err(CommitError::Conflict) = marked {
+            return Err(self.who_wrote(taken).await?);
+        }
+        self.report(Stage::Switching, 1, 1);
+        let [(_, journal), _, _] = &journals;
+        self.replay_and_record(&marked?, &committed, journal).await?;
+        Ok(Applied { run, switch, written: written + journal.len() as u64 })
+    }
+
+    /// Finishes a run whose marker stands.
+    pub(super) async fn complete(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {
+        let (journal, _) = self.collect(Space::Journal(record.run), Reading::Once).await?;
+        self.replay_and_record(ledger, record, &journal).await
+    }
+
+    /// The journal goes before the record says so: what was replayed once may be replayed in
+    /// part, and nothing is left behind.
+    async fn replay_and_record(
+        &self,
+        ledger: &Ledger,
+        record: &RunRecord,
+        journal: &Snapshot,
+    ) -> Result<(), CommitError> {
+        self.replay(journal).await?;
+        self.clear(Space::Journal(record.run)).await?;
+        self.advance(ledger, &record.at(Phase::Applied), vec![], None).await?;
+        self.flush().await
+    }
+
+    pub(super) async fn restore_in_place(
+        &self,
+        ledger: &Ledger,
+        record: &RunRecord,
+    ) -> Result<(), CommitError> {
+        let (now, at) = self.collect(Space::Plain, Reading::Guarded).await?;
+        let (seal, _) = self.collect(Space::Seal(record.run), Reading::Once).await?;
+        let changed = Seal::from_rows(&seal).compare(&now, &Snapshot::default());
+        if !changed.is_empty() {
+            return Err(CommitError::Modified(changed));
+        }
+        let undoing = record.at(Phase::Undoing);
+        let guards = vec![Guard::Unchanged { space: Space::Plain, since: at }];
+        let ledger = self.advance(ledger, &undoing, guards, None).await?;
+        self.undo(&ledger, &undoing).await
+    }
+
+    /// Finishes a roll-back. With generations the swap was the whole of it.
+    pub(super) async fn undo(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {
+        if record.layout == Layout::Dragonflow {
+            let (undo, _) = self.collect(Space::Undo(record.run), Reading::Once).await?;
+            self.replay(&undo).await?;
+        }
+        self.settle(ledger, record, Phase::RolledBack).await
+    }
+
+    /// Writes until a flush confirms that nothing of it was lost by a restart of the server.
+    async fn replay(&self, journal: &Snapshot) -> Result<(), CommitError> {
+        const TRIES: usize = 5;
+        let tables = journal_tables(journal)?;
+        let mut last = Ok(());
+        for _ in 0..TRIES {
+            self.write_all(Stage::Replaying, journal.len() as u64, replay_ops(&tables, journal)).await?;
+            last = self.store.flush().await;
+            match &last {
+                Err(error) if error.is_transient() => tracing::warn!(%error, "replaying again"),
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Ok(last?)
+    }
+}
+
+/// What turns `before` into `after`, as rows of a journal. Values are shared, not copied.
+fn difference(before: &Snapshot, after: &Snapshot) -> Snapshot {
+    let mut journal = Snapshot::default();
+    let mut names: Option<(&Table, Table, Table)> = None;
+    for (table, key, change) in diff::changes(before, after) {
+        if names.as_ref().is_none_or(|(of, _, _)| *of != table) {
+            names = Some((table, Table::new(format!("+{table}")), Table::new(format!("-{table}"))));
+        }
+        let Some((_, put, remove)) = &names else { continue };
+        match change {
+            Change::Added { after } | Change::Changed { after, .. } => {
+                journal.put(put, key.clone(), after.clone());
+            }
+            Change::Removed { .. } => journal.put(remove, key.clone(), Bytes::new()),
+        }
+    }
+    journal
+}
+
+/// What the rows of one table of a journal ask for.
+enum Asks {
+    Put,
+    Remove,
+}
+
+/// The live table behind each table of a journal.
+fn journal_tables(journal: &Snapshot) -> Result<Vec<(Table, Table, Asks)>, StoreError> {
+    let read = |name: &Table| match name.as_str().split_at_checked(1) {
+        Some(("+", table)) => Ok((name.clone(), Table::new(table), Asks::Put)),
+        Some(("-", table)) => Ok((name.clone(), Table::new(table), Asks::Remove)),
+        Some(_) | None => Err(StoreError::Unreadable {
+            place: format!("journal table {name}"),
+            reason: "it begins neither with + nor with -".to_owned(),
+        }),
+    };
+    journal.tables().map(|(name, _)| read(name)).collect()
+}
+
+fn replay_ops<'a>(
+    tables: &'a [(Table, Table, Asks)],
+    journal: &'a Snapshot,
+) -> impl Iterator<Item = Op<'a>> + Send {
+    tables.iter().flat_map(|(name, table, asks)| {
+        journal.rows(name).map(move |(key, value): (&RowKey, &Bytes)| {
+            let place = Place::Row { space: Space::Plain, table, key };
+            match asks {
+                Asks::Put => Op::Put { place, value },
+                Asks::Remove => Op::Remove { place },
+            }
+        })
+    })
+}

@@ -1,0 +1,339 @@
+//! Makes the result of a run live, all or nothing, and takes it back.
+//!
+//! Two ways, by layout. Generations: the result is staged beside what is live, read back, and one
+//! compare-and-swap of a pointer makes it live. Dragonflow's own keys: the differences are
+//! written to a journal and an undo journal and read back, one marker commits them, and whoever
+//! starts next finishes what the marker promises before anything else.
+//!
+//! The one invariant: whatever happens at whatever moment, the next start finds the old rows or
+//! the new rows live, or a marker by which [`Session::recover`] makes them the new rows.
+
+mod generation;
+mod journal;
+mod ledger;
+mod run;
+mod seal;
+mod write;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::diff;
+use crate::record::Snapshot;
+use crate::store::{self, Fence, Layout, Reading, Revision, RunNumber, Space, Store, StoreError};
+
+use ledger::Ledger;
+pub use run::{Phase, Pointer, RunNote, RunRecord};
+
+/// Rows named in an error before the rest is only counted.
+const NAMED: usize = 20;
+
+/// Why nothing was committed, or taken back.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    #[error("run {run} was interrupted while its rows were being written; it has to be finished first")]
+    Unfinished { run: RunNumber },
+
+    #[error("run {run} is neither finalized nor rolled back")]
+    StillOpen { run: RunNumber },
+
+    #[error("there is no run to {what}: the last one is {phase}")]
+    NothingTo { what: &'static str, phase: &'static str },
+
+    #[error("a writer did not stop: {0}")]
+    Writers(Changed),
+
+    #[error("the database is no longer as it was read (or the connection that guarded it was lost)")]
+    Conflict,
+
+    #[error("rows were written since the run, and would be lost: {0}")]
+    Modified(Changed),
+
+    #[error("{space} does not read back as it was written: {rows}")]
+    NotAsWritten { space: Space, rows: Changed },
+
+    #[error("the {note} note is not readable by this version")]
+    Note { note: &'static str, source: serde_json::Error },
+}
+
+/// Rows that are not as they should be; the first few by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changed {
+    pub rows: Vec<String>,
+    /// How many more there are.
+    pub more: u64,
+    /// How many are gone without a trace of their name.
+    pub gone: u64,
+}
+
+impl Changed {
+    fn add(&mut self, row: impl FnOnce() -> String) {
+        if self.rows.len() < NAMED {
+            self.rows.push(row());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.gone == 0
+    }
+
+    /// The rows in which two readings differ.
+    fn between(before: &Snapshot, after: &Snapshot) -> Changed {
+        let mut changed = Changed::default();
+        for (table, key, _) in diff::changes(before, after) {
+            changed.add(|| format!("{table} {key}"));
+        }
+        changed
+    }
+}
+
+impl std::fmt::Display for Changed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.rows.join(", "))?;
+        if self.more > 0 {
+            write!(f, " and {} more", self.more)?;
+        }
+        match (self.gone, self.rows.is_empty()) {
+            (0, _) => Ok(()),
+            (gone, true) => write!(f, "{gone} rows are gone"),
+            (gone, false) => write!(f, "; {gone} rows are gone"),
+        }
+    }
+}
+
+/// What a run is busy with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    Reading,
+    Staging,
+    Verifying,
+    Switching,
+    Replaying,
+    Clearing,
+}
+
+/// How far it is. `total` is zero where it is not known beforehand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub stage: Stage,
+    pub done: u64,
+    pub total: u64,
+}
+
+/// Told of progress, often.
+pub type OnProgress<'p> = dyn Fn(Progress) + Sync + 'p;
+
+/// The live rows as they were at one moment, and what it takes to notice that they changed.
+#[derive(Debug)]
+pub struct Taken {
+    pub snapshot: Snapshot,
+    pub at: Revision,
+    space: Space,
+    pointer: Option<Bytes>,
+    ledger: Ledger,
+}
+
+/// What a commit took.
+#[derive(Debug, Clone, Copy)]
+pub struct Applied {
+    pub run: RunNumber,
+    /// How long the one write took that made the result live.
+    pub switch: Duration,
+    /// Rows written, copies of journal and undo included.
+    pub written: u64,
+}
+
+/// Where the database stands.
+#[derive(Debug, Clone)]
+pub enum State {
+    /// No run was ever begun.
+    Fresh,
+    /// The last run is over: [`Phase::Finalized`], [`Phase::RolledBack`] or [`Phase::Abandoned`].
+    Settled(RunRecord),
+    /// Live, and can be rolled back while nobody has written.
+    Applied(RunRecord),
+    /// Died on the way; [`Session::recover`] finishes it.
+    Interrupted(RunRecord),
+}
+
+/// What a start found and finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovered {
+    Nothing,
+    /// Staged rows of a run that never went live were removed.
+    Abandoned(RunNumber),
+    /// A run that had been committed was completed.
+    Completed(RunNumber),
+    RolledBack(RunNumber),
+    Finalized(RunNumber),
+}
+
+/// Where the last run stands.
+pub async fn state(store: &dyn Store) -> Result<State, CommitError> {
+    let Some(record) = Ledger::read(store).await?.record else { return Ok(State::Fresh) };
+    Ok(match record.phase {
+        Phase::Finalized | Phase::RolledBack | Phase::Abandoned => State::Settled(record),
+        Phase::Applied => State::Applied(record),
+        Phase::Staging | Phase::Committed | Phase::Undoing | Phase::Finalizing => State::Interrupted(record),
+    })
+}
+
+/// Reads the live rows at one revision. Needs no lock.
+pub async fn snapshot(store: &dyn Store) -> Result<Taken, CommitError> {
+    let ledger = Ledger::read(store).await?;
+    if let Some(record) = &ledger.record
+        && record.rows_are_mixed()
+    {
+        return Err(CommitError::Unfinished { run: record.run });
+    }
+    let (pointer, space) = live(store).await?;
+    let (snapshot, at) = store::collect(store, space, Reading::Guarded).await?;
+    Ok(Taken { snapshot, at, space, pointer, ledger })
+}
+
+/// The rows that somebody wrote during `moment`.
+pub async fn writers(store: &dyn Store, moment: Duration) -> Result<Changed, CommitError> {
+    let (_, space) = live(store).await?;
+    let (before, _) = store::collect(store, space, Reading::Once).await?;
+    tokio::time::sleep(moment).await;
+    let (after, _) = store::collect(store, space, Reading::Once).await?;
+    Ok(Changed::between(&before, &after))
+}
+
+/// Which rows are live, with the pointer that says so.
+async fn live(store: &dyn Store) -> Result<(Option<Bytes>, Space), CommitError> {
+    match store.layout() {
+        Layout::Dragonflow => Ok((None, Space::Plain)),
+        Layout::Generation => {
+            let pointer = store.note(store::Note::Pointer).await?;
+            let generation = Pointer::decode(pointer.as_ref())?.generation;
+            Ok((pointer, Space::Generation(generation)))
+        }
+    }
+}
+
+/// A run's access to its database, under its lock.
+pub struct Session<'a> {
+    store: &'a dyn Store,
+    fence: &'a Fence,
+    progress: &'a OnProgress<'a>,
+}
+
+impl<'a> Session<'a> {
+    pub fn new(store: &'a dyn Store, fence: &'a Fence, progress: &'a OnProgress<'a>) -> Session<'a> {
+        Session { store, fence, progress }
+    }
+
+    /// Finishes what an interrupted run left. Every start does this before anything else.
+    pub async fn recover(&self) -> Result<Recovered, CommitError> {
+        let ledger = Ledger::read(self.store).await?;
+        let Some(record) = ledger.record.clone() else { return Ok(Recovered::Nothing) };
+        let run = record.run;
+        match record.phase {
+            Phase::Applied | Phase::Finalized | Phase::RolledBack | Phase::Abandoned => {
+                Ok(Recovered::Nothing)
+            }
+            Phase::Staging => {
+                self.settle(&ledger, &record, Phase::Abandoned).await?;
+                Ok(Recovered::Abandoned(run))
+            }
+            Phase::Committed => {
+                self.complete(&ledger, &record).await?;
+                Ok(Recovered::Completed(run))
+            }
+            Phase::Undoing => {
+                self.undo(&ledger, &record).await?;
+                Ok(Recovered::RolledBack(run))
+            }
+            Phase::Finalizing => {
+                self.settle(&ledger, &record, Phase::Finalized).await?;
+                Ok(Recovered::Finalized(run))
+            }
+        }
+    }
+
+    /// Makes `after` live in place of what was taken.
+    pub async fn apply(
+        &self,
+        taken: &Taken,
+        after: &Snapshot,
+        note: RunNote,
+    ) -> Result<Applied, CommitError> {
+        if let Some(record) = &taken.ledger.record
+            && !record.phase.is_settled()
+        {
+            return Err(CommitError::StillOpen { run: record.run });
+        }
+        self.check_sizes(after)?;
+        let applied = match self.store.layout() {
+            Layout::Generation => self.switch_generation(taken, after, note).await,
+            Layout::Dragonflow => self.write_in_place(taken, after, note).await,
+        };
+        if let Err(error) = &applied {
+            self.abandon_staged(error).await;
+        }
+        applied
+    }
+
+    /// Makes live again what was live before the last run, byte for byte.
+    pub async fn rollback(&self) -> Result<RunNumber, CommitError> {
+        let (ledger, record) = self.applied("roll back").await?;
+        match record.layout {
+            Layout::Generation => self.switch_back(&ledger, &record).await?,
+            Layout::Dragonflow => self.restore_in_place(&ledger, &record).await?,
+        }
+        Ok(record.run)
+    }
+
+    /// Gives up the way back: writers may start, and the old rows are deleted.
+    pub async fn finalize(&self) -> Result<RunNumber, CommitError> {
+        let (ledger, record) = self.applied("finalize").await?;
+        let finalizing = record.at(Phase::Finalizing);
+        let ledger = match record.layout {
+            Layout::Dragonflow => self.advance(&ledger, &finalizing, vec![], None).await?,
+            Layout::Generation => self.forget_previous(&ledger, &finalizing).await?,
+        };
+        self.settle(&ledger, &finalizing, Phase::Finalized).await?;
+        Ok(record.run)
+    }
+
+    async fn applied(&self, what: &'static str) -> Result<(Ledger, RunRecord), CommitError> {
+        let ledger = Ledger::read(self.store).await?;
+        match ledger.record.clone() {
+            Some(record) if record.phase == Phase::Applied => Ok((ledger, record)),
+            Some(record) if !record.phase.is_settled() => Err(CommitError::Unfinished { run: record.run }),
+            Some(record) => Err(CommitError::NothingTo { what, phase: record.phase.name() }),
+            None => Err(CommitError::NothingTo { what, phase: "none" }),
+        }
+    }
+
+    /// Removes what a failed run has staged, as far as that is possible now; a later start does
+    /// it otherwise. The error of the run is the one that matters.
+    async fn abandon_staged(&self, error: &CommitError) {
+        if matches!(error, CommitError::Store(StoreError::FencedOut)) {
+            return;
+        }
+        let abandon = async {
+            let ledger = Ledger::read(self.store).await?;
+            match ledger.record.clone() {
+                Some(record) if record.phase == Phase::Staging => {
+                    self.settle(&ledger, &record, Phase::Abandoned).await
+                }
+                Some(_) | None => Ok(()),
+            }
+        };
+        if let Err(cause) = abandon.await {
+            tracing::warn!(error = %cause, "what was staged is still there; the next start removes it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

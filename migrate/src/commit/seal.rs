@@ -1,0 +1,130 @@
+//! Fingerprints of all rows as a run left them, by which a later roll-back notices every write.
+//!
+//! Eight bytes for each row, sorted. A row whose fingerprint is not among them was written since;
+//! a fingerprint without a row belongs to one that is gone.
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::Changed;
+use crate::record::{RowKey, Snapshot, Table};
+
+/// Fingerprints in one row of the seal: 64 KiB.
+const PER_ROW: usize = 8192;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seal {
+    sorted: Vec<u64>,
+}
+
+impl Seal {
+    pub(super) fn of(rows: &Snapshot) -> Seal {
+        let mut sorted = Vec::with_capacity(rows.len());
+        for (table, of_table) in rows.tables() {
+            sorted.extend(of_table.iter().map(|(key, value)| fingerprint(table, key, value)));
+        }
+        sorted.sort_unstable();
+        Seal { sorted }
+    }
+
+    /// As rows, to be stored.
+    pub(super) fn to_rows(&self) -> Snapshot {
+        let table = Table::new("seal");
+        let mut rows = Snapshot::default();
+        for (number, part) in self.sorted.chunks(PER_ROW).enumerate() {
+            let value: Bytes = part.iter().flat_map(|print| print.to_be_bytes()).collect();
+            rows.put(&table, RowKey::untopical(&format!("{number:08}")), value);
+        }
+        rows
+    }
+
+    pub(super) fn from_rows(rows: &Snapshot) -> Seal {
+        let table = Table::new("seal");
+        let values = rows.rows(&table).flat_map(|(_, value)| value.chunks_exact(8));
+        let sorted = values.map(|print| u64::from_be_bytes(print.try_into().expect("eight bytes"))).collect();
+        Seal { sorted }
+    }
+
+    /// What is not as it was sealed. `older` may know the names of rows that are gone.
+    pub(super) fn compare(&self, now: &Snapshot, older: &Snapshot) -> Changed {
+        let mut changed = Changed::default();
+        let mut seen = vec![false; self.sorted.len()];
+        for (table, of_table) in now.tables() {
+            for (key, value) in of_table {
+                match self.find(fingerprint(table, key, value)) {
+                    Some(place) => seen[place] = true,
+                    None => changed.add(|| format!("{table} {key}")),
+                }
+            }
+        }
+        let written = changed.rows.len() as u64 + changed.more;
+        let mut gone = seen.iter().filter(|&&seen| !seen).count() as u64;
+        for (table, of_table) in older.tables() {
+            for (key, value) in of_table {
+                if gone > 0 && now.get(table, key).is_none() {
+                    let place = self.find(fingerprint(table, key, value));
+                    if place.is_some_and(|place| !std::mem::replace(&mut seen[place], true)) {
+                        gone -= 1;
+                        changed.add(|| format!("{table} {key}"));
+                    }
+                }
+            }
+        }
+        // A row that was changed leaves a fingerprint behind as well as bringing a new one.
+        changed.gone = gone.saturating_sub(written);
+        changed
+    }
+
+    fn find(&self, print: u64) -> Option<usize> {
+        self.sorted.binary_search(&print).ok()
+    }
+}
+
+fn fingerprint(table: &Table, key: &RowKey, value: &Bytes) -> u64 {
+    let mut hash = Sha256::new();
+    for part in [table.as_str().as_bytes(), key.topic.as_bytes(), key.id.as_bytes()] {
+        hash.update((part.len() as u32).to_be_bytes());
+        hash.update(part);
+    }
+    hash.update(value);
+    let digest = hash.finalize();
+    u64::from_be_bytes(digest[..8].try_into().expect("eight of thirty-two bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[(&str, &str)]) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for (id, value) in rows {
+            snapshot.put(&Table::new("t"), RowKey::untopical(id), Bytes::copy_from_slice(value.as_bytes()));
+        }
+        snapshot
+    }
+
+    #[test]
+    fn notices_every_kind_of_write() {
+        let sealed = rows(&[("a", "1"), ("b", "2"), ("c", "3")]);
+        let seal = Seal::from_rows(&Seal::of(&sealed).to_rows());
+        assert_eq!(seal, Seal::of(&sealed));
+        #[rustfmt::skip]
+        let cases = [
+            ("untouched",        rows(&[("a", "1"), ("b", "2"), ("c", "3")]),             vec![],           0),
+            ("changed",          rows(&[("a", "1"), ("b", "x"), ("c", "3")]),             vec!["t b"],      0),
+            ("added",            rows(&[("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")]), vec!["t d"],      0),
+            ("removed, known",   rows(&[("b", "2"), ("c", "3")]),                         vec!["t a"],      0),
+            ("removed, unknown", rows(&[("a", "1"), ("b", "2")]),                         vec![],           1),
+            ("swapped values",   rows(&[("a", "2"), ("b", "1"), ("c", "3")]),             vec!["t a", "t b"], 0),
+        ];
+        let older = rows(&[("a", "1"), ("b", "0")]);
+        for (name, now, named, gone) in cases {
+            let changed = seal.compare(&now, &older);
+            assert_eq!(
+                (changed.rows.iter().map(String::as_str).collect(), changed.gone),
+                (named, gone),
+                "{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Many rows written, read back or deleted, with patience for a server that is away for a while.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt};
+
+use super::ledger::Ledger;
+use super::{Changed, CommitError, Phase, Progress, RunRecord, Session, Stage};
+use crate::diff::{self, Change};
+use crate::record::Snapshot;
+use crate::store::{self, Batch, Op, Outcome, Reading, Space, StoreError};
+
+/// How long a server may be away before the run gives up. What it leaves is finished later.
+const PATIENCE: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tries again after lost answers, for a while.
+#[derive(Debug, Default)]
+pub(super) struct Retry {
+    since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Retry {
+    /// Whether an earlier try got no answer.
+    pub(super) fn began(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Pauses before the next try, or gives the error back when trying again is of no use.
+    pub(super) async fn after(&mut self, error: StoreError) -> Result<(), StoreError> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if !error.is_transient() || since.elapsed() > PATIENCE {
+            return Err(error);
+        }
+        tracing::warn!(error = %error, "trying again");
+        tokio::time::sleep(self.pause.max(FIRST_PAUSE)).await;
+        self.pause = (self.pause.max(FIRST_PAUSE) * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+}
+
+impl Session<'_> {
+    pub(super) fn report(&self, stage: Stage, done: u64, total: u64) {
+        (self.progress)(Progress { stage, done, total });
+    }
+
+    /// Writes all operations, several batches at once. Each may be repeated, so order among them
+    /// must not matter.
+    pub(super) async fn write_all<'o>(
+        &self,
+        stage: Stage,
+        total: u64,
+        ops: impl Iterator<Item = Op<'o>> + Send,
+    ) -> Result<u64, CommitError> {
+        let limits = self.store.limits();
+        self.report(stage, 0, total);
+        let batches = futures::stream::iter(store::pack(ops, limits));
+        batches
+            .map(|batch| async move { self.write_one(&batch).await.map(|()| batch.ops.len() as u64) })
+            .buffer_unordered(limits.in_flight)
+            .try_fold(0, |done, written| async move {
+                self.report(stage, done + written, total);
+                Ok(done + written)
+            })
+            .await
+    }
+
+    async fn write_one(&self, batch: &Batch<'_>) -> Result<(), CommitError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.store.commit(self.fence, batch).await {
+                Ok(Outcome::Done) => return Ok(()),
+                Ok(Outcome::Conflict) => return Err(CommitError::Conflict),
+                Err(error) => retry.after(error).await?,
+            }
+        }
+    }
+
+    /// Refuses rows that no batch could carry, before anything is written.
+    pub(super) fn check_sizes(&self, rows: &Snapshot) -> Result<(), CommitError> {
+        let limit = self.store.limits().value;
+        for (table, of_table) in rows.tables() {
+            if let Some((key, value)) = of_table.iter().find(|(_, value)| value.len() > limit) {
+                let (table, key, size) = (table.clone(), key.clone(), value.len());
+                return Err(StoreError::TooLarge { table, key, size, limit }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a space and compares every byte with what it should hold.
+    pub(super) async fn verify(&self, space: Space, expected: &Snapshot) -> Result<(), CommitError> {
+        self.report(Stage::Verifying, 0, expected.len() as u64);
+        let (found, _) = self.collect(space, Reading::Once).await?;
+        let mut rows = Changed::default();
+        for (table, key, change) in diff::changes(expected, &found) {
+            let what = match change {
+                Change::Added { .. } => "unexpected",
+                Change::Changed { .. } => "different",
+                Change::Removed { .. } => "missing",
+            };
+            rows.add(|| format!("{table} {key} ({what})"));
+        }
+        self.report(Stage::Verifying, expected.len() as u64, expected.len() as u64);
+        if rows.is_empty() { Ok(()) } else { Err(CommitError::NotAsWritten { space, rows }) }
+    }
+
+    /// Reads a space, again if the answer is lost.
+    pub(super) async fn collect(
+        &self,
+        space: Space,
+        reading: Reading,
+    ) -> Result<(Snapshot, store::Revision), CommitError> {
+        let mut retry = Retry::default();
+        loop {
+            match store::collect(self.store, space, reading).await {
+                Ok(found) => return Ok(found),
+                Err(error) => retry.after(error).await?,
+            }
+        }
+    }
+
+    pub(super) async fn flush(&self) -> Result<(), CommitError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.store.flush().await {
+                Ok(()) => return Ok(()),
+                Err(error) => retry.after(error).await?,
+            }
+        }
+    }
+
+    /// Deletes what the run has no more use for, then records that it is over.
+    pub(super) async fn settle(
+        &self,
+        ledger: &Ledger,
+        record: &RunRecord,
+        settled: Phase,
+    ) -> Result<(), CommitError> {
+        for space in record.leavings(settled) {
+            self.clear(space).await?;
+        }
+        self.advance(ledger, &record.at(settled), vec![], None).await?;
+        self.flush().await
+    }
+
+    pub(super) async fn clear(&self, space: Space) -> Result<(), CommitError> {
+        self.report(Stage::Clearing, 0, 0);
+        let mut retry = Retry::default();
+        loop {
+            match store::clear(self.store, self.fence, space).await {
+                Ok(()) => return Ok(()),
+                Err(error) => retry.after(error).await?,
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! The driver of a database that is one file (redb).
+//!
+//! The file belongs to the process that has it open, so the lock lives in memory and other
+//! writers cannot exist; the contract is kept all the same, lease and fence included.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redb::{
+    Database, Durability as Sync, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
+    TableError, WriteTransaction,
+};
+
+use super::{
+    Batch, Cleared, Durability, Facts, Fence, Guard, Layout, Limits, Note, Op, Outcome, Place, Reading,
+    Revision, Row, Sink, Space, Store, StoreError,
+};
+use crate::record::{RowKey, Table};
+
+const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
+/// The revision at which each space was last written.
+const TOUCHED: TableDefinition<'_, &str, u64> = TableDefinition::new("touched");
+/// Name under which the newest revision is kept beside those of the spaces.
+const NEWEST: &str = "";
+/// Rows handed on at a time.
+const CHUNK: usize = 4096;
+/// Between the parts of a key; no name may hold it.
+const SEPARATOR: u8 = 0;
+
+/// One open file.
+#[derive(Debug)]
+pub(super) struct Embedded {
+    path: PathBuf,
+    layout: Layout,
+    database: Database,
+    lock: Mutex<Lock>,
+}
+
+#[derive(Debug, Default)]
+struct Lock {
+    taken: u64,
+    held: Option<(Fence, Instant)>,
+}
+
+impl Lock {
+    fn holder(&self) -> Option<&Fence> {
+        self.held.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(fence, _)| fence)
+    }
+}
+
+impl Embedded {
+    pub(super) fn open(path: &Path, layout: Layout) -> Result<Embedded, StoreError> {
+        let database = match Database::create(path) {
+            Ok(database) => database,
+            Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
+                return Err(StoreError::Busy {
+                    owner: format!("a process that has {} open", path.display()),
+                });
+            }
+            Err(source) => return Err(StoreError::Open { path: path.to_owned(), source: source.into() }),
+        };
+        Ok(Embedded { path: path.to_owned(), layout, database, lock: Mutex::default() })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Lock> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `write` in one transaction while the lock is held; no renewal or takeover can happen
+    /// in between, because both need the same mutex.
+    fn write<T>(
+        &self,
+        fence: &Fence,
+        durable: Sync,
+        write: impl FnOnce(&WriteTransaction) -> Result<Option<T>, redb::Error>,
+    ) -> Result<Option<T>, StoreError> {
+        let lock = self.locked();
+        if lock.holder().is_none_or(|holder| holder.number != fence.number) {
+            return Err(StoreError::FencedOut);
+        }
+        let doing = || format!("write to {}", self.path.display());
+        let run = || -> Result<Option<T>, redb::Error> {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(durable)?;
+            match write(&transaction)? {
+                Some(done) => {
+                    transaction.commit()?;
+                    Ok(Some(done))
+                }
+                None => {
+                    transaction.abort()?;
+                    Ok(None)
+                }
+            }
+        };
+        run().map_err(|error| StoreError::refused(doing(), &error))
+    }
+
+    fn read_chunk(
+        &self,
+        transaction: &ReadTransaction,
+        space: Space,
+        after: Option<&[u8]>,
+    ) -> Result<(Vec<Row>, Option<Vec<u8>>), StoreError> {
+        let failed =
+            |error: redb::Error| StoreError::refused(format!("read {}", self.path.display()), &error);
+        let name = table_of(space);
+        let table = match transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)) {
+            Ok(table) => table,
+            Err(TableError::TableDoesNotExist(_)) => return Ok((vec![], None)),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let range =
+            table.range::<&[u8]>((from, std::ops::Bound::Unbounded)).map_err(|error| failed(error.into()))?;
+        let (mut rows, mut last) = (Vec::with_capacity(CHUNK), None);
+        let (mut table, mut topic) = (Table::new(""), Arc::<str>::from(""));
+        for entry in range.take(CHUNK) {
+            let (key, value) = entry.map_err(|error| failed(error.into()))?;
+            let (of_table, of_topic, id) = split(key.value()).ok_or_else(|| StoreError::Unreadable {
+                place: format!("{} in {}", space, self.path.display()),
+                reason: "a key without table, topic and id".to_owned(),
+            })?;
+            if table.as_str() != of_table {
+                table = Table::new(of_table);
+            }
+            if *topic != *of_topic {
+                topic = Arc::from(of_topic);
+            }
+            rows.push(Row {
+                table: table.clone(),
+                key: RowKey { topic: topic.clone(), id: id.into() },
+                value: Bytes::copy_from_slice(value.value()),
+            });
+            if rows.len() == CHUNK {
+                last = Some(key.value().to_vec());
+            }
+        }
+        Ok((rows, last))
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { ops: 20_000, bytes: 16 << 20, value: 1 << 30, in_flight: 1 }
+    }
+
+    async fn facts(&self) -> Result<Facts, StoreError> {
+        let failed =
+            |error: std::io::Error| StoreError::refused(format!("look at {}", self.path.display()), &error);
+        let size = std::fs::metadata(&self.path).map_err(failed)?.len();
+        let disk = rustix::fs::statvfs(&self.path).map_err(|error| failed(error.into()))?;
+        Ok(Facts {
+            server: "embedded (redb)".to_owned(),
+            database_bytes: Some(size),
+            quota_bytes: None,
+            free_bytes: Some(disk.f_bavail * disk.f_frsize),
+            durability: Durability::EachWrite,
+            alarms: vec![],
+        })
+    }
+
+    async fn read(
+        &self,
+        space: Space,
+        _reading: Reading,
+        sink: &mut Sink<'_>,
+    ) -> Result<Revision, StoreError> {
+        let failed =
+            |error: redb::Error| StoreError::refused(format!("read {}", self.path.display()), &error);
+        let transaction = self.database.begin_read().map_err(|error| failed(error.into()))?;
+        let newest = match transaction.open_table(TOUCHED) {
+            Ok(table) => table.get(NEWEST).map_err(|error| failed(error.into()))?.map_or(0, |at| at.value()),
+            Err(TableError::TableDoesNotExist(_)) => 0,
+            Err(error) => return Err(failed(error.into())),
+        };
+        let mut after = None;
+        loop {
+            let (rows, last) = self.read_chunk(&transaction, space, after.as_deref())?;
+            sink(rows);
+            let Some(last) = last else { return Ok(Revision(newest)) };
+            after = Some(last);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError> {
+        let run = || -> Result<bool, redb::Error> {
+            let transaction = self.database.begin_read()?;
+            match transaction.open_table(TOUCHED) {
+                Ok(touched) => Ok(unchanged(&touched, space, since)?),
+                Err(TableError::TableDoesNotExist(_)) => Ok(true),
+                Err(error) => Err(error.into()),
+            }
+        };
+        let same =
+            run().map_err(|error| StoreError::refused(format!("read {}", self.path.display()), &error))?;
+        Ok(same.then_some(since))
+    }
+
+    async fn note(&self, note: Note) -> Result<Option<Bytes>, StoreError> {
+        let run = || -> Result<Option<Bytes>, redb::Error> {
+            let transaction = self.database.begin_read()?;
+            let table = match transaction.open_table(NOTES) {
+                Ok(table) => table,
+                Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            Ok(table.get(note.name())?.map(|value| Bytes::copy_from_slice(value.value())))
+        };
+        run().map_err(|error| StoreError::refused(format!("read {}", self.path.display()), &error))
+    }
+
+    async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {
+        for op in &batch.ops {
+            if let Place::Row { table, key, .. } = op.place()
+                && [table.as_str(), &key.topic, &key.id]
+                    .iter()
+                    .any(|part| part.as_bytes().contains(&SEPARATOR))
+            {
+                return Err(StoreError::refused(format!("write {table} {key}"), &"a name holds a zero byte"));
+            }
+        }
+        let notes = batch.ops.iter().any(|op| matches!(op.place(), Place::Note(_)));
+        // Rows alone become durable with the next note, and nothing counts before that.
+        let durable = if notes { Sync::Immediate } else { Sync::None };
+        let done = self.write(fence, durable, |transaction| {
+            if !holds(transaction, &batch.guards)? {
+                return Ok(None);
+            }
+            apply(transaction, &batch.ops).map(Some)
+        })?;
+        Ok(done.map_or(Outcome::Conflict, |()| Outcome::Done))
+    }
+
+    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError> {
+        self.write(fence, Sync::None, |transaction| {
+            transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(&table_of(space)))?;
+            touch(transaction, &[space])?;
+            Ok(Some(()))
+        })?;
+        Ok(Cleared::All)
+    }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        let run = || -> Result<(), redb::Error> {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(Sync::Immediate)?;
+            Ok(transaction.commit()?)
+        };
+        run().map_err(|error| StoreError::refused(format!("flush {}", self.path.display()), &error))
+    }
+
+    async fn lock(&self, owner: &str, ttl: Duration) -> Result<Fence, StoreError> {
+        let mut lock = self.locked();
+        if let Some(holder) = lock.holder() {
+            return Err(StoreError::Busy { owner: holder.owner.to_string() });
+        }
+        lock.taken += 1;
+        let fence = Fence { number: lock.taken, lease: 0, owner: Arc::from(owner), ttl };
+        lock.held = Some((fence.clone(), Instant::now() + ttl));
+        Ok(fence)
+    }
+
+    async fn renew(&self, fence: &Fence) -> Result<(), StoreError> {
+        let mut lock = self.locked();
+        if lock.holder() != Some(fence) {
+            return Err(StoreError::FencedOut);
+        }
+        lock.held = Some((fence.clone(), Instant::now() + fence.ttl));
+        Ok(())
+    }
+
+    async fn unlock(&self, fence: &Fence) -> Result<(), StoreError> {
+        let mut lock = self.locked();
+        if lock.holder() == Some(fence) {
+            lock.held = None;
+        }
+        Ok(())
+    }
+}
+
+fn table_of(space: Space) -> String {
+    match space {
+        Space::Plain => "plain".to_owned(),
+        Space::Generation(generation) => format!("generation/{generation}"),
+        Space::Journal(run) => format!("journal/{run}"),
+        Space::Undo(run) => format!("undo/{run}"),
+        Space::Seal(run) => format!("seal/{run}"),
+    }
+}
+
+fn key_of(table: &Table, key: &RowKey, into: &mut Vec<u8>) {
+    into.clear();
+    into.extend_from_slice(table.as_str().as_bytes());
+    into.push(SEPARATOR);
+    into.extend_from_slice(key.topic.as_bytes());
+    into.push(SEPARATOR);
+    into.extend_from_slice(key.id.as_bytes());
+}
+
+fn split(key: &[u8]) -> Option<(&str, &str, &str)> {
+    let mut parts = std::str::from_utf8(key).ok()?.splitn(3, char::from(SEPARATOR));
+    Some((parts.next()?, parts.next()?, parts.next()?))
+}
+
+fn holds(transaction: &WriteTransaction, guards: &[Guard]) -> Result<bool, redb::Error> {
+    for guard in guards {
+        let held = match guard {
+            Guard::Note { note, is } => {
+                let notes = transaction.open_table(NOTES)?;
+                let found = notes.get(note.name())?;
+                found.as_ref().map(redb::AccessGuard::value) == is.as_deref()
+            }
+            Guard::Unchanged { space, since } => {
+                unchanged(&transaction.open_table(TOUCHED)?, *space, *since)?
+            }
+        };
+        if !held {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn unchanged(
+    touched: &impl ReadableTable<&'static str, u64>,
+    space: Space,
+    since: Revision,
+) -> Result<bool, redb::StorageError> {
+    Ok(touched.get(table_of(space).as_str())?.is_none_or(|at| at.value() <= since.0))
+}
+
+fn apply(transaction: &WriteTransaction, ops: &[Op<'_>]) -> Result<(), redb::Error> {
+    let mut written: Vec<Space> = Vec::new();
+    let mut key_bytes = Vec::new();
+    // One table is open at a time, for as long as consecutive operations are about it.
+    let mut rest = ops;
+    while let Some(first) = rest.first() {
+        let Place::Row { space, .. } = first.place() else {
+            if let Place::Note(note) = first.place() {
+                let mut notes = transaction.open_table(NOTES)?;
+                match first {
+                    Op::Put { value, .. } => drop(notes.insert(note.name(), value.as_ref())?),
+                    Op::Remove { .. } => drop(notes.remove(note.name())?),
+                }
+            }
+            rest = &rest[1..];
+            continue;
+        };
+        let name = table_of(space);
+        let mut table = transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name))?;
+        let same = |op: &&Op<'_>| matches!(op.place(), Place::Row { space: other, .. } if other == space);
+        let run = rest.iter().take_while(same).count();
+        for op in &rest[..run] {
+            if let Place::Row { table, key, .. } = op.place() {
+                key_of(table, key, &mut key_bytes);
+            }
+            match op {
+                Op::Put { value, .. } => drop(table.insert(key_bytes.as_slice(), value.as_ref())?),
+                Op::Remove { .. } => drop(table.remove(key_bytes.as_slice())?),
+            }
+        }
+        written.push(space);
+        rest = &rest[run..];
+    }
+    touch(transaction, &written)
+}
+
+fn touch(transaction: &WriteTransaction, spaces: &[Space]) -> Result<(), redb::Error> {
+    if spaces.is_empty() {
+        return Ok(());
+    }
+    let mut touched = transaction.open_table(TOUCHED)?;
+    let next = touched.get(NEWEST)?.map_or(0, |at| at.value()) + 1;
+    touched.insert(NEWEST, next)?;
+    for space in spaces {
+        touched.insert(table_of(*space).as_str(), next)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! What a run asks of a database: rows read at one revision, and fenced atomic batches.
+//!
+//! There are three drivers (etcd, Redis and one file), and one suite that holds them to this
+//! contract. Every call may be repeated: after a lost answer the outcome is unknown, and the
+//! caller looks again.
+//!
+//! The one invariant: a batch is applied whole or not at all, and only while the lock it was
+//! issued under is still held.
+
+mod batch;
+mod embedded;
+mod error;
+mod facts;
+mod lock;
+mod url;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use crate::record::{RowKey, Rows, Snapshot, Table};
+
+pub use batch::{Batch, Guard, Limits, Op, Outcome, Place, pack, puts};
+pub use error::StoreError;
+pub use facts::{Durability, Facts, Shortage};
+pub use lock::{Fence, Held, hold};
+pub use url::{Url, UrlError};
+
+/// How rows lie in the database. The operator chooses it; it is never guessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// Dragonflow's own keys (`/TABLE/ID` in etcd, `{TABLE.TOPIC}ID` in Redis), changed in place
+    /// by a journal and a marker.
+    Dragonflow,
+    /// Whole generations side by side; a pointer names the one that is live.
+    Generation,
+}
+
+/// Rises with every run on a database. Names the run's spaces, so none is ever used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunNumber(u64);
+
+impl RunNumber {
+    pub const FIRST: RunNumber = RunNumber(1);
+
+    pub fn next(self) -> RunNumber {
+        RunNumber(self.0 + 1)
+    }
+
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for RunNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One whole copy of the rows, made by the run of the same number. Zero is the empty
+/// generation that a database without a pointer stands at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Generation(u64);
+
+impl Generation {
+    pub const EMPTY: Generation = Generation(0);
+
+    pub fn of(run: RunNumber) -> Generation {
+        Generation(run.0)
+    }
+
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A set of rows that is read and deleted as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// The live rows of [`Layout::Dragonflow`].
+    Plain,
+    /// Rows of one generation.
+    Generation(Generation),
+    /// What a run is going to change, until it has.
+    Journal(RunNumber),
+    /// What a run changed, as it was before.
+    Undo(RunNumber),
+    /// Fingerprints of the rows as a run left them.
+    Seal(RunNumber),
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Space::Plain => f.write_str("rows"),
+            Space::Generation(generation) => write!(f, "generation {generation}"),
+            Space::Journal(run) => write!(f, "journal of run {run}"),
+            Space::Undo(run) => write!(f, "undo journal of run {run}"),
+            Space::Seal(run) => write!(f, "seal of run {run}"),
+        }
+    }
+}
+
+/// A small document of the tool's own, beside the rows and never in a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Note {
+    /// Which generation is live.
+    Pointer,
+    /// Where the last run stands.
+    Run,
+}
+
+impl Note {
+    pub fn name(self) -> &'static str {
+        match self {
+            Note::Pointer => "pointer",
+            Note::Run => "run",
+        }
+    }
+}
+
+/// A moment of the database, as its driver counts them. Means nothing to another handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Revision(u64);
+
+/// What a reader is going to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Look, and no more.
+    Once,
+    /// Commit later under [`Guard::Unchanged`]: the driver keeps what that takes.
+    Guarded,
+}
+
+/// One row, as a driver reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub table: Table,
+    pub key: RowKey,
+    pub value: Bytes,
+}
+
+/// Takes rows as they arrive, in any order, some perhaps twice.
+pub type Sink<'s> = dyn FnMut(Vec<Row>) + Send + 's;
+
+/// Whether a space has rows left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cleared {
+    All,
+    Some,
+}
+
+/// A database that can be migrated.
+#[async_trait]
+pub trait Store: Send + Sync {
+    fn layout(&self) -> Layout;
+
+    /// What one batch may hold.
+    fn limits(&self) -> Limits;
+
+    /// What the pre-flight check wants to know of the server.
+    async fn facts(&self) -> Result<Facts, StoreError>;
+
+    /// Hands every row of `space` to `sink`, all as they were at the revision returned.
+    async fn read(&self, space: Space, reading: Reading, sink: &mut Sink<'_>)
+    -> Result<Revision, StoreError>;
+
+    /// Looks whether a row of `space` was written since a guarded reading. If none was, gives a
+    /// newer revision, by which [`Guard::Unchanged`] is cheap.
+    async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError>;
+
+    async fn note(&self, note: Note) -> Result<Option<Bytes>, StoreError>;
+
+    /// Applies the batch whole if the lock is held and every guard holds, else not at all.
+    async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError>;
+
+    /// Deletes some rows of `space`, as many as one write may.
+    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError>;
+
+    /// Returns when all that was acknowledged is as durable as this server makes it.
+    async fn flush(&self) -> Result<(), StoreError>;
+
+    /// Takes the lock, or says who has it. It frees itself `ttl` after the last renewal.
+    async fn lock(&self, owner: &str, ttl: Duration) -> Result<Fence, StoreError>;
+
+    async fn renew(&self, fence: &Fence) -> Result<(), StoreError>;
+
+    /// Frees the lock if it is still held under this fence.
+    async fn unlock(&self, fence: &Fence) -> Result<(), StoreError>;
+}
+
+/// How to reach a server, beside its URL.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Certificate authority to trust instead of the system's, PEM.
+    pub ca: Option<std::path::PathBuf>,
+    /// Client certificate and key, PEM.
+    pub identity: Option<(std::path::PathBuf, std::path::PathBuf)>,
+    pub username: Option<String>,
+    pub password: Option<SecretString>,
+    /// Longest wait for one answer.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { ca: None, identity: None, username: None, password: None, timeout: Duration::from_secs(10) }
+    }
+}
+
+/// Opens the database that `url` names.
+pub async fn open(url: &Url, layout: Layout, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+    let _ = options;
+    match url {
+        Url::Embedded { path } => Ok(Arc::new(embedded::Embedded::open(path, layout)?)),
+        Url::Etcd(_) | Url::Redis(_) => {
+            Err(StoreError::refused(format!("open {url}"), &"this build has no driver for it"))
+        }
+    }
+}
+
+/// Reads a whole space into memory.
+pub async fn collect(
+    store: &dyn Store,
+    space: Space,
+    reading: Reading,
+) -> Result<(Snapshot, Revision), StoreError> {
+    let mut tables: BTreeMap<Table, Vec<(RowKey, Bytes)>> = BTreeMap::new();
+    let revision = store
+        .read(space, reading, &mut |rows: Vec<Row>| {
+            let mut rows = rows.into_iter().peekable();
+            while let Some(first) = rows.next() {
+                let of_table = tables.entry(first.table.clone()).or_default();
+                of_table.push((first.key, first.value));
+                while let Some(row) = rows.next_if(|row| row.table == first.table) {
+                    of_table.push((row.key, row.value));
+                }
+            }
+        })
+        .await?;
+    let mut snapshot = Snapshot::default();
+    for (table, rows) in tables {
+        snapshot.set_table(&table, Rows::from_iter(rows));
+    }
+    Ok((snapshot, revision))
+}
+
+/// Deletes a whole space, chunk by chunk.
+pub async fn clear(store: &dyn Store, fence: &Fence, space: Space) -> Result<(), StoreError> {
+    while store.clear_some(fence, space).await? == Cleared::Some {}
+    Ok(())
+}
