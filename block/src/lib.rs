@@ -15,6 +15,7 @@
 //! | [`engine`] | fan-out to the replicas: core, members, process |
 //! | [`frontend`] | clients and switch-over: table, core, process |
 //! | [`check`] | the judge: blocks that know what they are, ledger, workload |
+//! | [`record`] | who may write and who is in service: the record, its file, its scribe |
 //! | [`role`] | the processes as commands |
 //! | [`tour`] | a whole data plane on one machine, for tour and tests |
 //!
@@ -29,6 +30,7 @@ pub mod extent;
 pub mod frontend;
 pub mod nbd;
 pub mod net;
+pub mod record;
 pub mod replica;
 pub mod role;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! ```text
 //! Observing ─prepare▶ Preparing ─▶ Prepared ─go▶ Promising ─▶ (Converging) ─▶ Serving ─drain▶ Draining ─▶ Drained
 //!     └───────────────────────────────────────go▶  ▲ └──────────────── go ─────────────────────────────────┘
-//!                                      any ── a higher promise or term is seen ──▶ Fenced
+//!                                      any ── a higher promise or term is seen, the last member is lost ──▶ Ended
 //! ```
 //!
 //! Invariant: a write is acknowledged when every member that the record counts
@@ -72,19 +72,31 @@ pub enum Output {
     Fenced {
         by: Epoch,
     },
+    /// The last member in service is lost: whether it has what was under way only
+    /// an engine can find out that starts anew.
+    Stranded,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Observing,
-    Preparing { tag: u64 },
+    Preparing {
+        tag: u64,
+    },
     Prepared,
-    Promising { tag: u64 },
-    Converging { tag: u64 },
+    Promising {
+        tag: u64,
+    },
+    Converging {
+        tag: u64,
+    },
     Serving,
-    Draining { tag: u64 },
+    Draining {
+        tag: u64,
+    },
     Drained,
-    Fenced,
+    /// It has lost the volume, or everyone who stores it.
+    Ended,
 }
 
 /// What an engine is told when it starts.
@@ -172,7 +184,7 @@ impl Engine {
             }
             Phase::Promising { .. } => matches!(state, Some((Service::In, false))),
             Phase::Serving => matches!(state, Some((Service::Out, _))) && self.copying.is_none(),
-            Phase::Converging { .. } | Phase::Draining { .. } | Phase::Drained | Phase::Fenced => false,
+            Phase::Converging { .. } | Phase::Draining { .. } | Phase::Drained | Phase::Ended => false,
         }
     }
 
@@ -292,15 +304,18 @@ impl Engine {
     }
 
     pub(super) fn on_fenced(&mut self, by: Epoch, out: &mut Vec<Output>) {
-        if self.phase == Phase::Fenced {
-            return;
+        if self.phase != Phase::Ended {
+            self.end(Output::Fenced { by }, out);
         }
-        self.phase = Phase::Fenced;
+    }
+
+    pub(super) fn end(&mut self, why: Output, out: &mut Vec<Output>) {
+        self.phase = Phase::Ended;
         self.pending = Window::default();
         self.held.clear();
         self.copying = None;
         out.extend(self.frontend.take().map(Output::Close));
-        out.push(Output::Fenced { by });
+        out.push(why);
     }
 
     fn on_frontend(&mut self, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
@@ -348,7 +363,7 @@ impl Engine {
 
     fn on_frontend_hello(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         match Hello::accept(&frame.payload, &self.volume) {
-            Ok(_) if self.phase == Phase::Fenced => out.push(Output::Close(link)),
+            Ok(_) if self.phase == Phase::Ended => out.push(Output::Close(link)),
             Ok(hello) => {
                 if let Some(old) = self.frontend.replace(link)
                     && old != link
@@ -396,7 +411,7 @@ impl Engine {
             | Phase::Serving
             | Phase::Draining { .. }
             | Phase::Drained
-            | Phase::Fenced => {}
+            | Phase::Ended => {}
         }
     }
 

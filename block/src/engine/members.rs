@@ -9,6 +9,8 @@
 //!
 //! Invariant: a member that missed a write is not `In` until it was copied to.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{net::reactor::LinkId, wire::members::Promised};
 
 /// A set of members, one bit each.
@@ -18,14 +20,29 @@ pub type Mask = u32;
 pub const MOST: usize = 32;
 
 /// What the volume's record says of a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// It has every acknowledged write.
+    #[serde(rename = "rw")]
     InService,
     /// It takes writes and is being copied to.
+    #[serde(rename = "wo")]
     Rebuilding,
     /// It may have missed writes.
+    #[serde(rename = "err")]
     Out,
+}
+
+impl Mode {
+    /// What a new engine makes of it. A rebuild that an engine before it began is
+    /// given up by the record first: that engine may still be about to call it done.
+    fn at_start(self) -> Service {
+        match self {
+            Mode::InService => Service::In,
+            Mode::Rebuilding => Service::Leaving,
+            Mode::Out => Service::Out,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +109,9 @@ impl Members {
             asked: None,
             prepared: false,
             promise: None,
-            service: if *mode == Mode::InService { Service::In } else { Service::Out },
+            service: mode.at_start(),
             version,
-            partial: false,
+            partial: *mode == Mode::Rebuilding,
             told: 0,
             noted: 0,
         };
@@ -154,6 +171,18 @@ impl Members {
             is(member)
         });
         all && some
+    }
+
+    /// Whether this is the only member in service.
+    pub fn is_last(&self, member: usize) -> bool {
+        self.in_service() == bit(member)
+    }
+
+    /// What this one was told and has not noted, it may have missed.
+    pub fn untell(&mut self, lost: usize) {
+        for member in &mut self.all {
+            member.told &= member.noted | !bit(lost);
+        }
     }
 
     /// Promises are to be asked for anew.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Answers nobody waits for.
-const IGNORED: u64 = CONTROL;
+pub(super) const IGNORED: u64 = CONTROL;
 /// Plus the number of the member that leaves.
 const DEPART: u64 = CONTROL + 1000;
 const ABSENT: u64 = CONTROL + 2000;
@@ -37,11 +37,16 @@ impl Engine {
         member.asked = None;
         match self.phase {
             Phase::Promising { .. } | Phase::Converging { .. } | Phase::Serving | Phase::Draining { .. } => {}
-            Phase::Observing | Phase::Preparing { .. } | Phase::Prepared | Phase::Drained | Phase::Fenced => {
+            Phase::Observing | Phase::Preparing { .. } | Phase::Prepared | Phase::Drained | Phase::Ended => {
                 return;
             }
         }
         member.promise = None;
+        self.members.untell(at);
+        if self.members.is_last(at) {
+            return self.on_last_lost(at, out);
+        }
+        let member = self.members.get(at);
         match member.service {
             Service::In | Service::Joining => member.leave(),
             Service::Returning => member.service = Service::Out,
@@ -51,6 +56,15 @@ impl Engine {
         self.copying_lost(at, out);
         self.change_members(out);
         self.advance(out);
+    }
+
+    /// Nobody else has the newest data: before it was written to it is waited for,
+    /// afterwards a successor has to ask it what it has.
+    fn on_last_lost(&mut self, at: usize, out: &mut Vec<Output>) {
+        match self.phase {
+            Phase::Promising { .. } => tracing::debug!(member = at, "waiting for the last member in service"),
+            _ => self.end(Output::Stranded, out),
+        }
     }
 
     /// Takes the next step of whoever is on the way out or in.
@@ -124,7 +138,7 @@ impl Engine {
 
     /// The record has been changed.
     pub(super) fn on_changed(&mut self, change: Change, out: &mut Vec<Output>) {
-        if self.changing.take() != Some(change) || self.phase == Phase::Fenced {
+        if self.changing.take() != Some(change) || self.phase == Phase::Ended {
             return;
         }
         self.version = change.version;

@@ -2,12 +2,13 @@
 //! replica in service.
 //!
 //! `core` decides, `requests` counts acknowledgements, `members` knows who is in
-//! service, `membership` changes that, `copying` makes copies equal, `serve`
+//! service, `membership` changes that, `copying` makes copies equal, `paths` reaches them, `serve`
 //! connects them to sockets.
 
 mod copying;
 pub mod core;
 pub mod members;
 mod membership;
+mod paths;
 mod requests;
 pub mod serve;

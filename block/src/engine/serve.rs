@@ -3,20 +3,22 @@
 //! Invariant: an engine that has been fenced out ends; it never tries again
 //! under the same epoch.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, path::PathBuf, str::FromStr, time::Instant};
 
 use super::{
-    core::{Engine, Input, Output, Seat},
-    members::Mode,
+    core::{Change, Engine, Input, Output, Seat},
+    paths::{Paths, Turn},
 };
 use crate::{
     epoch::Epoch,
     net::{
-        address::{Address, Listener, connect},
+        address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor},
+    },
+    record::{
+        Record, RecordError, RecordStore, Wish,
+        file::FileRecord,
+        scribe::{Outcome, Scribe},
     },
     role,
 };
@@ -33,12 +35,31 @@ pub struct EngineArgs {
     /// How often this engine was restarted within its term.
     #[arg(long, default_value_t = 0)]
     pub incarnation: u16,
-    /// A replica in service; give it once for each.
+    /// File with the volume's record.
+    #[arg(long)]
+    pub record: PathBuf,
+    /// Where a replica of the record can be reached: NAME=ADDRESS; give it once for each.
     #[arg(long = "replica", required = true)]
-    pub replicas: Vec<Address>,
+    pub replicas: Vec<Named>,
     /// Where the frontend connects: unix:PATH or IP:PORT.
     #[arg(long)]
     pub listen: Address,
+}
+
+/// A replica and where it can be reached.
+#[derive(Debug, Clone)]
+pub struct Named {
+    pub name: String,
+    pub address: Address,
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Named, String> {
+        let (name, address) = text.split_once('=').ok_or(format!("{text} is not NAME=ADDRESS"))?;
+        Ok(Named { name: name.to_owned(), address: address.parse()? })
+    }
 }
 
 /// Why an engine does not serve (any more).
@@ -48,95 +69,119 @@ pub enum EngineError {
     Listen { address: Address, source: io::Error },
     #[error("wait for messages")]
     Wait(#[source] io::Error),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("the record gives the volume to term {theirs}, this engine has {ours}")]
+    OtherTerm { ours: u64, theirs: u64 },
     #[error("a replica has promised epoch {by}, this engine had {ours}")]
     Fenced { ours: Epoch, by: Epoch },
+    #[error("the last replica in service is gone; a successor finds out what it has")]
+    Stranded,
+    #[error("the record was changed by another engine of this term; start again from what it says")]
+    Stale,
 }
 
 const FRONTENDS: Door = Door(0);
-const RECONNECT_EVERY: Duration = Duration::from_millis(50);
 
 /// Serves until it is fenced out or the process is stopped.
 pub fn run(args: &EngineArgs) -> Result<(), EngineError> {
     let epoch = Epoch::from_bits(Epoch::of_term(args.term).bits() | u64::from(args.incarnation));
+    let mut store = FileRecord::at(&args.record);
+    let (_, record) = store.read()?;
+    if record.term != args.term {
+        return Err(EngineError::OtherTerm { ours: args.term, theirs: record.term });
+    }
     let listen = |source| EngineError::Listen { address: args.listen.clone(), source };
     let listener = Listener::bind(&args.listen).map_err(listen)?;
     let address = listener.address(&args.listen).map_err(listen)?;
     let mut reactor = Reactor::new().map_err(EngineError::Wait)?;
     reactor.open_door(FRONTENDS, listener).map_err(listen)?;
-    let members = (0..args.replicas.len() as u64).map(|key| (key, Mode::InService)).collect();
-    let core = Engine::new(Seat {
-        volume: args.volume.clone(),
-        epoch,
-        sender: role::process_name(),
-        version: 0,
-        members,
-    });
-    let members = args.replicas.iter().map(|address| Path { address: address.clone(), link: None }).collect();
-    let mut driver = Driver { core, epoch, reactor, members, outputs: Vec::new(), retry_at: None };
-    driver.connect_missing()?;
+    let scribe = Scribe::start(store, args.term, reactor.waker());
+    let core = Engine::new(seat(args, epoch, &record));
+    let address_of = |name: &str| {
+        args.replicas.iter().find(|replica| replica.name == name).map(|replica| replica.address.clone())
+    };
+    let paths = Paths::new(record.members.iter().map(|member| address_of(&member.replica)).collect());
+    let names = record.members.into_iter().map(|member| member.replica).collect();
+    let mut driver =
+        Driver { core, epoch, reactor, paths, names, scribe, changing: None, outputs: Vec::new() };
+    driver.mind_paths()?;
     tracing::info!(volume = args.volume, %address, %epoch, "engine observes");
     role::announce(&address);
     driver.run()
 }
 
-/// How a member is reached.
-struct Path {
-    address: Address,
-    link: Option<LinkId>,
+fn seat(args: &EngineArgs, epoch: Epoch, record: &Record) -> Seat {
+    Seat {
+        volume: args.volume.clone(),
+        epoch,
+        sender: role::process_name(),
+        version: record.member_version,
+        members: record.members.iter().map(|member| (Record::key(&member.replica), member.mode)).collect(),
+    }
 }
 
 struct Driver {
     core: Engine,
     epoch: Epoch,
     reactor: Reactor,
-    members: Vec<Path>,
+    paths: Paths,
+    /// Names of the members, as the record has them.
+    names: Vec<String>,
+    scribe: Scribe,
+    changing: Option<Change>,
     outputs: Vec<Output>,
-    retry_at: Option<Instant>,
 }
 
 impl Driver {
     fn run(mut self) -> Result<(), EngineError> {
         let mut events = Vec::new();
         loop {
-            self.reactor.wait(self.retry_at, &mut events).map_err(EngineError::Wait)?;
+            let until = self.paths.deadline(|member| self.core.may_connect(member));
+            self.reactor.wait(until, &mut events).map_err(EngineError::Wait)?;
             for event in events.drain(..) {
                 match event {
-                    Event::Accepted { .. } | Event::Woken => {}
+                    Event::Accepted { .. } => {}
+                    Event::Connected(link) => self.on_connected(link)?,
                     Event::Arrived(link) => self.on_arrived(link)?,
                     Event::Closed(link) => self.on_closed(link)?,
+                    Event::Woken => self.on_woken()?,
                 }
             }
-            if self.retry_at.is_some_and(|at| at <= Instant::now()) {
-                self.connect_missing()?;
-            }
+            self.mind_paths()?;
         }
     }
 
-    /// Before the volume is taken over a member may come and go; afterwards its
-    /// session is over and it returns by rebuild.
-    fn connect_missing(&mut self) -> Result<(), EngineError> {
-        self.retry_at = None;
-        for at in 0..self.members.len() {
-            if self.members[at].link.is_some() || !self.core.may_connect(at) {
-                continue;
-            }
-            let linked = connect(&self.members[at].address).and_then(|fd| self.reactor.add(fd));
-            match linked {
-                Ok(link) => {
-                    self.members[at].link = Some(link);
-                    self.feed(Input::Connected { member: at, link })?;
+    /// Connects to members that are missing, asks the silent ones, gives the dead ones up.
+    fn mind_paths(&mut self) -> Result<(), EngineError> {
+        let core = &self.core;
+        for turn in self.paths.turns(Instant::now(), |member| core.may_connect(member)) {
+            match turn {
+                Turn::Connect { member, to } => match self.reactor.connect(&to) {
+                    Ok(link) => self.paths.connecting(member, link),
+                    Err(error) => tracing::debug!(member, %error, "connect"),
+                },
+                Turn::Ping { link, frame } => self.reactor.send(link, frame),
+                Turn::GiveUp { link } => {
+                    tracing::warn!(?link, "member is silent");
+                    self.reactor.close(link);
+                    self.on_closed(link)?;
                 }
-                Err(error) => {
-                    tracing::debug!(member = at, %error, "connect");
-                    self.retry_at = Some(Instant::now() + RECONNECT_EVERY);
-                    self.feed(Input::Unreachable { member: at })?;
-                }
+                Turn::Unreachable { member } => self.feed(Input::Unreachable { member })?,
             }
         }
         Ok(())
     }
 
+    fn on_connected(&mut self, link: LinkId) -> Result<(), EngineError> {
+        match self.paths.connected(link) {
+            Some(member) => self.feed(Input::Connected { member, link }),
+            None => Ok(()),
+        }
+    }
+
     fn on_arrived(&mut self, link: LinkId) -> Result<(), EngineError> {
+        self.paths.heard(link);
         loop {
             match self.reactor.next_frame(link) {
                 Ok(Some(frame)) => self.feed(Input::Frame(link, frame))?,
@@ -151,15 +196,24 @@ impl Driver {
     }
 
     fn on_closed(&mut self, link: LinkId) -> Result<(), EngineError> {
-        self.forget(link);
+        self.paths.closed(link);
         self.feed(Input::Closed(link))
     }
 
-    fn forget(&mut self, link: LinkId) {
-        if let Some(member) = self.members.iter_mut().find(|member| member.link == Some(link)) {
-            member.link = None;
-            self.retry_at = Some(Instant::now() + RECONNECT_EVERY);
+    fn on_woken(&mut self) -> Result<(), EngineError> {
+        while let Some(outcome) = self.scribe.outcome() {
+            let Some(change) = self.changing.take() else { continue };
+            match outcome {
+                Outcome::Done => {
+                    let replica = &self.names[change.member];
+                    tracing::info!(replica, mode = ?change.mode, version = change.version, "record changed");
+                    self.feed(Input::Changed(change))?;
+                }
+                Outcome::Outbid { term } => self.feed(Input::Outbid { by: Epoch::of_term(term) })?,
+                Outcome::Stale => return Err(EngineError::Stale),
+            }
         }
+        Ok(())
     }
 
     fn feed(&mut self, input: Input) -> Result<(), EngineError> {
@@ -170,12 +224,15 @@ impl Driver {
                 Output::Send(link, frame) => self.reactor.send(link, frame),
                 Output::Close(link) => {
                     self.reactor.close(link);
-                    self.forget(link);
+                    self.paths.closed(link);
                 }
                 Output::Change(change) => {
-                    tracing::warn!(?change, "writes wait for the record");
+                    self.changing = Some(change);
+                    let replica = self.names[change.member].clone();
+                    self.scribe.wish(Wish { replica, mode: change.mode, version: change.version });
                 }
                 Output::Fenced { by } => return Err(EngineError::Fenced { ours: self.epoch, by }),
+                Output::Stranded => return Err(EngineError::Stranded),
             }
         }
         self.outputs = outputs;

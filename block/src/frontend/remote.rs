@@ -1,6 +1,7 @@
 //! The frontend's commands from the side of whoever gives them.
 //!
-//! Invariant: one command at a time; an answer belongs to the command before it.
+//! Invariant: one command at a time; an answer is known by the number of its
+//! command, so one that comes too late is not taken for the next.
 
 use std::{
     io::{self, Read, Write},
@@ -38,14 +39,18 @@ pub enum ControlError {
     Refused(String),
 }
 
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-
 impl FrontendControl {
     pub fn connect(address: &Address) -> Result<FrontendControl, ControlError> {
         let Address::Unix(path) = address else { return Err(ControlError::Address(address.clone())) };
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        Ok(FrontendControl { stream, input: BytesMut::new(), tag: 0 })
+        let mut control = FrontendControl { stream, input: BytesMut::new(), tag: 0 };
+        control.wait_at_most(Duration::from_secs(30))?;
+        Ok(control)
+    }
+
+    /// How long each command may take.
+    pub fn wait_at_most(&mut self, within: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(within))
     }
 
     /// Gives a command and waits for its end.
@@ -60,6 +65,9 @@ impl FrontendControl {
         self.stream.write_all(&raw)?;
         loop {
             if let Ok(frame) = wire::decode(&mut self.input)? {
+                if frame.header.tag != self.tag {
+                    continue;
+                }
                 return match serde_json::from_slice(&frame.payload)? {
                     Answer::Refused(why) => Err(ControlError::Refused(why)),
                     answer => Ok(answer),

@@ -110,7 +110,7 @@ impl Driver {
 
     fn on_event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Woken => {}
+            Event::Connected(_) | Event::Woken => {}
             Event::Accepted { door: CONTROL, .. } => {}
             Event::Accepted { door, link } => match self.doors.get(&door) {
                 Some(volume) => self.clients.accept(&mut self.reactor, link, volume.clone()),

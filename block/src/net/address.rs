@@ -13,6 +13,11 @@ use std::{
     str::FromStr,
 };
 
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt},
+};
+
 /// `unix:PATH`, or `IP:PORT` for TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -95,6 +100,30 @@ fn prepare(stream: TcpStream) -> io::Result<OwnedFd> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     Ok(stream.into())
+}
+
+/// Begins to connect. The socket becomes writable when it is connected or has failed.
+pub(super) fn begin_connect(address: &Address) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let open = |family| socket_with(family, SocketType::STREAM, flags, None);
+    let (fd, begun) = match address {
+        Address::Unix(path) => {
+            let fd = open(AddressFamily::UNIX)?;
+            let begun = rustix::net::connect(&fd, &SocketAddrUnix::new(path.as_path())?);
+            (fd, begun)
+        }
+        Address::Tcp(address) => {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let fd = open(family)?;
+            sockopt::set_tcp_nodelay(&fd, true)?;
+            let begun = rustix::net::connect(&fd, address);
+            (fd, begun)
+        }
+    };
+    match begun {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Connects; loopback and Unix sockets answer at once or not at all.

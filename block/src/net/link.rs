@@ -36,6 +36,8 @@ pub struct Link {
     /// Whether epoll has been asked not to say when there is something to read.
     pub(super) deaf: bool,
     pub(super) dirty: bool,
+    /// Whether the peer has not answered yet; nothing is sent before.
+    pub(super) connecting: bool,
 }
 
 impl Link {
@@ -49,6 +51,7 @@ impl Link {
             awaits_room: false,
             deaf: false,
             dirty: false,
+            connecting: false,
         }
     }
 

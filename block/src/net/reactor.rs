@@ -15,7 +15,10 @@ use std::{
 use bytes::Bytes;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-use super::{address::Listener, link::Link};
+use super::{
+    address::{Address, Listener, begin_connect},
+    link::Link,
+};
 use crate::wire::{self, BadFrame, Frame};
 
 /// Names one connection for the life of the process.
@@ -40,9 +43,11 @@ pub enum Event {
         door: Door,
         link: LinkId,
     },
+    /// A connection begun by `connect` stands.
+    Connected(LinkId),
     /// Bytes have been appended to the link's input.
     Arrived(LinkId),
-    /// The peer closed, or the socket failed; the link is gone.
+    /// The peer closed, or could not be reached, or the socket failed; the link is gone.
     Closed(LinkId),
     /// Another thread called `Waker::wake`.
     Woken,
@@ -114,6 +119,18 @@ impl Reactor {
         let id = LinkId(self.next);
         epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.0), epoll::EventFlags::IN)?;
         self.links.insert(id, Link::new(fd));
+        Ok(id)
+    }
+
+    /// Begins to connect; `Connected` or `Closed` tells how it ended.
+    pub fn connect(&mut self, address: &Address) -> io::Result<LinkId> {
+        let fd = begin_connect(address)?;
+        self.next += 1;
+        let id = LinkId(self.next);
+        epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.0), epoll::EventFlags::OUT)?;
+        let mut link = Link::new(fd);
+        link.connecting = true;
+        self.links.insert(id, link);
         Ok(id)
     }
 
@@ -222,6 +239,9 @@ impl Reactor {
 
     fn on_link(&mut self, id: LinkId, flags: epoll::EventFlags, events: &mut Vec<Event>) {
         let Some(link) = self.links.get_mut(&id) else { return };
+        if link.connecting {
+            return self.on_connect_ended(id, events);
+        }
         if flags.contains(epoll::EventFlags::OUT) && !link.dirty {
             link.dirty = true;
             self.dirty.push(id);
@@ -251,10 +271,27 @@ impl Reactor {
         }
     }
 
+    fn on_connect_ended(&mut self, id: LinkId, events: &mut Vec<Event>) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if let Ok(Ok(())) = rustix::net::sockopt::socket_error(link.fd()) {
+            link.connecting = false;
+            link.dirty = true;
+            self.dirty.push(id);
+            Self::watch(&self.epoll, id, link);
+            events.push(Event::Connected(id));
+        } else {
+            self.links.remove(&id);
+            events.push(Event::Closed(id));
+        }
+    }
+
     fn flush(&mut self) {
         for id in self.dirty.drain(..) {
             let Some(link) = self.links.get_mut(&id) else { continue };
             link.dirty = false;
+            if link.connecting {
+                continue;
+            }
             match link.flush() {
                 Ok(done) if done == link.awaits_room => {
                     link.awaits_room = !done;

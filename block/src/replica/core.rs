@@ -128,12 +128,13 @@ impl<D: Disk> Replica<D> {
             return self.on_hello(link, &frame, out);
         }
         match frame.header.kind {
+            Kind::Ping => self.answer(link, &frame.header, Status::Ok, out),
             Kind::Prepare => self.on_prepare(link, &frame.header, out),
             Kind::Promise => self.on_promise(link, &frame.header, out),
             Kind::Read | Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero => {
                 match self.refusal(link, &frame).or_else(|| self.malformed(&frame)) {
                     None => self.on_request(link, frame, out),
-                    Some(status) => self.refuse(link, &frame.header, status, out),
+                    Some(status) => self.answer(link, &frame.header, status, out),
                 }
             }
             Kind::Settled if self.refusal(link, &frame).is_none() => {
@@ -145,7 +146,7 @@ impl<D: Disk> Replica<D> {
             Kind::Depart | Kind::Absent | Kind::Forget | Kind::Standing | Kind::Join => {
                 match self.refusal(link, &frame) {
                     None => self.on_membership(link, &frame, out),
-                    Some(status) => self.refuse(link, &frame.header, status, out),
+                    Some(status) => self.answer(link, &frame.header, status, out),
                 }
             }
             Kind::Hello | Kind::Reply | Kind::Drain | Kind::Go | Kind::Control => {
@@ -181,7 +182,7 @@ impl<D: Disk> Replica<D> {
 
     fn on_prepare(&mut self, link: LinkId, header: &Header, out: &mut Vec<Output>) {
         if self.promised.fences_out(header.epoch) {
-            return self.refuse(link, header, Status::Fenced, out);
+            return self.answer(link, header, Status::Fenced, out);
         }
         let answer = Frame::bare(header.reply(Status::Ok, header.epoch));
         self.answer_when_durable(Standing { epoch: header.epoch, ..Standing::default() }, link, answer, out);
@@ -193,7 +194,7 @@ impl<D: Disk> Replica<D> {
         let same_owner = self.owner.is_none_or(|owner| owner == sender);
         let acceptable = epoch > self.promised || epoch == self.promised && same_owner;
         if !acceptable || epoch == Epoch::NONE {
-            return self.refuse(link, header, Status::Fenced, out);
+            return self.answer(link, header, Status::Fenced, out);
         }
         if let Some(old) = self.writer.replace(link).filter(|old| *old != link) {
             if self.owner == Some(sender) {
@@ -237,7 +238,7 @@ impl<D: Disk> Replica<D> {
         wrong.then_some(Status::Invalid)
     }
 
-    pub(super) fn refuse(&self, link: LinkId, header: &Header, status: Status, out: &mut Vec<Output>) {
+    pub(super) fn answer(&self, link: LinkId, header: &Header, status: Status, out: &mut Vec<Output>) {
         out.push(Output::Send(link, Frame::bare(header.reply(status, self.promised))));
     }
 

@@ -77,7 +77,7 @@ impl<D: Disk> Replica<D> {
     /// A full disk can be told; any other failure ends this replica.
     fn fail(&self, link: LinkId, header: &Header, error: &io::Error, out: &mut Vec<Output>) {
         let status = status_of(error);
-        self.refuse(link, header, status, out);
+        self.answer(link, header, status, out);
         if status != Status::NoSpace {
             out.push(Output::Die(error.to_string()));
         }
@@ -133,7 +133,7 @@ impl<D: Disk> Replica<D> {
             };
         }
         let Some(missing) = Missing::decode(&frame.payload, self.store.blocks()) else {
-            return self.refuse(link, header, Status::Invalid, out);
+            return self.answer(link, header, Status::Invalid, out);
         };
         let done = match header.kind {
             Kind::Depart if header.flags & PARTIAL != 0 => {

@@ -21,6 +21,7 @@ use crate::{
         core::{self as frontend, Volume},
     },
     net::{address::Address, reactor::LinkId},
+    record::{Record, Verdict, Wish},
     replica::{
         core::{self as replica, Replica},
         disk::Disk,
@@ -53,12 +54,16 @@ pub(super) struct EngineNode {
     changing: Option<Change>,
 }
 
-/// The volume's record and whether it can be reached.
-pub(super) struct Record {
-    pub(super) term: u64,
-    pub(super) version: u64,
-    pub(super) modes: Vec<Mode>,
+/// The volume's record, whether it can be reached, and what dead engines have sent
+/// to it that did not arrive yet.
+pub(super) struct Shelf {
+    pub(super) record: Record,
     pub(super) reachable: bool,
+    late: Vec<(u64, Wish)>,
+}
+
+fn wish(change: Change) -> Wish {
+    Wish { replica: change.member.to_string(), mode: change.mode, version: change.version }
 }
 
 pub(super) struct World {
@@ -69,7 +74,7 @@ pub(super) struct World {
     pub(super) engines: Vec<EngineNode>,
     pub(super) frontend: Volume,
     pub(super) client: Client,
-    pub(super) record: Record,
+    pub(super) shelf: Shelf,
     pub(super) switched: Vec<Switched>,
     pub(super) refused: Vec<String>,
 }
@@ -98,7 +103,11 @@ impl World {
             engines: Vec::new(),
             frontend,
             client: Client::new(BLOCKS),
-            record: Record { term: 1, version: 0, modes: vec![Mode::InService; 3], reachable: true },
+            shelf: Shelf {
+                record: Record::new((0..3).map(|at| at.to_string())).next_term(),
+                reachable: true,
+                late: Vec::new(),
+            },
             switched: Vec::new(),
             refused: Vec::new(),
         };
@@ -140,29 +149,48 @@ impl World {
     }
 
     fn seat(&self, epoch: Epoch, sender: u64) -> Seat {
-        let members = self.record.modes.iter().enumerate().map(|(key, mode)| (key as u64, *mode)).collect();
-        Seat { volume: VOLUME.into(), epoch, sender, version: self.record.version, members }
+        let record = &self.shelf.record;
+        let members =
+            record.members.iter().enumerate().map(|(key, member)| (key as u64, member.mode)).collect();
+        Seat { volume: VOLUME.into(), epoch, sender, version: record.member_version, members }
     }
 
     /// Carries out an engine's wish to change the record.
     fn change_record(&mut self, at: usize) {
         let Some(change) = self.engines[at].changing.take() else { return };
-        let input = if self.engines[at].epoch.term() < self.record.term {
-            engine::Input::Outbid { by: Epoch::of_term(self.record.term) }
-        } else {
-            assert_eq!(change.version, self.record.version + 1, "one engine per term changes the record");
-            let staying = |mode: &Mode| *mode == Mode::InService;
-            let only = self.record.modes[change.member] == Mode::InService
-                && self.record.modes.iter().filter(|mode| staying(mode)).count() == 1;
-            assert!(!only || change.mode == Mode::InService, "the last member in service never leaves");
-            self.record.modes[change.member] = change.mode;
-            if change.mode == Mode::InService {
-                self.replicas[change.member].lost = false;
+        match self.write_record(self.engines[at].epoch.term(), &wish(change)) {
+            Verdict::Apply(_) | Verdict::Done => self.feed_engine(at, engine::Input::Changed(change)),
+            Verdict::Outbid { term } => {
+                self.feed_engine(at, engine::Input::Outbid { by: Epoch::of_term(term) });
             }
-            self.record.version = change.version;
-            engine::Input::Changed(change)
-        };
-        self.feed_engine(at, input);
+            Verdict::Stale => self.end_engine(at),
+        }
+    }
+
+    fn write_record(&mut self, term: u64, wish: &Wish) -> Verdict {
+        let verdict = self.shelf.record.judge(term, wish);
+        if let Verdict::Apply(next) = &verdict {
+            self.shelf.record = next.clone();
+            if wish.mode == Mode::InService {
+                let member: usize = wish.replica.parse().expect("a member's number");
+                self.replicas[member].lost = false;
+            }
+        }
+        verdict
+    }
+
+    /// An engine ends by itself; while the record names it, its supervisor starts
+    /// it again.
+    fn end_engine(&mut self, at: usize) {
+        if self.engines[at].epoch.term() == self.shelf.record.term {
+            self.restart_engine(at);
+        } else {
+            self.kill_engine(at);
+        }
+    }
+
+    pub(super) fn mode(&self, at: usize) -> Mode {
+        self.shelf.record.members[at].mode
     }
 
     pub(super) fn start_engine(&mut self, epoch: Epoch) -> usize {
@@ -175,7 +203,10 @@ impl World {
 
     pub(super) fn kill_engine(&mut self, at: usize) {
         self.engines[at].core = None;
-        self.engines[at].changing = None;
+        // What it sent to the record before it died may still get there.
+        if let Some(change) = self.engines[at].changing.take() {
+            self.shelf.late.push((self.engines[at].epoch.term(), wish(change)));
+        }
         self.network.drop_node(Node::Engine(at));
     }
 
@@ -195,8 +226,8 @@ impl World {
 
     /// Records a new term, starts its engine and asks the frontend to move.
     pub(super) fn switch(&mut self) -> usize {
-        self.record.term += 1;
-        let to = self.start_engine(Epoch::of_term(self.record.term));
+        self.shelf.record = self.shelf.record.next_term();
+        let to = self.start_engine(Epoch::of_term(self.shelf.record.term));
         let drain_within = Duration::from_millis(20);
         self.feed_frontend(frontend::Input::Switch { to: address_of(to), drain_within });
         to
@@ -249,6 +280,7 @@ impl World {
                 }
                 engine::Output::Change(change) => self.engines[at].changing = Some(change),
                 engine::Output::Fenced { .. } => return self.kill_engine(at),
+                engine::Output::Stranded => return self.end_engine(at),
             }
         }
     }
@@ -314,8 +346,8 @@ impl World {
         if all_lost {
             self.replicas.iter_mut().for_each(|node| node.lost = false);
         }
-        self.record.term += 1;
-        let engine = self.start_engine(Epoch::of_term(self.record.term));
+        self.shelf.record = self.shelf.record.next_term();
+        let engine = self.start_engine(Epoch::of_term(self.shelf.record.term));
         let mut outputs = Vec::new();
         let sender = self.dice();
         self.frontend =
@@ -330,9 +362,9 @@ impl World {
                 core.phase() == Phase::Serving
                     && core.services().iter().all(|service| *service == Service::In)
             });
-            serves && node.epoch.term() == self.record.term
+            serves && node.epoch.term() == self.shelf.record.term
         };
-        self.engines.iter().any(whole) && self.record.modes.iter().all(|mode| *mode == Mode::InService)
+        self.engines.iter().any(whole) && self.shelf.record.in_service() == self.replicas.len()
     }
 
     /// Where everyone stands, for whoever reads a failure.
@@ -351,8 +383,8 @@ impl World {
             .collect();
         format!(
             "record {} {:?}, engines {engines:?}, replicas {replicas:?}, {} unanswered, refused {:?}",
-            self.record.term,
-            self.record.modes,
+            self.shelf.record.term,
+            self.shelf.record.members,
             self.client.waiting(),
             self.refused.last()
         )
@@ -365,7 +397,7 @@ impl World {
     }
 
     pub(super) fn in_service(&self) -> impl Iterator<Item = usize> {
-        (0..self.replicas.len()).filter(|at| self.record.modes[*at] == Mode::InService)
+        (0..self.replicas.len()).filter(|at| self.mode(*at) == Mode::InService)
     }
 
     /// What engines do by themselves: connect to members they lack.
@@ -407,10 +439,11 @@ impl World {
             .collect();
         let wishes: Vec<usize> = (0..self.engines.len())
             .filter(|at| {
-                self.record.reachable && self.engines[*at].changing.is_some() && !self.engines[*at].paused
+                self.shelf.reachable && self.engines[*at].changing.is_some() && !self.engines[*at].paused
             })
             .collect();
-        let choices = arrivals.len() + jobs.len() + wishes.len();
+        let late = if self.shelf.reachable { self.shelf.late.len() } else { 0 };
+        let choices = arrivals.len() + jobs.len() + wishes.len() + late;
         if choices == 0 {
             return self.pass_time();
         }
@@ -423,7 +456,14 @@ impl World {
             }
             None => match jobs.get(choice - arrivals.len()) {
                 Some(at) => self.finish_job(*at),
-                None => self.change_record(wishes[choice - arrivals.len() - jobs.len()]),
+                None => match wishes.get(choice - arrivals.len() - jobs.len()) {
+                    Some(at) => self.change_record(*at),
+                    None => {
+                        let late = choice - arrivals.len() - jobs.len() - wishes.len();
+                        let (term, wish) = self.shelf.late.swap_remove(late);
+                        self.write_record(term, &wish);
+                    }
+                },
             },
         }
         if self.frontend.deadline().is_some_and(|at| at <= self.now) {
@@ -492,7 +532,7 @@ impl World {
     /// Every block at every replica in service holds what the client may expect.
     pub(super) fn judge(&self) {
         for (at, node) in self.replicas.iter().enumerate() {
-            let Some(core) = node.core.as_ref().filter(|_| self.record.modes[at] == Mode::InService) else {
+            let Some(core) = node.core.as_ref().filter(|_| self.mode(at) == Mode::InService) else {
                 continue;
             };
             for address in 0..BLOCKS {

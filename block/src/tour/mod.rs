@@ -13,7 +13,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use process::{Process, StartError};
@@ -27,6 +27,7 @@ use crate::{
         remote::{ControlError, FrontendControl},
     },
     net::address::Address,
+    record::{Record, RecordError, RecordStore, file::FileRecord},
 };
 
 /// What to build.
@@ -48,10 +49,14 @@ pub enum TourError {
     Control(#[from] ControlError),
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
     #[error("use {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error("the client's thread ended without a report")]
     NoReport,
+    #[error("not every copy is in service after {within:?}: {record:?}")]
+    NotWhole { within: Duration, record: Record },
 }
 
 /// Running processes of one volume.
@@ -62,6 +67,7 @@ pub struct Plane {
     engine: Process,
     frontend: Process,
     control: FrontendControl,
+    record: FileRecord,
     epoch: Epoch,
 }
 
@@ -73,21 +79,24 @@ impl Plane {
             .map_err(|source| TourError::Folder { path: folder.clone(), source })?;
         let mut replicas = Vec::new();
         for number in 0..layout.replicas {
-            replicas.push(start_replica(&layout, number)?);
+            replicas.push(start_replica(&layout, number, &node_address(number))?);
         }
-        let epoch = Epoch::of_term(1);
+        let mut record = FileRecord::at(&record_path(&layout));
+        record.create(&Record::new((0..layout.replicas).map(replica_name)))?;
+        let epoch = Epoch::of_term(record.take_term()?.term);
         let engine = start_engine(&layout, &replicas, epoch)?;
         let control = Address::Unix(folder.join("frontend.sock"));
         let frontend =
             Process::start(&layout.binary, "frontend", ["--control", &control.to_string()], &log(&layout))?;
         let mut control = FrontendControl::connect(frontend.address())?;
+        control.wait_at_most(SWITCH_WITHIN).map_err(ControlError::from)?;
         control.call(&Command::Attach {
             volume: layout.volume.clone(),
             size: layout.size,
             socket: socket(&layout),
             engine: engine.address().to_string(),
         })?;
-        Ok(Plane { layout, replicas, engine, frontend, control, epoch })
+        Ok(Plane { layout, replicas, engine, frontend, control, record, epoch })
     }
 
     /// Where clients connect.
@@ -118,14 +127,29 @@ impl Plane {
 
     /// Moves the volume to a new engine process and gives the old one back.
     pub fn switch_keeping_old(&mut self, drain_within: Duration) -> Result<(Switched, Process), TourError> {
-        let epoch = self.epoch.next_term();
+        let successor = self.start_successor()?;
+        self.switch_to(successor, drain_within)
+    }
+
+    /// Gives the volume's next term to a new engine process, which the frontend does not know yet.
+    pub fn start_successor(&mut self) -> Result<Process, TourError> {
+        let epoch = Epoch::of_term(self.record.take_term()?.term);
         let successor = start_engine(&self.layout, &self.replicas, epoch)?;
+        self.epoch = epoch;
+        Ok(successor)
+    }
+
+    /// Moves the volume to an engine from `start_successor` and gives the old one back.
+    pub fn switch_to(
+        &mut self,
+        successor: Process,
+        drain_within: Duration,
+    ) -> Result<(Switched, Process), TourError> {
         let answer = self.control.call(&Command::Switch {
             volume: self.layout.volume.clone(),
             engine: successor.address().to_string(),
             drain_within_ms: drain_within.as_millis() as u64,
         })?;
-        self.epoch = epoch;
         let old = std::mem::replace(&mut self.engine, successor);
         match answer {
             Answer::Switched(switched) => Ok((switched, old)),
@@ -141,6 +165,57 @@ impl Plane {
         let address = self.engine.address().clone();
         self.engine = start_engine_at(&self.layout, &self.replicas, self.epoch, &address)?;
         Ok(())
+    }
+
+    /// After a switch-over that came to nothing, or that nobody knows the end of:
+    /// the record has moved on, so the volume goes forward to yet another engine.
+    pub fn go_forward(&mut self, drain_within: Duration) -> Result<(), TourError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.switch(drain_within) {
+                Err(TourError::Control(_)) if attempts < MOST_ATTEMPTS => {}
+                result => return result.map(|_| ()),
+            }
+        }
+    }
+
+    /// What a supervisor does all the time: starts an engine that has ended anew.
+    pub fn tend(&mut self) -> Result<(), TourError> {
+        let ended = |source| TourError::Folder { path: self.layout.binary.clone(), source };
+        if self.engine.has_ended().map_err(ended)? {
+            self.restart_engine()?;
+        }
+        Ok(())
+    }
+
+    /// Starts a replica's process anew where it was.
+    pub fn restart_replica(&mut self, number: usize) -> Result<(), TourError> {
+        self.replicas[number].kill();
+        let address = self.replicas[number].address().clone();
+        self.replicas[number] = start_replica(&self.layout, number, &address)?;
+        Ok(())
+    }
+
+    /// What the volume's record says.
+    pub fn record(&mut self) -> Result<Record, TourError> {
+        Ok(self.record.read()?.1)
+    }
+
+    /// Waits until every copy is in service, starting engines anew that end.
+    pub fn wait_until_whole(&mut self, within: Duration) -> Result<(), TourError> {
+        let began = Instant::now();
+        loop {
+            self.tend()?;
+            let record = self.record()?;
+            if record.in_service() == self.layout.replicas {
+                return Ok(());
+            }
+            if began.elapsed() > within {
+                return Err(TourError::NotWhole { within, record });
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
     }
 
     /// Stops a client's volume and all processes.
@@ -160,18 +235,33 @@ fn socket(layout: &Layout) -> PathBuf {
 }
 
 pub fn replica_folder(layout: &Layout, number: usize) -> PathBuf {
-    layout.folder.join(format!("replica-{number}"))
+    layout.folder.join(replica_name(number))
 }
 
-fn start_replica(layout: &Layout, number: usize) -> Result<Process, StartError> {
+fn record_path(layout: &Layout) -> PathBuf {
+    layout.folder.join("volume.record")
+}
+
+fn replica_name(number: usize) -> String {
+    format!("replica-{number}")
+}
+
+/// Every node has a loopback address of its own; the kernel chooses the port, and
+/// no outgoing connection takes it away while a replica is started anew.
+fn node_address(number: usize) -> Address {
+    let node = 2 + u8::try_from(number).expect("a volume has few replicas");
+    Address::Tcp((std::net::Ipv4Addr::new(127, 0, 0, node), 0).into())
+}
+
+fn start_replica(layout: &Layout, number: usize, listen: &Address) -> Result<Process, StartError> {
     let folder = replica_folder(layout, number).display().to_string();
-    let size = layout.size.to_string();
-    let arguments = ["--folder", &folder, "--volume", &layout.volume, "--size", &size];
+    let (size, listen) = (layout.size.to_string(), listen.to_string());
+    let arguments = ["--folder", &folder, "--volume", &layout.volume, "--size", &size, "--listen", &listen];
     Process::start(&layout.binary, "replica", arguments, &log(layout))
 }
 
 fn start_engine(layout: &Layout, replicas: &[Process], epoch: Epoch) -> Result<Process, StartError> {
-    let name = format!("engine-{}.sock", epoch.term() % 2);
+    let name = format!("engine-{}.sock", epoch.term());
     start_engine_at(layout, replicas, epoch, &Address::Unix(layout.folder.join(name)))
 }
 
@@ -185,9 +275,13 @@ fn start_engine_at(
         format!("--volume={}", layout.volume),
         format!("--term={}", epoch.term()),
         format!("--incarnation={}", epoch.incarnation()),
+        format!("--record={}", record_path(layout).display()),
         format!("--listen={address}"),
     ];
-    arguments.extend(replicas.iter().map(|replica| format!("--replica={}", replica.address())));
+    let named = replicas.iter().enumerate();
+    arguments.extend(
+        named.map(|(number, replica)| format!("--replica={}={}", replica_name(number), replica.address())),
+    );
     Process::start(&layout.binary, "engine", arguments, &log(layout))
 }
 
@@ -241,6 +335,11 @@ pub fn switch_under_load(layout: Layout, switches: usize) -> Result<Told, TourEr
     Ok(Told { switches: told, client, replicas_equal })
 }
 
+/// Switch-overs tried before a volume is given up.
+const MOST_ATTEMPTS: usize = 10;
+/// Longest time a switch-over may take before another is tried.
+const SWITCH_WITHIN: Duration = Duration::from_secs(3);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const BETWEEN_SWITCHES: Duration = Duration::from_millis(100);
 pub const DRAIN_WITHIN: Duration = Duration::from_millis(20);
 

@@ -68,15 +68,22 @@ impl Process {
         &self.address
     }
 
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    /// Whether it has ended, by itself or by a signal.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        Ok(rustix::process::kill_process(pid, signal)?)
+        Ok(rustix::process::kill_process(self.pid(), signal)?)
     }
 
     /// Waits until it ends by itself.
     pub fn wait_for_end(&mut self, within: Duration) -> io::Result<ExitStatus> {
-        let pidfd =
-            rustix::process::pidfd_open(rustix::process::Pid::from_child(&self.child), PidfdFlags::empty())?;
+        let pidfd = rustix::process::pidfd_open(self.pid(), PidfdFlags::empty())?;
         let mut wanted = [PollFd::new(&pidfd, PollFlags::IN)];
         let limit = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
         if rustix::event::poll(&mut wanted, Some(&limit))? == 0 {

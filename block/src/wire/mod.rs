@@ -57,6 +57,8 @@ pub enum Kind {
     Join = 17,
     /// Engine to replica: every copy has completed the flush of this tag. Nobody answers.
     Settled = 18,
+    /// Engine to replica: are you there?
+    Ping = 19,
 }
 
 impl Kind {
@@ -64,7 +66,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Read, Write, Flush, Trim, Zero, Reply, Prepare, Promise, Drain, Go, Control, Depart,
-            Absent, Forget, Standing, Join, Settled,
+            Absent, Forget, Standing, Join, Settled, Ping,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == bits)

@@ -1,0 +1,188 @@
+//! The record of a volume: the one authority on who may write to it and which
+//! copies are in service.
+//!
+//! Where it is kept is a [`RecordStore`]'s affair: here a file (`file`), in a cluster
+//! an object of the API. `scribe` changes it for an engine, beside its loop.
+//!
+//! Invariant: term and member version only grow; the last copy in service never
+//! leaves, and a copy that was out is rebuilt before it is in service again.
+
+pub mod file;
+pub mod scribe;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::members::Mode;
+
+/// What the record says, in the words of the API's kind VolumeRecord.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Rises each time another engine, or the same one after a loss, is to have the volume.
+    pub term: u64,
+    /// Rises with every change of `members`.
+    pub member_version: u64,
+    pub members: Vec<Member>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Member {
+    pub replica: String,
+    pub mode: Mode,
+}
+
+/// What an engine wants the record to say of one copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    pub replica: String,
+    pub mode: Mode,
+    /// The member version after the change; the record must have the one before.
+    pub version: u64,
+}
+
+/// What becomes of a wish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The record is to be replaced by this one.
+    Apply(Record),
+    /// It says so already: an earlier attempt went through.
+    Done,
+    /// Another engine has a higher term.
+    Outbid { term: u64 },
+    /// Someone changed the members in this term, or the change is not allowed:
+    /// whoever wishes it does not know the record.
+    Stale,
+}
+
+impl Record {
+    /// A new volume: everyone in service, nobody has it yet.
+    pub fn new(replicas: impl IntoIterator<Item = String>) -> Record {
+        let member = |replica| Member { replica, mode: Mode::InService };
+        Record { term: 0, member_version: 0, members: replicas.into_iter().map(member).collect() }
+    }
+
+    /// The record in which the next engine has the volume.
+    pub fn next_term(&self) -> Record {
+        Record { term: self.term + 1, ..self.clone() }
+    }
+
+    /// Names a copy in the folders of the others: 64 bits of its name.
+    pub fn key(replica: &str) -> u64 {
+        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+        const PRIME: u64 = 0x0000_0100_0000_01b3;
+        replica.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    }
+
+    pub fn in_service(&self) -> usize {
+        self.members.iter().filter(|member| member.mode == Mode::InService).count()
+    }
+
+    /// Judges the wish of an engine that has the volume in `term`.
+    pub fn judge(&self, term: u64, wish: &Wish) -> Verdict {
+        if self.term > term {
+            return Verdict::Outbid { term: self.term };
+        }
+        let Some(at) = self.members.iter().position(|member| member.replica == wish.replica) else {
+            return Verdict::Stale;
+        };
+        let now = self.members[at].mode;
+        if self.term < term {
+            return Verdict::Stale;
+        }
+        if self.member_version == wish.version && now == wish.mode {
+            return Verdict::Done;
+        }
+        let last = now == Mode::InService && self.in_service() == 1;
+        let allowed = match (now, wish.mode) {
+            (Mode::InService, Mode::Rebuilding | Mode::Out) => !last,
+            (Mode::Out, Mode::InService) => false,
+            (Mode::Rebuilding | Mode::Out, Mode::Rebuilding | Mode::Out)
+            | (Mode::Rebuilding | Mode::InService, Mode::InService) => true,
+        };
+        if self.member_version + 1 != wish.version || !allowed {
+            return Verdict::Stale;
+        }
+        let mut next = Record { member_version: wish.version, ..self.clone() };
+        next.members[at].mode = wish.mode;
+        Verdict::Apply(next)
+    }
+}
+
+/// Tells one state of a stored record from the next; only its store knows how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision(pub String);
+
+/// Why a record cannot be read or changed. Either may work later.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing} the record of the volume")]
+pub struct RecordError {
+    pub doing: &'static str,
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// Where a record is kept. Calls may take long: they are made beside the loop.
+pub trait RecordStore: Send + 'static {
+    fn read(&mut self) -> Result<(Revision, Record), RecordError>;
+
+    /// Replaces the record if it is still the one of that revision; says whether
+    /// it was. Durable when it returns.
+    fn swap(&mut self, seen: &Revision, record: &Record) -> Result<bool, RecordError>;
+
+    /// Gives the volume to the next engine: raises the term.
+    fn take_term(&mut self) -> Result<Record, RecordError> {
+        loop {
+            let (seen, record) = self.read()?;
+            let next = record.next_term();
+            if self.swap(&seen, &next)? {
+                return Ok(next);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(version: u64, modes: [Mode; 3]) -> Record {
+        let members = ["a", "b", "c"].into_iter().zip(modes);
+        let members =
+            members.map(|(name, mode)| Member { replica: name.to_owned(), mode }).collect::<Vec<_>>();
+        Record { term: 5, member_version: version, members }
+    }
+
+    #[test]
+    fn a_wish_is_judged_by_term_version_and_what_the_copy_was() {
+        use Mode::{InService as Rw, Out as Err, Rebuilding as Wo};
+        let apply = |modes| Verdict::Apply(record(8, modes));
+        #[rustfmt::skip]
+        let cases = [
+            ("drop one",                [Rw, Rw, Rw],    5, 8, Err, apply([Err, Rw, Rw])),
+            ("again after it was done", [Err, Rw, Rw],   5, 7, Err, Verdict::Done),
+            ("the last one stays",      [Rw, Err, Wo],   5, 8, Err, Verdict::Stale),
+            ("not without a rebuild",   [Err, Rw, Rw],   5, 8, Rw,  Verdict::Stale),
+            ("begin a rebuild",         [Err, Rw, Rw],   5, 8, Wo,  apply([Wo, Rw, Rw])),
+            ("rebuilt",                 [Wo, Rw, Rw],    5, 8, Rw,  apply([Rw, Rw, Rw])),
+            ("rebuild failed",          [Wo, Rw, Err],   5, 8, Err, apply([Err, Rw, Err])),
+            ("another change was first", [Wo, Rw, Rw],   5, 7, Rw,  Verdict::Stale),
+            ("too far ahead",           [Wo, Rw, Rw],    5, 9, Rw,  Verdict::Stale),
+            ("an older engine",         [Wo, Rw, Rw],    4, 8, Rw,  Verdict::Outbid { term: 5 }),
+            ("an engine nobody named",  [Wo, Rw, Rw],    6, 8, Rw,  Verdict::Stale),
+        ];
+        for (name, modes, term, version, mode, expected) in cases {
+            let wish = Wish { replica: "a".into(), mode, version };
+            assert_eq!(record(7, modes).judge(term, &wish), expected, "{name}");
+        }
+        let stranger = Wish { replica: "d".into(), mode: Err, version: 8 };
+        assert_eq!(record(7, [Rw; 3]).judge(5, &stranger), Verdict::Stale);
+    }
+
+    #[test]
+    fn names_have_keys_of_their_own() {
+        let keys: std::collections::BTreeSet<u64> =
+            (0..1000).map(|number| Record::key(&format!("vol-1-r-{number}"))).collect();
+        assert_eq!(keys.len(), 1000);
+    }
+}
