@@ -117,6 +117,7 @@ fn fio_verifies_while_engines_change() {
         "--iodepth=16",
         "--verify=crc32c",
         "--verify_fatal=1",
+        "--verify_state_save=0",
         "--randseed=42",
         "--norandommap=0",
     ];
