@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::builtin::event;
 use crate::error::{ApiError, Subject};
 use crate::kind::{Kind, KindVersion, ResourceId, SchemaSource, Scope};
-use crate::schema::Schema;
+use crate::schema::{Schema, quote};
 use crate::store::{Stored, Version};
 
 /// A kind in one of its versions.
@@ -184,7 +184,7 @@ impl Served {
 
     /// The refusal for a subresource or verb this kind does not have.
     pub(crate) fn not_found(&self, name: &str) -> ApiError {
-        let message = format!("{} {name:?} not found", self.qualified());
+        let message = format!("{} {} not found", self.qualified(), quote(name));
         ApiError::new(crate::error::Reason::NotFound, message).about(self.subject(name))
     }
 }

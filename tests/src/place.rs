@@ -4,10 +4,9 @@
 //! where cargo and `dev/kubernetes` put things. A program that is missing is
 //! an error in CI and a loud skip elsewhere, never a silent pass.
 
-use std::collections::BTreeSet;
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
 
 /// The root of the workspace.
 pub fn workspace() -> PathBuf {
@@ -41,14 +40,6 @@ pub fn kubectl() -> Option<PathBuf> {
 /// The kubeconfig of the real control plane, when there is one.
 pub fn judge() -> Option<PathBuf> {
     env::var_os("MIDFLIGHT_JUDGE_KUBECONFIG").map(PathBuf::from)
-}
-
-/// What is known not to be right yet: the lines of a file of this crate, comments apart.
-///
-/// A list that can only shrink: what is not on it must pass.
-pub fn open_points(file: &str) -> BTreeSet<String> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap_or_default();
-    text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(str::to_owned).collect()
 }
 
 /// Says that something is not tested here. In CI nothing may be left out.

@@ -14,14 +14,18 @@ pub(super) fn question(call: &Call, review: &Review<'_>) -> Value {
     let (group, version) = (&*kind.resource.group, call.served.version().name.as_str());
     let kind = json!({"group": group, "version": version, "kind": kind.kind});
     let resource = json!({"group": group, "version": version, "resource": &*call.served.resource().plural});
-    let name = review.object.or(review.old).map(|object| metadata_text(object, "name")).unwrap_or_default();
     let mut request = json!({
         "uid": Uuid::new_v4().to_string(),
         "kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource,
-        "name": name, "operation": review.operation.as_str(),
+        "operation": review.operation.as_str(),
         "userInfo": {"username": call.identity.user(), "groups": call.identity.groups()},
         "object": review.object, "oldObject": review.old, "dryRun": review.dry_run, "options": options(call, review),
     });
+    // Who deletes a collection names none of its objects.
+    if call.verb != Verb::DeleteCollection {
+        let object = review.object.or(review.old);
+        request["name"] = json!(object.map(|object| metadata_text(object, "name")));
+    }
     if let Some(namespace) = &call.namespace {
         request["namespace"] = json!(namespace);
     }
@@ -34,11 +38,10 @@ pub(super) fn question(call: &Call, review: &Review<'_>) -> Value {
 
 /// The options of the request, as its kind of operation names them.
 fn options(call: &Call, review: &Review<'_>) -> Value {
-    let kind = match (review.operation, call.verb) {
-        (Operation::Create, _) => "CreateOptions",
-        (Operation::Update, Verb::Patch) => "PatchOptions",
-        (Operation::Update, _) => "UpdateOptions",
-        (Operation::Delete, _) => "DeleteOptions",
+    let kind = match review.operation {
+        Operation::Create => "CreateOptions",
+        Operation::Update => "UpdateOptions",
+        Operation::Delete => "DeleteOptions",
     };
     let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
     if let Some(manager) = call.query.get("fieldManager") {

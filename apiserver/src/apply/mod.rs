@@ -48,6 +48,8 @@ pub struct ApplyRequest<'a> {
 pub struct TrackRequest<'a> {
     /// The object as stored; `None` for a create.
     pub live: Option<&'a Value>,
+    /// What an object of the kind has before anyone has written to it; nobody owns that.
+    pub blank: Value,
     /// The object to store, with whatever managedFields the client sent.
     pub new: Value,
     pub writer: Writer<'a>,
@@ -62,8 +64,8 @@ pub struct Writer<'a> {
     pub subresource: &'a str,
     /// `group/version` of the request.
     pub api_version: &'a str,
-    /// RFC 3339 in UTC, whole seconds.
-    pub now: &'a str,
+    /// RFC 3339 in UTC, whole seconds; `None` where the time is not noted.
+    pub now: Option<&'a str>,
     /// Fields that this endpoint does not write, so that nobody can come to
     /// own them through it.
     pub resets: Resets,
@@ -195,7 +197,7 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
 
 /// The object with `managedFields` that tell what this write changed.
 pub fn track(request: TrackRequest<'_>) -> Value {
-    let TrackRequest { live, mut new, writer, schema } = request;
+    let TrackRequest { live, blank, mut new, writer, schema } = request;
     let mut managed = managed_before(live, &new, &writer, schema);
     remove_managed_fields(&mut new);
     let is_create = live.is_none();
@@ -203,7 +205,6 @@ pub fn track(request: TrackRequest<'_>) -> Value {
         return new;
     }
     let of = Type::Object(schema.root());
-    let blank = Value::Object(Map::new());
     ownership::update(&mut managed, live.unwrap_or(&blank), &new, &writer, of);
     set_managed_fields(&mut new, &managed);
     new

@@ -54,7 +54,7 @@ pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &
         let id = ManagerId::new(writer.name(), Operation::Update, writer.api_version, writer.subresource);
         let owned = managed.entries.entry(id).or_insert_with(|| Owned::none(writer));
         owned.fields.add(set);
-        owned.time = Some(writer.now.to_owned());
+        owned.time = writer.now.map(str::to_owned);
     }
     managed.cap_updaters();
 }
@@ -120,7 +120,7 @@ pub(crate) fn apply(
     if let Some(owned) = managed.entries.get_mut(&id) {
         owned.fields.subtract(&NEVER_OWNED_SET);
         if changed {
-            owned.time = Some(writer.now.to_owned());
+            owned.time = writer.now.map(str::to_owned);
         }
     }
     managed.forget_empty();

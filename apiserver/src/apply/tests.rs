@@ -52,7 +52,7 @@ impl Story {
             json!({"apiVersion": VERSION, "kind": "Gadget", "metadata": {"name": "g"}, "spec": spec});
         let now = format!("2030-01-01T00:00:{:02}Z", self.clock);
         let writer =
-            Writer { manager, subresource: "", api_version: VERSION, now: &now, resets: RESETS_STATUS };
+            Writer { manager, subresource: "", api_version: VERSION, now: Some(&now), resets: RESETS_STATUS };
         let request =
             ApplyRequest { live: self.live.as_ref(), config: &config, writer, force, schema: &self.schema };
         let mut object = apply(request)?;
@@ -80,8 +80,9 @@ impl Story {
         self.schema.default(&mut new);
         let now = format!("2030-01-01T00:00:{:02}Z", self.clock);
         let writer =
-            Writer { manager, subresource: "", api_version: VERSION, now: &now, resets: RESETS_STATUS };
-        let request = TrackRequest { live: self.live.as_ref(), new, writer, schema: &self.schema };
+            Writer { manager, subresource: "", api_version: VERSION, now: Some(&now), resets: RESETS_STATUS };
+        let request =
+            TrackRequest { live: self.live.as_ref(), blank: json!({}), new, writer, schema: &self.schema };
         self.live = Some(track(request));
         self
     }
@@ -247,10 +248,16 @@ fn what_an_endpoint_does_not_write_cannot_be_owned_through_it() {
         manager: "s",
         subresource: "status",
         api_version: VERSION,
-        now: "2030-01-01T00:01:00Z",
+        now: Some("2030-01-01T00:01:00Z"),
         resets: RESETS_ALL_BUT_STATUS,
     };
-    let tracked = track(TrackRequest { live: story.live.as_ref(), new, writer, schema: &story.schema });
+    let tracked = track(TrackRequest {
+        live: story.live.as_ref(),
+        blank: json!({}),
+        new,
+        writer,
+        schema: &story.schema,
+    });
     let entry = &tracked["metadata"]["managedFields"][1];
     assert_eq!(entry["subresource"], "status");
     assert_eq!(entry["fieldsV1"], json!({"f:status": {"f:phase": {}}}));

@@ -47,18 +47,17 @@ pub(crate) fn cause(error: &FieldError) -> Cause {
     Cause { reason: error.fault.reason(), message: error.body(), field: error.field.clone() }
 }
 
-/// The answer to an object with these faults: 422, with each fault once.
-pub fn refusal(kind: &Kind, name: &str, mut faults: Vec<Cause>) -> ApiError {
+/// The answer to an object with these faults: 422, with each fault once in the message.
+pub fn refusal(kind: &Kind, name: &str, faults: Vec<Cause>) -> ApiError {
     let mut seen = Vec::new();
-    faults.retain(|fault| {
+    for fault in &faults {
         let text = format!("{}: {}", fault.field, fault.message);
-        let new = !seen.contains(&text);
-        if new {
+        if !seen.contains(&text) {
             seen.push(text);
         }
-        new
-    });
-    let group = &kind.resource.group;
+    }
+    // A view is judged as what it is a view of.
+    let group = &kind.stored_under().group;
     let qualified = if group.is_empty() { kind.kind.clone() } else { format!("{}.{group}", kind.kind) };
     let list = if seen.len() == 1 { seen.remove(0) } else { format!("[{}]", seen.join(", ")) };
     let subject = Subject {

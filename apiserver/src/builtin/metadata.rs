@@ -187,7 +187,7 @@ fn changes(new: &Map<String, Value>, old: &Map<String, Value>, faults: &mut Vec<
             faults.push(forbidden("metadata.finalizers", &detail));
         }
     }
-    for field in ["name", "namespace", "uid"] {
+    for field in ["name", "namespace", "uid", "deletionTimestamp"] {
         if text(new, field) != text(old, field) {
             faults.push(invalid(format!("metadata.{field}"), text(new, field), "field is immutable"));
         }

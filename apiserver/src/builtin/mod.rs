@@ -2,8 +2,10 @@
 //!
 //! Everything here is a pure function; the HTTP layer decides when to call it.
 
+mod blank;
 mod columns;
 pub mod crd;
+mod decode;
 pub mod event;
 pub mod faults;
 mod kinds;
@@ -14,7 +16,9 @@ mod prepare;
 pub(crate) mod schema;
 mod validate;
 
+pub(crate) use blank::blank;
 pub use crd::kind_from_crd;
+pub(crate) use decode::undecodable;
 pub use faults::refusal;
 pub use kinds::builtin_kinds;
 pub(crate) use kinds::definer;

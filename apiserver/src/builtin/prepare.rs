@@ -190,6 +190,19 @@ fn custom_resource_definition(object: &mut Value) {
         default(names, "listKind", json!(format!("{kind}List")));
     }
     default(spec, "conversion", json!({"strategy": "None"}));
+    let versions = spec.get("versions").and_then(Value::as_array).into_iter().flatten();
+    let storage =
+        versions.filter(|version| version["storage"] == true).map(|version| version["name"].clone()).next();
+    let status = field(object, "status");
+    let accepted = field(status, "acceptedNames");
+    default(accepted, "plural", json!(""));
+    default(accepted, "kind", json!(""));
+    default(status, "storedVersions", json!([]));
+    if let (Some(name), Some(stored)) = (storage, status["storedVersions"].as_array_mut())
+        && !stored.contains(&name)
+    {
+        stored.push(name);
+    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use super::protobuf;
+use super::strict::{self, Read};
 use crate::error::{ApiError, Reason};
-use crate::lifecycle::json_type;
+use crate::lifecycle::{json_type, other_version};
 use crate::limits::Limits;
 use crate::served::Served;
 
@@ -66,16 +67,17 @@ const OBJECT_MEDIA: [&str; 3] =
 
 /// What a `Content-Type` header says, without parameters; absent means JSON.
 pub(crate) fn media_type(header: Option<&str>) -> &str {
-    let header = header.unwrap_or_default();
-    let media = header.split(';').next().unwrap_or_default().trim();
-    if media.is_empty() { "application/json" } else { media }
+    match header.map(str::trim) {
+        None | Some("") => "application/json",
+        Some(header) => header.split(';').next().unwrap_or_default().trim(),
+    }
 }
 
 /// Parses a body that is an object in JSON, YAML or, for some kinds, protobuf.
 pub(crate) fn object(bytes: &[u8], media: &str, limits: &Limits) -> Result<Value, ApiError> {
     match media {
         "application/json" => json(bytes, limits),
-        "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(bytes, limits),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(yaml(bytes, limits)?.value),
         "application/vnd.kubernetes.protobuf" => {
             protobuf::object(bytes).ok_or_else(|| unsupported(&OBJECT_MEDIA))
         }
@@ -89,23 +91,23 @@ pub(crate) fn json(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
 }
 
 /// YAML, of which JSON is a part.
-pub(crate) fn yaml(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
-    if let Ok(value) = serde_json::from_slice(bytes) {
+pub(crate) fn yaml(bytes: &[u8], limits: &Limits) -> Result<Read, ApiError> {
+    if let Ok(read) = strict::json(bytes) {
         check_depth(bytes, limits.json_depth)?;
-        return Ok(value);
+        return Ok(read);
     }
     let text = std::str::from_utf8(bytes).map_err(|error| malformed("yaml", &error))?;
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| malformed("yaml", &error))?;
-    if depth(&value) > limits.json_depth {
+    let read = strict::yaml(text).map_err(|error| malformed("yaml", &error))?;
+    if depth(&read.value) > limits.json_depth {
         return Err(too_deep(limits.json_depth));
     }
-    Ok(value)
+    Ok(read)
 }
 
 /// Parses a patch other than an apply.
-pub(crate) fn patch(bytes: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+pub(crate) fn patch(bytes: &[u8], limits: &Limits) -> Result<Read, ApiError> {
     check_depth(bytes, limits.json_depth)?;
-    serde_json::from_slice(bytes).map_err(|error| {
+    strict::json(bytes).map_err(|error| {
         ApiError::new(Reason::BadRequest, format!("error decoding patch: {}", go_words(&error)))
     })
 }
@@ -129,7 +131,7 @@ pub(crate) fn object_of(
     bytes: &[u8],
     media: &str,
     limits: &Limits,
-) -> Result<Value, ApiError> {
+) -> Result<Read, ApiError> {
     let kind = &served.kind().kind;
     let refuse = |reason: &str| {
         let message = format!(
@@ -138,19 +140,25 @@ pub(crate) fn object_of(
         );
         Err(ApiError::new(Reason::BadRequest, message))
     };
-    let value = if media == "application/json" {
-        check_depth(bytes, limits.json_depth)?;
-        match serde_json::from_slice::<Value>(bytes) {
-            Ok(value) => value,
-            Err(error) => {
-                return refuse(&format!("couldn't get version/kind; json parse error: {}", go_words(&error)));
+    let read = match media {
+        "application/json" => {
+            check_depth(bytes, limits.json_depth)?;
+            match strict::json(bytes) {
+                Ok(read) => read,
+                Err(error) => {
+                    return refuse(&format!(
+                        "couldn't get version/kind; json parse error: {}",
+                        go_words(&error)
+                    ));
+                }
             }
         }
-    } else {
-        object(bytes, media, limits)?
+        "application/yaml" => yaml(bytes, limits)?,
+        _ => Read { value: object(bytes, media, limits)?, faults: Vec::new() },
     };
+    let value = &read.value;
     if !value.is_object() && !value.is_null() {
-        let found = json_type(&value);
+        let found = json_type(value);
         return refuse(&format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
         ));
@@ -159,6 +167,9 @@ pub(crate) fn object_of(
         match &value[field] {
             Value::String(text) if !text.is_empty() => {}
             Value::String(_) | Value::Null if served.kind().built_in && value.is_object() => {}
+            Value::String(_) | Value::Null if field == "apiVersion" => {
+                return Err(other_version("", served.api_version()));
+            }
             Value::String(_) | Value::Null => {
                 return refuse(&format!(
                     "Object '{shown}' is missing in '{}'",
@@ -173,7 +184,7 @@ pub(crate) fn object_of(
             }
         }
     }
-    Ok(value)
+    Ok(read)
 }
 
 /// The beginning of a body, as text if it looks like JSON, else in hex.
@@ -269,6 +280,10 @@ mod tests {
         assert_eq!(object(b"{}", "text/plain", &limits).unwrap_err().reason, Reason::UnsupportedMediaType);
         assert_eq!(media_type(Some("application/json; charset=utf-8")), "application/json");
         assert_eq!(media_type(None), "application/json");
+        assert_eq!(
+            object(b"{}", media_type(Some(";;;")), &limits).unwrap_err().reason,
+            Reason::UnsupportedMediaType
+        );
     }
 
     #[tokio::test]

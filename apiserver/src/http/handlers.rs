@@ -12,6 +12,7 @@ use super::call::Call;
 use super::decode;
 use super::query::WriteOptions;
 use super::respond;
+use super::strict::Read;
 use super::write::{Outcome, Write, unavailable};
 use crate::admission::{Operation, Review};
 use crate::error::{ApiError, Reason};
@@ -30,14 +31,16 @@ pub(crate) async fn create(call: &Call, body: &Bytes) -> Result<Response<Body>, 
     let options = WriteOptions::parse(&call.query, "CreateOptions")?;
     let sent = decode::object_of(&call.served, body, &call.content_type, &call.server.limits)?;
     let mut write = Write::new(call, &options, Part::Main);
-    let outcome = write.create(sent).await?;
+    write.faults = sent.faults;
+    let outcome = write.create(sent.value).await?;
     Ok(answer(call, StatusCode::CREATED, outcome, &write.warnings))
 }
 
 /// PUT of the object or its status.
 pub(crate) async fn update(call: &Call, body: &Bytes, part: Part) -> Result<Response<Body>, ApiError> {
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
-    let sent = decode::object_of(&call.served, body, &call.content_type, &call.server.limits)?;
+    let Read { value: sent, faults } =
+        decode::object_of(&call.served, body, &call.content_type, &call.server.limits)?;
     if lifecycle::metadata_text(&sent, "name").is_empty() {
         let name = call.name();
         let message =
@@ -49,7 +52,9 @@ pub(crate) async fn update(call: &Call, body: &Bytes, part: Part) -> Result<Resp
     loop {
         let stored = call.stored()?;
         let live = call.served.object(&stored);
+        lifecycle::check_uid(&call.served, &live, &sent, call.name())?;
         let mut write = Write::new(call, &options, part);
+        write.faults.clone_from(&faults);
         if let Some(outcome) = write.replace(&stored, &live, sent.clone()).await? {
             return Ok(answer(call, StatusCode::OK, outcome, &write.warnings));
         }

@@ -30,6 +30,7 @@ mod query;
 mod respond;
 mod route;
 mod scale;
+mod strict;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -41,4 +42,5 @@ pub(crate) use discovery::Cache as DocumentCache;
 pub(crate) use handlers::remove;
 pub(crate) use namespace::namespaces;
 pub(crate) use query::{Query, dry_run};
+pub(crate) use respond::text;
 pub(crate) use route::answer;

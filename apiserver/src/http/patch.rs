@@ -12,7 +12,8 @@ use super::body::Body;
 use super::call::Call;
 use super::decode;
 use super::handlers::answer;
-use super::query::WriteOptions;
+use super::query::{FieldValidation, WriteOptions};
+use super::strict::Read;
 use super::write::{Outcome, Write};
 use crate::apply::{ApplyRequest, apply};
 use crate::error::{ApiError, Reason};
@@ -59,7 +60,7 @@ pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Respo
     let kind = PatchKind::parse(call)?;
     let options = WriteOptions::parse(&call.query, "PatchOptions")?;
     let limits = &call.server.limits;
-    let change = match kind {
+    let Read { value: change, faults } = match kind {
         PatchKind::Apply => decode::yaml(body, limits)?,
         PatchKind::Json | PatchKind::Merge | PatchKind::Strategic => decode::patch(body, limits)?,
     };
@@ -73,12 +74,31 @@ pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Respo
     }
     for _ in 0..ATTEMPTS {
         let mut write = Write::new(call, &options, part);
-        write.patched = true;
+        write.patch = Some(body);
+        match kind {
+            PatchKind::Apply => apply_faults(&mut write, &faults)?,
+            PatchKind::Json | PatchKind::Merge | PatchKind::Strategic => write.faults.clone_from(&faults),
+        }
         if let Some((code, outcome)) = attempt(&mut write, kind, &change).await? {
             return Ok(answer(call, code, outcome, &write.warnings));
         }
     }
     Err(lifecycle::modified(&call.served, call.name()))
+}
+
+/// What is wrong with a configuration for a strict reader is told before it is looked at.
+fn apply_faults(write: &mut Write<'_>, faults: &[String]) -> Result<(), ApiError> {
+    match write.options.field_validation {
+        FieldValidation::Strict if !faults.is_empty() => {
+            let message = format!("error strict decoding YAML: {}", faults.join(", "));
+            Err(ApiError::new(Reason::BadRequest, message))
+        }
+        FieldValidation::Warn => {
+            write.warn(faults.to_vec());
+            Ok(())
+        }
+        FieldValidation::Strict | FieldValidation::Ignore => Ok(()),
+    }
 }
 
 /// One try; `None` if somebody else was faster.
@@ -158,7 +178,7 @@ fn applied(write: &mut Write<'_>, live: Option<&Value>, config: &Value) -> Resul
     check_applicable(call, config)?;
     let manager = call.manager(write.options.field_manager.as_deref());
     let now = rfc3339(Timestamp::now());
-    let writer = write.writer(&manager, &now);
+    let writer = write.writer(&manager, Some(&now));
     let force = write.options.force;
     let object = apply(ApplyRequest { live, config, writer, force, schema: call.served.schema() })?;
     write.applied = true;

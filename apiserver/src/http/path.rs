@@ -30,16 +30,16 @@ pub(crate) enum Route<'a> {
 pub(crate) struct ResourcePath<'a> {
     pub(crate) group: &'a str,
     pub(crate) version: &'a str,
-    pub(crate) namespace: Option<Cow<'a, str>>,
+    pub(crate) namespace: Option<&'a str>,
     pub(crate) plural: &'a str,
-    pub(crate) name: Option<Cow<'a, str>>,
+    pub(crate) name: Option<&'a str>,
     pub(crate) subresource: Option<&'a str>,
     /// The old form of a watch: `/watch/` before the resource.
     pub(crate) watch: bool,
 }
 
 impl<'a> Route<'a> {
-    /// `None` for a path that cannot name anything the server has.
+    /// From a path without escapes. `None` if it cannot name anything the server has.
     pub(crate) fn parse(path: &'a str) -> Option<Route<'a>> {
         let trimmed = path.strip_prefix('/')?.trim_end_matches('/');
         let (first, rest) = trimmed.split_once('/').unwrap_or((trimmed, ""));
@@ -88,7 +88,7 @@ fn below_version<'a>(group: &'a str, version: &'a str, rest: &'a str) -> Option<
     let (namespace, parts) = match *parts {
         // A namespace's own subresources are not resources inside it.
         ["namespaces", _, "status" | "finalize"] if in_core => (None, parts),
-        ["namespaces", namespace, _, ..] => (Some(unescape(namespace)?), &parts[2..]),
+        ["namespaces", namespace, _, ..] => (Some(namespace), &parts[2..]),
         _ => (None, parts),
     };
     let path = |plural, name, subresource| ResourcePath {
@@ -102,19 +102,19 @@ fn below_version<'a>(group: &'a str, version: &'a str, rest: &'a str) -> Option<
     };
     Some(Route::Resource(match *parts {
         [plural] => path(plural, None, None),
-        [plural, name] => path(plural, Some(unescape(name)?), None),
-        [plural, name, subresource] => path(plural, Some(unescape(name)?), Some(subresource)),
+        [plural, name] => path(plural, Some(name), None),
+        [plural, name, subresource] => path(plural, Some(name), Some(subresource)),
         _ => return None,
     }))
 }
 
-/// Percent-decodes a path segment; `None` if it is not UTF-8 or would change the path's shape.
-fn unescape(segment: &str) -> Option<Cow<'_, str>> {
-    if !segment.contains('%') {
-        return Some(segment.into());
+/// The path without percent escapes; `None` if one of them is none.
+pub(crate) fn unescape(path: &str) -> Option<Cow<'_, str>> {
+    if !path.contains('%') {
+        return Some(path.into());
     }
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.bytes();
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
     while let Some(byte) = rest.next() {
         if byte == b'%' {
             let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
@@ -123,7 +123,18 @@ fn unescape(segment: &str) -> Option<Cow<'_, str>> {
             bytes.push(byte);
         }
     }
-    String::from_utf8(bytes).ok().map(Cow::Owned)
+    Some(String::from_utf8_lossy(&bytes).into_owned().into())
+}
+
+/// What is wrong with a name that stands in a path, if anything.
+pub(crate) fn name_fault(name: &str) -> Option<String> {
+    match name {
+        "." | ".." => Some(format!("may not be '{name}'")),
+        _ => ["/", "%"]
+            .into_iter()
+            .find(|one| name.contains(one))
+            .map(|one| format!("may not contain '{one}'")),
+    }
 }
 
 #[cfg(test)]
@@ -136,7 +147,6 @@ mod tests {
         parts: (&'a str, Option<&'a str>, Option<&'a str>),
     ) -> Option<Route<'a>> {
         let ((group, version), (plural, name, subresource)) = (group_version, parts);
-        let (namespace, name) = (namespace.map(Cow::from), name.map(Cow::from));
         Some(Route::Resource(ResourcePath {
             group,
             version,
@@ -167,10 +177,8 @@ mod tests {
             ("/api/v1/namespaces/a/pods",                   resource(core, Some("a"), ("pods", None, None))),
             ("/api/v1/namespaces/a/pods/p/log",             resource(core, Some("a"), ("pods", Some("p"), Some("log")))),
             ("/apis/acme.org/v1beta1/namespaces/a/toys/t",  resource(acme, Some("a"), ("toys", Some("t"), None))),
-            ("/apis/acme.org/v1beta1/toys/t%2Du",           resource(acme, None, ("toys", Some("t-u"), None))),
             ("/apis/acme.org/v1beta1/toys//x",              None),
             ("/apis/acme.org/v1beta1/toys/a/b/c",           None),
-            ("/apis/acme.org/v1beta1/toys/%zz",             None),
             ("/openapi/v3",                                 Some(Route::OpenApi(None))),
             ("/openapi/v3/apis/acme.org/v1beta1",           Some(Route::OpenApi(Some("apis/acme.org/v1beta1")))),
             ("/openapi/v2",                                 Some(Route::Other("/openapi/v2"))),
@@ -179,6 +187,21 @@ mod tests {
         ];
         for (path, expected) in cases {
             assert_eq!(Route::parse(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_undone_before_a_path_is_taken_apart() {
+        #[rustfmt::skip]
+        let cases = [
+            ("/toys/t%2Du",     Some("/toys/t-u")),
+            ("/toys/a%2Fb",     Some("/toys/a/b")),
+            ("/toys/a%00b",     Some("/toys/a\0b")),
+            ("/toys/%zz",       None),
+            ("/toys/%4",        None),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(unescape(path).as_deref(), expected, "{path}");
         }
     }
 }

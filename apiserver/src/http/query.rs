@@ -94,7 +94,8 @@ impl ListOptions {
     fn of(query: &Query, watch: bool) -> Result<ListOptions, ApiError> {
         let limit = query.number::<i64>("limit")?.unwrap_or(0);
         if limit < 0 {
-            return Err(bad_options("limit", limit.to_string(), "must be greater than or equal to 0"));
+            let error = FieldError::invalid("limit", &limit.into(), "must be greater than or equal to 0");
+            return Err(invalid("ListOptions", "meta.k8s.io", "", &[error]));
         }
         let options = ListOptions {
             label_selector: query.get("labelSelector").unwrap_or_default().to_owned(),
@@ -122,11 +123,15 @@ fn start(query: &Query, watch: bool) -> Result<Start, ApiError> {
     let version = match given {
         None => None,
         Some(text) => Some(text.parse::<u64>().map_err(|_| {
-            bad_options(
+            let error = FieldError::invalid(
                 "resourceVersion",
-                format!("{text:?}"),
-                &format!("strconv.ParseUint: parsing {text:?}: invalid syntax"),
-            )
+                &text.into(),
+                format!("strconv.ParseUint: parsing {text:?}: invalid syntax"),
+            );
+            match watch {
+                true => invalid("ListOptions", "meta.k8s.io", "", &[error]),
+                false => ApiError::new(Reason::BadRequest, format!("invalid resource version: {error}")),
+            }
         })?),
     };
     let wanted = query.get("resourceVersionMatch");
@@ -185,16 +190,6 @@ fn check_watch_match(query: &Query, wanted: Option<&str>) -> Result<(), ApiError
         }
         _ => Ok(()),
     }
-}
-
-fn bad_options(field: &str, value: String, detail: &str) -> ApiError {
-    let error = FieldError {
-        field: field.into(),
-        fault: crate::schema::Fault::Invalid,
-        value: Some(value),
-        detail: detail.into(),
-    };
-    invalid("ListOptions", "meta.k8s.io", "", &[error])
 }
 
 fn forbidden_option(field: &str, detail: &str) -> ApiError {

@@ -14,7 +14,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use super::body::{Body, Held};
 use super::call::Call;
 use super::negotiate;
-use super::path::{ResourcePath, Route};
+use super::path::{ResourcePath, Route, name_fault, unescape};
 use super::query::{ListOptions, Query};
 use super::{
     binding, decode, delete_collection, discovery, handlers, health, list, patch, respond, scale, watch,
@@ -23,6 +23,7 @@ use crate::auth::{Attributes, Decision, Identity, Verb, review};
 use crate::error::{ApiError, Reason};
 use crate::lifecycle::Part;
 use crate::metrics::Running;
+use crate::schema::quote;
 use crate::server::Shared;
 
 /// How a request is counted and logged.
@@ -113,19 +114,21 @@ where
             "the path and query of the request are too long",
         ));
     }
+    let Some(path) = unescape(parts.uri.path()) else {
+        return Ok(respond::text(StatusCode::BAD_REQUEST, "400 Bad Request"));
+    };
     let identity = match identity {
         Some(identity) => identity,
-        None => identify(server, &parts.headers, parts.uri.path())?,
+        None => identify(server, &parts.headers, &path)?,
     };
-    let route = Route::parse(parts.uri.path()).ok_or_else(nothing_here)?;
+    let route = Route::parse(&path).ok_or_else(nothing_here)?;
     match route {
         Route::Resource(path) => resource(server, identity, (parts, body), path, label).await,
         other => {
             let method = if parts.method == Method::HEAD { &Method::GET } else { &parts.method };
             label.verb = if method == Method::GET { "get" } else { "other" };
             let verb = method.as_str().to_lowercase();
-            if !server.authorizer.may_visit(&identity, &verb, parts.uri.path()) {
-                let path = parts.uri.path();
+            if !server.authorizer.may_visit(&identity, &verb, &path) {
                 let message = format!("forbidden: User {:?} cannot {verb} path {path:?}", identity.user());
                 return Err(ApiError::new(Reason::Forbidden, message));
             }
@@ -213,7 +216,7 @@ where
         return Ok(respond::json_value(StatusCode::CREATED, &answer));
     }
     let served = server.registry.find(path.group, path.version, path.plural).ok_or_else(nothing_here)?;
-    let namespace = path.namespace.as_deref().map(str::to_owned);
+    let namespace = path.namespace.map(str::to_owned);
     if namespace.is_some() && !served.is_namespaced() {
         return Err(nothing_here());
     }
@@ -222,6 +225,10 @@ where
     if namespace.is_none() && served.is_namespaced() && (one_object || across) {
         return Err(nothing_here());
     }
+    if let Some((name, fault)) = path.name.and_then(|name| Some((name, name_fault(name)?))) {
+        let message = format!("Name parameter invalid: {}: {fault}", quote(name));
+        return Err(ApiError::new(Reason::BadRequest, message));
+    }
     let user_agent = header(USER_AGENT).unwrap_or_default();
     let call = Call {
         server: server.clone(),
@@ -229,7 +236,7 @@ where
         served,
         verb,
         namespace,
-        name: path.name.as_deref().map(str::to_owned),
+        name: path.name.map(str::to_owned),
         subresource: path.subresource.map(str::to_owned),
         accept: negotiate::accept(header(ACCEPT))?,
         content_type: decode::media_type(header(CONTENT_TYPE)).to_owned(),
@@ -278,8 +285,8 @@ fn authorize(
         group: path.group,
         resource: path.plural,
         subresource: path.subresource,
-        namespace: path.namespace.as_deref(),
-        name: path.name.as_deref(),
+        namespace: path.namespace,
+        name: path.name,
         only_node,
     };
     match server.authorizer.decide(identity, &wanted) {

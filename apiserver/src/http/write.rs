@@ -14,8 +14,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::call::Call;
+use super::namespace;
 use super::query::{FieldValidation, WriteOptions};
-use super::{definition, namespace};
 use crate::admission::{Operation, Review};
 use crate::apply::{
     RESETS_ALL_BUT_STATUS, RESETS_NOTHING, RESETS_SPEC, RESETS_STATUS, Resets, TrackRequest, Writer,
@@ -24,7 +24,7 @@ use crate::apply::{
 use crate::builtin;
 use crate::error::{ApiError, Cause, Reason};
 use crate::lifecycle::{self, Naming, Part, random_suffix, rfc3339};
-use crate::schema::{FieldError, invalid};
+use crate::schema::{Fault, FieldError, Rules, invalid};
 use crate::store::{Body, Change, Guard, Stored, WriteError};
 
 /// How often a generated name that is taken is replaced by another.
@@ -37,8 +37,10 @@ pub(crate) struct Write<'a> {
     pub(crate) part: Part,
     /// Set when the object carries the managedFields it shall have.
     pub(crate) applied: bool,
-    /// Set when the object is the result of a patch, not what the client sent.
-    pub(crate) patched: bool,
+    /// The patch of which the object is the result, if the client did not send the object itself.
+    pub(crate) patch: Option<&'a [u8]>,
+    /// What a strict reader found wrong with what the client sent.
+    pub(crate) faults: Vec<String>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -57,7 +59,8 @@ impl<'a> Write<'a> {
             options,
             part,
             applied: false,
-            patched: false,
+            patch: None,
+            faults: Vec::new(),
             warnings: deprecated.into_iter().collect(),
         }
     }
@@ -85,7 +88,7 @@ impl<'a> Write<'a> {
         let guard = namespace::guard(call, lifecycle::metadata_text(&object, "name"))?;
         self.prune(&mut object)?;
         lifecycle::for_create(&call.served, &mut object, naming)?;
-        self.default(&mut object, None, now);
+        self.default(&mut object);
         self.judge(&object, None)?;
         let mut object = self.with_managers(object, None, now);
         lifecycle::complete_new(&call.served, &mut object);
@@ -143,7 +146,7 @@ impl<'a> Write<'a> {
         call.check(live)?;
         self.prune(&mut new)?;
         lifecycle::for_update(&call.served, live, &mut new, self.part, naming(call, "", "", now))?;
-        self.default(&mut new, Some(live), now);
+        self.default(&mut new);
         self.judge(&new, Some(live))?;
         let mut new = self.with_managers(new, Some(live), now);
         keep_times(live, &mut new);
@@ -185,53 +188,66 @@ impl<'a> Write<'a> {
         if !object.is_object() {
             return Ok(());
         }
-        let sent = (self.patched && self.options.field_validation == FieldValidation::Strict)
-            .then(|| object.to_string());
+        let strict = self.options.field_validation == FieldValidation::Strict;
+        let patched = (self.patch.is_some() && strict).then(|| object.to_string());
         let mut unknown = lifecycle::drop_unknown_metadata(object);
         unknown.extend(self.call.served.schema().prune(object));
-        if unknown.is_empty() {
+        let named = unknown.iter().map(|field| format!("unknown field {field:?}"));
+        let faults: Vec<String> = self.faults.iter().cloned().chain(named).collect();
+        if faults.is_empty() {
             return Ok(());
         }
-        let named: Vec<String> = unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
         match self.options.field_validation {
             FieldValidation::Ignore => Ok(()),
             FieldValidation::Warn => {
-                self.warnings.extend(
-                    named.into_iter().filter(|line| !self.warnings.contains(line)).collect::<Vec<_>>(),
-                );
+                self.warn(faults);
                 Ok(())
             }
             FieldValidation::Strict => {
-                let reason = format!("strict decoding error: {}", named.join(", "));
-                Err(match sent {
-                    Some(sent) => invalid("", "", "", &[FieldError::invalid("patch", &sent.into(), reason)]),
+                let reason = format!("strict decoding error: {}", faults.join(", "));
+                // What a patch itself does wrong is shown by the patch, what it leads to by the object.
+                let shown = match self.patch {
+                    Some(patch) if unknown.is_empty() => Some(String::from_utf8_lossy(patch).into_owned()),
+                    _ => patched,
+                };
+                Err(match shown {
+                    Some(shown) => {
+                        invalid("", "", "", &[FieldError::invalid("patch", &shown.into(), reason)])
+                    }
                     None => lifecycle::undecodable(&self.call.served, &reason),
                 })
             }
         }
     }
 
-    fn default(&self, object: &mut Value, live: Option<&Value>, now: Timestamp) {
+    /// Tells the client, each thing once.
+    pub(crate) fn warn(&mut self, lines: Vec<String>) {
+        let new = lines.into_iter().filter(|line| !self.warnings.contains(line)).collect::<Vec<_>>();
+        self.warnings.extend(new);
+    }
+
+    fn default(&self, object: &mut Value) {
         builtin::prepare(self.call.served.kind(), object);
         self.call.served.schema().default(object);
-        definition::complete(self.call, object, live, &rfc3339(now));
     }
 
     /// 422 with everything that is wrong with the object.
     fn judge(&self, new: &Value, live: Option<&Value>) -> Result<(), ApiError> {
         let kind = self.call.served.kind();
-        let mut faults = builtin::validate(kind, new, live);
-        let schema = self.call.served.schema();
-        let found = match self.part {
-            Part::Status if !kind.built_in => schema.validate_status(new, live),
-            _ => schema.validate(new, live),
-        };
-        faults.extend(found.into_iter().map(Cause::from));
-        let mistyped = faults.iter().find(|fault| fault.reason == "FieldValueTypeInvalid");
-        if let (true, Some(fault)) = (kind.built_in && !self.patched, mistyped) {
-            let reason = format!("{}: {}", fault.field, fault.message);
+        if let Some(reason) = builtin::undecodable(kind, new) {
             return Err(lifecycle::undecodable(&self.call.served, &reason));
         }
+        let mut faults = builtin::validate(kind, new, live);
+        let (schema, rules) = (self.call.served.schema(), Rules::after(&faults));
+        let found = match self.part {
+            Part::Status if !kind.built_in => schema.validate_status(new, live, rules),
+            _ => schema.validate_after(new, live, rules),
+        };
+        let mistyped = found.iter().find(|error| error.fault == Fault::TypeInvalid);
+        if let (true, Some(error)) = (kind.built_in && self.patch.is_none(), mistyped) {
+            return Err(lifecycle::undecodable(&self.call.served, &error.to_string()));
+        }
+        faults.extend(found.into_iter().map(Cause::from));
         match faults.is_empty() {
             true => Ok(()),
             false => Err(builtin::refusal(kind, lifecycle::metadata_text(new, "name"), faults)),
@@ -244,8 +260,11 @@ impl<'a> Write<'a> {
         }
         let manager = self.call.manager(self.options.field_manager.as_deref());
         let now = rfc3339(now);
-        let writer = self.writer(&manager, &now);
-        track(TrackRequest { live, new, writer, schema: self.call.served.schema() })
+        // A change of the scale alone is noted without its time.
+        let time = (self.part != Part::Scale).then_some(now.as_str());
+        let writer = self.writer(&manager, time);
+        let blank = builtin::blank(self.call.served.kind());
+        track(TrackRequest { live, blank, new, writer, schema: self.call.served.schema() })
     }
 
     /// The fields that this endpoint leaves alone.
@@ -260,7 +279,7 @@ impl<'a> Write<'a> {
     }
 
     /// Who writes, as managedFields note it.
-    pub(crate) fn writer<'b>(&'b self, manager: &'b str, now: &'b str) -> Writer<'b> {
+    pub(crate) fn writer<'b>(&'b self, manager: &'b str, now: Option<&'b str>) -> Writer<'b> {
         Writer {
             manager,
             subresource: self.part.subresource(),

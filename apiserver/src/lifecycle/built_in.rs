@@ -74,6 +74,9 @@ pub(crate) fn complete_new(served: &Served, object: &mut Value) {
         if !given.contains(&json!("kubernetes")) {
             object["spec"]["finalizers"] = given.into_iter().chain([json!("kubernetes")]).collect();
         }
+    } else if served.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        // Until its names have been judged there is nothing to say of it.
+        object["status"]["conditions"] = Value::Null;
     }
 }
 

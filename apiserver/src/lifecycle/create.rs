@@ -71,10 +71,7 @@ pub(super) fn check_type(served: &Served, object: &mut Value) -> Result<(), ApiE
     let given = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
     let (version, kind) = (given("apiVersion"), given("kind"));
     if !version.is_empty() && version != wanted_version {
-        let message = format!(
-            "the API version in the data ({version}) does not match the expected API version ({wanted_version})"
-        );
-        return Err(ApiError::new(Reason::BadRequest, message));
+        return Err(other_version(&version, wanted_version));
     }
     if !kind.is_empty() && kind != wanted_kind {
         let error = FieldError::invalid("kind", &json!(kind), format!("must be {wanted_kind}"));
@@ -84,6 +81,13 @@ pub(super) fn check_type(served: &Served, object: &mut Value) -> Result<(), ApiE
     object["apiVersion"] = json!(wanted_version);
     object["kind"] = json!(wanted_kind);
     Ok(())
+}
+
+/// 400 for an object of another version than the path speaks of.
+pub(crate) fn other_version(given: &str, wanted: &str) -> ApiError {
+    let message =
+        format!("the API version in the data ({given}) does not match the expected API version ({wanted})");
+    ApiError::new(Reason::BadRequest, message)
 }
 
 /// Name and namespace in the body must not contradict the path.
@@ -102,14 +106,6 @@ pub(super) fn check_placement(served: &Served, object: &Value, naming: Naming<'_
         let message =
             format!("the name of the object ({name}) does not match the name on the URL ({wanted})");
         return Err(ApiError::new(Reason::BadRequest, message));
-    }
-    if name.is_empty()
-        && naming.name.is_none()
-        && metadata["generateName"].as_str().unwrap_or_default().is_empty()
-    {
-        let error = FieldError::required("metadata.name", "name or generateName is required");
-        let kind = served.kind();
-        return Err(invalid(&kind.kind, &kind.resource.group, "", &[error]));
     }
     Ok(())
 }

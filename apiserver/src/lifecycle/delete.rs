@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::built_in;
-use super::metadata::{finalizers, is_deleting};
+use super::metadata::{finalizers, is_deleting, json_type};
 use super::rfc3339;
 use crate::error::{ApiError, Reason, Subject};
 use crate::http::Query;
@@ -42,11 +42,7 @@ impl DeleteOptions {
         }
         let mut errors = Vec::new();
         let from_body = body.is_object();
-        let grace = &body["gracePeriodSeconds"];
-        if !grace.is_null() && !grace.is_i64() {
-            let message = "json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64";
-            return Err(bad(message));
-        }
+        check_types(body)?;
         let grace_seconds = match (from_body, query.get("gracePeriodSeconds")) {
             (false, Some(text)) => Some(
                 text.parse()
@@ -75,6 +71,23 @@ impl DeleteOptions {
         let (uid, resource_version) = (precondition("uid"), precondition("resourceVersion"));
         Ok(DeleteOptions { grace_seconds, propagation, uid, resource_version, dry_run })
     }
+}
+
+fn check_types(body: &Value) -> Result<(), ApiError> {
+    #[rustfmt::skip]
+    let fields = [
+        ("gracePeriodSeconds", "int64",                    Value::is_i64 as fn(&Value) -> bool),
+        ("preconditions",      "v1.Preconditions",         Value::is_object),
+        ("orphanDependents",   "bool",                     Value::is_boolean),
+        ("propagationPolicy",  "v1.DeletionPropagation",   Value::is_string),
+        ("dryRun",             "[]string",                 Value::is_array),
+    ];
+    let wrong = fields.into_iter().find(|(field, _, fits)| !body[field].is_null() && !fits(&body[field]));
+    let Some((field, wanted, _)) = wrong else { return Ok(()) };
+    let found = json_type(&body[field]);
+    let message =
+        format!("json: cannot unmarshal {found} into Go struct field DeleteOptions.{field} of type {wanted}");
+    Err(ApiError::new(Reason::BadRequest, message))
 }
 
 fn propagation(

@@ -2,8 +2,8 @@
 //! refuses to change, and when an object is gone.
 //!
 //! Pure functions from the stored object, the wanted one and the time. The one
-//! invariant: `uid`, `creationTimestamp` and a set `deletionTimestamp` of an
-//! object never change, and `generation` only grows.
+//! invariant: of an object that passes validation `uid`, `creationTimestamp` and
+//! `deletionTimestamp` have not changed by the write, and `generation` only grows.
 
 mod built_in;
 mod create;
@@ -14,13 +14,13 @@ mod tests;
 mod update;
 
 pub(crate) use built_in::{CUSTOM_RESOURCE_CLEANUP, complete_new};
-pub(crate) use create::{Naming, for_create, random_suffix};
+pub(crate) use create::{Naming, for_create, other_version, random_suffix};
 pub(crate) use delete::{DeleteOptions, Deletion, FOREGROUND, ORPHAN, Propagation, decide_deletion};
 pub(crate) use metadata::{
     drop_unknown_metadata, finalizers, is_deleting, json_type, metadata_text, precondition_failed, text,
     undecodable,
 };
-pub(crate) use update::{check_version_given, for_update, is_finished, modified};
+pub(crate) use update::{check_uid, check_version_given, for_update, is_finished, modified};
 
 use jiff::Timestamp;
 

@@ -1,9 +1,11 @@
 //! A changed object, from what the client wants to what is stored.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::create::{Naming, check_placement, check_type};
-use super::metadata::{check_shape, drop_empty, finalizers, is_deleting, metadata_mut, precondition_failed};
+use super::metadata::{
+    check_shape, drop_empty, finalizers, is_deleting, metadata_mut, metadata_text, precondition_failed,
+};
 use super::{Part, built_in};
 use crate::error::ApiError;
 use crate::schema::{FieldError, invalid};
@@ -11,7 +13,7 @@ use crate::served::Served;
 
 /// Makes `new` what may replace `live`: fields outside the written part are
 /// `live`'s, as is what only the server sets. Checks the client's
-/// resourceVersion and uid, if it sent them, against `live`.
+/// resourceVersion, if it sent one, against `live`.
 pub(crate) fn for_update(
     served: &Served,
     live: &Value,
@@ -23,7 +25,7 @@ pub(crate) fn for_update(
     check_type(served, new)?;
     check_placement(served, new, naming)?;
     let name = naming.name.unwrap_or_default();
-    check_preconditions(served, live, new, name)?;
+    check_version(served, live, new, name)?;
 
     let old = live["metadata"].as_object().cloned().unwrap_or_default();
     let metadata = metadata_mut(new);
@@ -35,14 +37,12 @@ pub(crate) fn for_update(
             metadata.insert(field.into(), value.clone());
         }
     }
-    check_deletion_time(served, &old, metadata, name)?;
-    for field in [
-        "resourceVersion",
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-    ] {
+    let mut kept = vec!["resourceVersion", "generation", "creationTimestamp"];
+    // Whoever sets the time of a deletion that has not begun is told that only a delete does.
+    if is_deleting(live) || !metadata.contains_key("deletionTimestamp") {
+        kept.extend(["deletionTimestamp", "deletionGracePeriodSeconds"]);
+    }
+    for field in kept {
         match old.get(field) {
             Some(value) => metadata.insert(field.into(), value.clone()),
             None => metadata.remove(field),
@@ -57,42 +57,28 @@ pub(crate) fn for_update(
     Ok(())
 }
 
-fn check_preconditions(served: &Served, live: &Value, new: &Value, name: &str) -> Result<(), ApiError> {
-    let sent = |field: &str| new["metadata"][field].as_str().filter(|text| !text.is_empty());
-    if let Some(version) = sent("resourceVersion") {
-        if version.parse::<u64>().is_err() {
-            let error = FieldError::invalid("metadata.resourceVersion", &json!(version), "must be a number");
-            return Err(invalid(&served.kind().kind, &served.resource().group, name, &[error]));
-        }
-        if Some(version) != live["metadata"]["resourceVersion"].as_str() {
-            return Err(modified(served, name));
-        }
+fn check_version(served: &Served, live: &Value, new: &Value, name: &str) -> Result<(), ApiError> {
+    let sent = new["metadata"]["resourceVersion"].as_str().filter(|text| !text.is_empty());
+    let Some(version) = sent else { return Ok(()) };
+    if version.parse::<u64>().is_err() {
+        let error = FieldError::invalid("metadata.resourceVersion", &json!(version), "must be a number");
+        return Err(invalid(&served.kind().kind, &served.resource().group, name, &[error]));
     }
-    if let Some(uid) = sent("uid")
-        && let Some(actual) = live["metadata"]["uid"].as_str()
-        && uid != actual
-    {
-        let detail = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
-        return Err(precondition_failed(served, name, &detail));
+    if Some(version) != live["metadata"]["resourceVersion"].as_str() {
+        return Err(modified(served, name));
     }
     Ok(())
 }
 
-/// Only a delete sets the time of deletion; a write that leaves it out keeps it.
-fn check_deletion_time(
-    served: &Served,
-    old: &Map<String, Value>,
-    new: &Map<String, Value>,
-    name: &str,
-) -> Result<(), ApiError> {
-    let field = "deletionTimestamp";
-    match new.get(field) {
-        Some(sent) if old.get(field) != Some(sent) => {
-            let error = FieldError::invalid("metadata.deletionTimestamp", sent, "field is immutable");
-            Err(invalid(&served.kind().kind, &served.resource().group, name, &[error]))
-        }
-        _ => Ok(()),
+/// A PUT that names a uid means that very object; a patch that does would change it.
+pub(crate) fn check_uid(served: &Served, live: &Value, new: &Value, name: &str) -> Result<(), ApiError> {
+    let uid = |object: &Value| metadata_text(object, "uid").to_owned();
+    let (wanted, actual) = (uid(new), uid(live));
+    if wanted.is_empty() || wanted == actual {
+        return Ok(());
     }
+    let detail = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}");
+    Err(precondition_failed(served, name, &detail))
 }
 
 /// 409: somebody else was faster.

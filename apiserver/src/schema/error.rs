@@ -25,6 +25,18 @@ pub enum Fault {
 }
 
 impl Fault {
+    pub(crate) const ALL: [Fault; 9] = [
+        Self::Required,
+        Self::Duplicate,
+        Self::Invalid,
+        Self::NotSupported,
+        Self::Forbidden,
+        Self::TooLong,
+        Self::TooMany,
+        Self::TypeInvalid,
+        Self::Internal,
+    ];
+
     pub fn reason(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",

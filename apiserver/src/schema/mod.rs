@@ -34,14 +34,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::error::Cause;
+
 pub(crate) use cel::holds as expression_holds;
 pub(crate) use error::show_value;
 pub use error::{Fault, FieldError, invalid};
 pub(crate) use error::{quote, show_go};
 pub(crate) use meta::{common_field, tidy_metadata};
 pub(crate) use node::{Additional, ListType, Node, Types};
-
-use path::Path;
+pub(crate) use path::Path;
 
 /// How deep an object may nest. Beyond it, its field ownership could not be
 /// written as JSON that can be read back.
@@ -52,6 +53,23 @@ pub const MAX_DEPTH: usize = 100;
 pub struct Schema {
     root: Arc<Node>,
     built_in: bool,
+}
+
+/// Whether CEL rules are worth running on an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rules {
+    Checked,
+    /// Something is wrong with the object that its rules may not survive.
+    Blocked,
+}
+
+impl Rules {
+    /// As those faults leave it.
+    pub(crate) fn after(faults: &[Cause]) -> Rules {
+        let blocks =
+            |fault: &Cause| Fault::ALL.iter().any(|one| one.reason() == fault.reason && one.blocks_rules());
+        if faults.iter().any(blocks) { Rules::Blocked } else { Rules::Checked }
+    }
 }
 
 /// Why a schema cannot be used.
@@ -103,18 +121,23 @@ impl Schema {
 
     /// Everything that is wrong with an object; `old` is what it replaces.
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        self.validate_after(new, old, Rules::Checked)
+    }
+
+    /// The same for an object of which something is known to be wrong already.
+    pub(crate) fn validate_after(&self, new: &Value, old: Option<&Value>, rules: Rules) -> Vec<FieldError> {
         if let Some(too_deep) = check_depth(new) {
             return vec![too_deep];
         }
         let mut errors = check_values(new, old, &self.root);
         embedded::check(new, &self.root, &Path::Root, &mut errors);
-        self.validate_whole(new, old, &mut errors);
+        self.validate_whole(new, old, rules, &mut errors);
         errors
     }
 
     /// What is wrong with an object of which only the status is written. As on
     /// the real server, texts name fields from the status on.
-    pub fn validate_status(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    pub(crate) fn validate_status(&self, new: &Value, old: Option<&Value>, rules: Rules) -> Vec<FieldError> {
         if let Some(too_deep) = check_depth(new) {
             return vec![too_deep];
         }
@@ -128,19 +151,19 @@ impl Schema {
                 };
             }
         }
-        self.validate_whole(new, old, &mut errors);
+        self.validate_whole(new, old, rules, &mut errors);
         errors
     }
 
     /// The checks that look at more than one value: uniqueness, then rules.
-    fn validate_whole(&self, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    fn validate_whole(&self, new: &Value, old: Option<&Value>, rules: Rules, errors: &mut Vec<FieldError>) {
         // Built-in kinds say by themselves where an item may not come twice:
         // a node may have two addresses of one type, a container a variable twice.
         if !self.built_in {
             self.validate_uniqueness(new, old, errors);
         }
         if self.root.below.rules {
-            if errors.iter().any(|error| error.fault.blocks_rules()) {
+            if rules == Rules::Blocked || errors.iter().any(|error| error.fault.blocks_rules()) {
                 errors.push(rules_not_checked());
             } else {
                 rules::check(new, old, &self.root, errors);

@@ -48,4 +48,6 @@ pub enum OpenError {
     Tls(#[from] TlsError),
     #[error("make the namespaces that every cluster has")]
     Namespaces(#[source] store::WriteError),
+    #[error("judge the names of the definitions")]
+    Definitions(#[source] store::WriteError),
 }

@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::HOST;
+use http::{StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::stall::StallGuard;
 use super::{SHUTDOWN_TIME, Shared};
-use crate::http::answer;
+use crate::http::{answer, text};
 use crate::tls::TlsError;
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -114,6 +116,11 @@ fn builder(shared: &Shared) -> Builder<TokioExecutor> {
     builder
 }
 
+/// HTTP/1.1 wants every request to say whom it is for; HTTP/2 has another way to.
+fn lacks_host(request: &hyper::Request<Incoming>) -> bool {
+    request.version() == Version::HTTP_11 && !request.headers().contains_key(HOST)
+}
+
 struct Connection {
     shared: Arc<Shared>,
     acceptor: TlsAcceptor,
@@ -133,7 +140,13 @@ impl Connection {
         let shared = self.shared;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let shared = shared.clone();
-            async move { Ok::<_, Infallible>(answer(&shared, None, request).await) }
+            async move {
+                if lacks_host(&request) {
+                    let message = "400 Bad Request: missing required Host header";
+                    return Ok::<_, Infallible>(text(StatusCode::BAD_REQUEST, message));
+                }
+                Ok(answer(&shared, None, request).await)
+            }
         });
         let connection = self.builder.serve_connection(TokioIo::new(tls), service).into_owned();
         if let Err(error) = watcher.watch(connection).await {

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) certificates: Certificates,
     /// Set once; from then on watches end and `/readyz` fails.
     pub(crate) stopping: CancellationToken,
+    /// Held by whoever judges the names of definitions.
+    pub(crate) settling: tokio::sync::Mutex<()>,
     address: OnceLock<SocketAddr>,
 }
 
@@ -69,6 +71,7 @@ impl ApiServer {
             tokio::task::spawn_blocking(move || assemble(config)).await.expect("opening does not panic")?;
         let server = ApiServer { shared: Arc::new(shared), tasks: TaskTracker::new() };
         bootstrap::make_namespaces(&server.shared).await?;
+        definition::settle_all(&server.shared).await.map_err(OpenError::Definitions)?;
         server.tasks.spawn(collect::run(server.shared.clone()));
         server.tasks.spawn(renew_certificate(server.shared.clone()));
         Ok(server)
@@ -136,6 +139,7 @@ fn assemble(config: Config) -> Result<Shared, OpenError> {
         webhooks: Webhooks,
         documents: DocumentCache::default(),
         stopping: CancellationToken::new(),
+        settling: tokio::sync::Mutex::default(),
         address: OnceLock::new(),
         store,
         registry,
@@ -163,7 +167,7 @@ impl Shared {
         self.address.get().map(SocketAddr::to_string).unwrap_or_default()
     }
 
-    /// Makes one durable change. A changed definition is in force when this returns.
+    /// Makes one durable change. A changed definition is judged and in force when this returns.
     pub(crate) async fn commit(
         self: &Arc<Self>,
         change: Change,
@@ -178,12 +182,20 @@ impl Shared {
             let name = change.key().name.clone();
             let gone = matches!(change, Change::Delete { .. });
             let stored = shared.store.write(change, guards).await?;
-            let definition = serde_json::from_slice(&stored.bytes).expect("the store holds JSON");
-            let learnt = if gone { None } else { definition::learnt(&definition) };
-            shared.registry.learn(&name, learnt, stored.version);
+            match gone {
+                true => shared.registry.learn(&name, None, stored.version),
+                false => shared.learn(&name, &stored),
+            }
+            definition::settle(&shared, definition::group_of(&name)).await?;
             Ok(stored)
         };
         tokio::spawn(task).await.expect("learning a definition does not panic")
+    }
+
+    /// Takes over a definition as it is stored now.
+    pub(crate) fn learn(&self, name: &str, stored: &Stored) {
+        let definition = serde_json::from_slice(&stored.bytes).expect("the store holds JSON");
+        self.registry.learn(name, definition::learnt(&definition), stored.version);
     }
 
     /// Whether the store still takes writes.

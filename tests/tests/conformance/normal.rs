@@ -38,7 +38,7 @@ impl Normaliser {
         for (literal, name) in &self.literal {
             out = out.replace(literal, name);
         }
-        mask_versions(&without_go(&self.mask_uids(&out)))
+        mask_versions(&mask_times(&without_go(&self.mask_uids(&out))))
     }
 
     fn walk(&mut self, value: &mut Value) {
@@ -54,10 +54,9 @@ impl Normaliser {
                 if map.get("continue").is_some_and(|token| token == "") {
                     map.remove("continue");
                 }
-                // The describing texts of the two columns that every kind has are not ours to repeat.
-                if map.contains_key("priority")
-                    && map.get("name").is_some_and(|name| name == "Name" || name == "Created At")
-                {
+                // The describing texts of the columns that every kind has are not ours to repeat.
+                let general = |name: &Value| name == "Name" || name == "Age" || name == "Created At";
+                if map.contains_key("priority") && map.get("name").is_some_and(general) {
                     map.remove("description");
                 }
                 let manager = map.contains_key("fieldsV1");
@@ -174,6 +173,24 @@ fn is_time(text: &str) -> bool {
         && (bytes[4], bytes[7], bytes[10], bytes[13]) == (b'-', b'-', b'T', b':')
         && bytes.ends_with(b"Z")
         && !text.starts_with("2020-")
+}
+
+/// Times in sentences.
+fn mask_times(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.char_indices().map(|(at, _)| at).find(|&at| starts_with_time(&rest[at..])) {
+        out.push_str(&rest[..start]);
+        out.push_str("TIME");
+        rest = &rest[start + TIME_LENGTH..];
+    }
+    out + rest
+}
+
+const TIME_LENGTH: usize = 20;
+
+fn starts_with_time(text: &str) -> bool {
+    text.get(..TIME_LENGTH).is_some_and(is_time)
 }
 
 /// Numbers in sentences about resourceVersions.

@@ -1,12 +1,11 @@
 //! Runs the areas, several scenarios at once, and counts what passed, in the words of cargo's own tests.
 
-use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use midflight_tests::{kinds, place};
+use midflight_tests::kinds;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -39,15 +38,11 @@ pub(crate) struct Report {
     recording: bool,
     passed: usize,
     failed: Vec<String>,
-    /// Scenarios that the embedded server is known not to tell right yet, by name.
-    open: BTreeSet<String>,
-    still_open: usize,
 }
 
 impl Report {
     pub(crate) fn new(chosen: Vec<String>, recording: bool) -> Self {
-        let open = place::open_points("tests/conformance/open.txt");
-        Report { chosen, recording, passed: 0, failed: Vec::new(), open, still_open: 0 }
+        Report { chosen, recording, passed: 0, failed: Vec::new() }
     }
 
     /// Tells every chosen scenario to that server.
@@ -100,14 +95,7 @@ impl Report {
     }
 
     fn count(&mut self, name: &str, faults: &[String]) {
-        let known = name.strip_prefix("embedded: ").is_some_and(|name| self.open.contains(name));
-        if known && !faults.is_empty() {
-            self.still_open += 1;
-            line(&format!("test {name} ... open\n    {}", faults.join("\n    ")));
-        } else if known {
-            self.passed += 1;
-            line(&format!("test {name} ... ok, though on the list of open ones: take it off"));
-        } else if faults.is_empty() {
+        if faults.is_empty() {
             self.passed += 1;
             line(&format!("test {name} ... ok"));
         } else {
@@ -121,9 +109,6 @@ impl Report {
         self.failed.sort();
         for name in &self.failed {
             line(&format!("failed: {name}"));
-        }
-        if self.still_open > 0 {
-            line(&format!("{} scenarios are open (tests/conformance/open.txt)", self.still_open));
         }
         let verdict = if self.failed.is_empty() { "ok" } else { "FAILED" };
         line(&format!("\ntest result: {verdict}. {} passed; {} failed", self.passed, self.failed.len()));

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{items, text, texts};
 use crate::builtin::names::quoted;
 
-/// The status a CRD gets: accepted names, conditions and stored versions.
+/// The status a CRD gets: what it has, with the names and conditions that hold now.
 /// `others` are the other CRDs of the server; `now` dates conditions that change.
 pub fn accept<'a>(crd: &Value, others: impl IntoIterator<Item = &'a Value>, now: &str) -> Value {
     let group = text(crd, "/spec/group");
@@ -42,7 +42,6 @@ pub fn accept<'a>(crd: &Value, others: impl IntoIterator<Item = &'a Value>, now:
     if !is_true(&status, "Established") {
         set_condition(&mut status, established, now);
     }
-    store_version(crd, &mut status);
     Value::Object(status)
 }
 
@@ -100,7 +99,10 @@ fn is_true(status: &Map<String, Value>, kind: &str) -> bool {
 
 /// Puts a condition in its place; its date stays unless its status changes.
 fn set_condition(status: &mut Map<String, Value>, mut condition: Value, now: &str) {
-    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    let conditions = status.entry("conditions").or_insert(Value::Null);
+    if conditions.is_null() {
+        *conditions = json!([]);
+    }
     let Value::Array(conditions) = conditions else { return };
     let place = conditions.iter_mut().find(|one| one["type"] == condition["type"]);
     let since = place.as_ref().filter(|old| old["status"] == condition["status"]);
@@ -109,13 +111,4 @@ fn set_condition(status: &mut Map<String, Value>, mut condition: Value, now: &st
         Some(old) => *old = condition,
         None => conditions.push(condition),
     }
-}
-
-fn store_version(crd: &Value, status: &mut Map<String, Value>) {
-    let mut stored = texts(status.get("storedVersions"));
-    let storage =
-        items(crd.pointer("/spec/versions")).find(|version| version.get("storage") == Some(&json!(true)));
-    let storage = storage.map(|version| text(version, "/name").to_owned());
-    stored.extend(storage.filter(|name| !stored.contains(name)));
-    status.insert("storedVersions".into(), json!(stored));
 }

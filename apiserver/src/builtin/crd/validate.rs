@@ -19,7 +19,9 @@ use crate::{
 /// Everything wrong with a CRD whose defaults are filled in. `old` is what it replaces.
 pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut faults = Vec::new();
-    name(crd, &mut faults);
+    if old.is_none() {
+        name(crd, &mut faults);
+    }
     group(crd, &mut faults);
     match text(crd, "/spec/scope") {
         "" => faults.push(required("spec.scope", "")),
@@ -27,6 +29,7 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
         other => faults.push(not_supported("spec.scope", other, &["Cluster", "Namespaced"])),
     }
     versions(crd, &mut faults);
+    stored_versions(crd, &mut faults);
     for field in ["plural", "singular", "kind", "listKind"] {
         if text(crd, &format!("/spec/names/{field}")).is_empty() {
             faults.push(required(format!("spec.names.{field}"), ""));
@@ -116,9 +119,25 @@ fn versions(crd: &Value, faults: &mut Vec<Cause>) {
             self::part(first, part, &format!("spec.{name}"), faults);
         }
     }
-    if storage == 0 {
-        let detail = "must have at least one stored version";
-        faults.push(invalid("status.storedVersions", Value::Null, detail));
+}
+
+/// Every version that objects were or will be stored in is there.
+fn stored_versions(crd: &Value, faults: &mut Vec<Cause>) {
+    const FIELD: &str = "status.storedVersions";
+    let stored = texts(crd.pointer("/status/storedVersions"));
+    if stored.is_empty() {
+        return faults.push(invalid(FIELD, Value::Null, "must have at least one stored version"));
+    }
+    let mut present = Vec::new();
+    for version in items(crd.pointer("/spec/versions")) {
+        let name = text(version, "/name");
+        present.push(name);
+        if version.get("storage") == Some(&json!(true)) && !stored.iter().any(|one| one == name) {
+            faults.push(invalid(FIELD, json!(stored), &format!("must have the storage version {name}")));
+        }
+    }
+    for (index, stored) in stored.iter().enumerate().filter(|(_, one)| !present.contains(&one.as_str())) {
+        faults.push(invalid(format!("{FIELD}[{index}]"), stored.as_str(), &format!("missing from spec.versions; {stored} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {stored} and removes {stored} from status.storedVersions")));
     }
 }
 
@@ -318,13 +337,6 @@ fn changes(crd: &Value, old: &Value, faults: &mut Vec<Cause>) {
     for (field, path) in fixed {
         if text(crd, path) != text(old, path) {
             faults.push(invalid(field, text(crd, path), "field is immutable"));
-        }
-    }
-    let present: Vec<&str> =
-        items(crd.pointer("/spec/versions")).map(|version| text(version, "/name")).collect();
-    for (index, stored) in texts(old.pointer("/status/storedVersions")).iter().enumerate() {
-        if !present.contains(&stored.as_str()) {
-            faults.push(invalid(format!("status.storedVersions[{index}]"), stored.as_str(), &format!("missing from spec.versions; {stored} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {stored} and removes {stored} from status.storedVersions")));
         }
     }
 }

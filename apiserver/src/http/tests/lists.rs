@@ -82,7 +82,7 @@ async fn versions_are_honoured() {
         ("resourceVersion=0&resourceVersionMatch=Exact".to_owned(),               422, "forbidden"),
         ("resourceVersionMatch=Exact".to_owned(),                                 422, "forbidden unless resourceVersion is provided"),
         ("resourceVersion=1&resourceVersionMatch=Sometimes".to_owned(),           422, "Unsupported value"),
-        ("resourceVersion=x".to_owned(),                                          422, "invalid"),
+        ("resourceVersion=x".to_owned(),                                          400, "invalid resource version"),
         ("limit=-1".to_owned(),                                                   422, "limit"),
     ];
     for (query, code, message) in cases {

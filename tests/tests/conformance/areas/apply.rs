@@ -89,7 +89,7 @@ fn ownership() -> Vec<Scenario> {
         ]),
         scenario("finalizers and owner references are lists by value and by uid", steps![
             apply(by("a"), json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Gadget", "metadata": {"name": "g1", "finalizers": ["midflight.dev/a"],
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u-1"}]}})).is(201),
+                "ownerReferences": [{"apiVersion": "nowhere.midflight.dev/v1", "kind": "Unknown", "name": "n", "uid": "u-1"}]}})).is(201),
             apply(by("b"), json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Gadget", "metadata": {"name": "g1", "finalizers": ["midflight.dev/b"]}})),
             apply(by("a"), json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Gadget", "metadata": {"name": "g1"}})),
             apply(by("b"), json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Gadget", "metadata": {"name": "g1"}})),
