@@ -1,14 +1,15 @@
 //! The copy of the database that migrations act on.
 //!
 //! The one invariant: a migration reads and writes only the tables it declared,
-//! and what it writes is a JSON object that names its own id.
+//! and an object it writes that carries an id is found under that id.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use crate::record::{RowKey, Snapshot, Table};
+use crate::json::{self, MAX_ROW};
+use crate::record::{RowKey, Rows, Snapshot, Table};
 
 /// One object of a table, as migrations see it.
 pub type Object = Map<String, Value>;
@@ -27,6 +28,12 @@ pub enum TouchError {
 
     #[error("{table} {key}: there is no such row")]
     Missing { table: Table, key: RowKey },
+
+    #[error("{table} {key}: the object names itself {id}; a row is found by the id it carries")]
+    OtherId { table: Table, key: RowKey, id: String },
+
+    #[error("{table} {key}: {size} bytes, and {MAX_ROW} is the most a row may have")]
+    TooLarge { table: Table, key: RowKey, size: usize },
 }
 
 /// What becomes of an object that was looked at.
@@ -41,11 +48,17 @@ pub enum Verdict {
 pub struct NorthBound<'a> {
     database: &'a mut Snapshot,
     declared: BTreeSet<Table>,
+    removed: u64,
 }
 
 impl<'a> NorthBound<'a> {
     pub fn new(database: &'a mut Snapshot, declared: &[Table]) -> NorthBound<'a> {
-        NorthBound { database, declared: declared.iter().cloned().collect() }
+        NorthBound { database, declared: declared.iter().cloned().collect(), removed: 0 }
+    }
+
+    /// Rows removed so far.
+    pub fn removed(&self) -> u64 {
+        self.removed
     }
 
     pub fn get(&self, table: &Table, key: &RowKey) -> Result<Option<Object>, TouchError> {
@@ -64,30 +77,37 @@ impl<'a> NorthBound<'a> {
         if self.database.get(table, &key).is_some() {
             return Err(TouchError::Exists { table: table.clone(), key });
         }
-        self.database.put(table, key, encode(object));
+        let value = encode(table, &key, object)?;
+        self.database.put(table, key, value);
         Ok(())
     }
 
-    /// Replaces a row that must be there.
+    /// Replaces a row that must be there. An object that did not change keeps
+    /// the bytes of its row.
     pub fn update(&mut self, table: &Table, key: RowKey, object: &Object) -> Result<(), TouchError> {
-        self.check(table)?;
-        if self.database.get(table, &key).is_none() {
-            return Err(TouchError::Missing { table: table.clone(), key });
+        match self.get(table, &key)? {
+            None => return Err(TouchError::Missing { table: table.clone(), key }),
+            Some(before) if before == *object => return Ok(()),
+            Some(_) => {}
         }
-        self.database.put(table, key, encode(object));
+        let value = encode(table, &key, object)?;
+        self.database.put(table, key, value);
         Ok(())
     }
 
+    /// Removes a row that must be there, whatever it holds.
     pub fn remove(&mut self, table: &Table, key: &RowKey) -> Result<(), TouchError> {
         self.check(table)?;
-        match self.database.remove(table, key) {
-            Some(_) => Ok(()),
-            None => Err(TouchError::Missing { table: table.clone(), key: key.clone() }),
+        if self.database.remove(table, key).is_none() {
+            return Err(TouchError::Missing { table: table.clone(), key: key.clone() });
         }
+        self.removed += 1;
+        Ok(())
     }
 
-    /// Shows every object of a table to `look`. A row whose object did not
-    /// change keeps its bytes, so formatting alone never counts as a change.
+    /// Shows every object of a table to `look`, in order, until one is
+    /// refused. A row whose object did not change keeps its bytes, so
+    /// formatting alone never counts as a change.
     pub fn edit_each(
         &mut self,
         table: &Table,
@@ -95,24 +115,49 @@ impl<'a> NorthBound<'a> {
     ) -> Result<(), TouchError> {
         self.check(table)?;
         let mut rows = self.database.take_table(table);
-        let mut broken = None;
-        rows.retain(|key, value| {
-            let before = match object(table, key, value) {
-                Ok(before) => before,
-                Err(error) => {
-                    broken.get_or_insert(error);
-                    return true;
-                }
-            };
-            let mut after = before.clone();
-            let verdict = look(key, &mut after);
-            if after != before {
-                *value = encode(&after);
+        let mut editor = Editor::new(table);
+        let outcome = rows.iter_mut().try_fold(vec![], |mut gone, (key, value)| {
+            if editor.edit(key, value, &mut look)? == Verdict::Remove {
+                gone.push(key.clone());
             }
-            verdict == Verdict::Keep
+            Ok(gone)
+        });
+        let outcome = outcome.map(|gone| {
+            self.removed += gone.len() as u64;
+            if gone.len() > rows.len() / 8 {
+                let gone: BTreeSet<RowKey> = gone.into_iter().collect();
+                rows.retain(|key, _| !gone.contains(key));
+            } else {
+                for key in &gone {
+                    rows.remove(key);
+                }
+            }
         });
         self.database.set_table(table, rows);
-        broken.map_or(Ok(()), Err)
+        outcome
+    }
+
+    /// As [`NorthBound::edit_each`] with a function that looks at one object
+    /// alone, on all cores.
+    pub fn edit_all(
+        &mut self,
+        table: &Table,
+        look: impl Fn(&RowKey, &mut Object) -> Verdict + Sync,
+    ) -> Result<(), TouchError> {
+        self.check(table)?;
+        let mut rows: Vec<(RowKey, Bytes, Verdict)> = self
+            .database
+            .take_table(table)
+            .into_iter()
+            .map(|(key, value)| (key, value, Verdict::Keep))
+            .collect();
+        let outcome = edit_in_parallel(table, &mut rows, &look);
+        let before = rows.len();
+        let kept = rows.into_iter().filter(|row| row.2 == Verdict::Keep).map(|(key, value, _)| (key, value));
+        let kept: Rows = kept.collect();
+        self.removed += (before - kept.len()) as u64;
+        self.database.set_table(table, kept);
+        outcome
     }
 
     fn check(&self, table: &Table) -> Result<(), TouchError> {
@@ -124,7 +169,70 @@ impl<'a> NorthBound<'a> {
     }
 }
 
-fn object(table: &Table, key: &RowKey, value: &Bytes) -> Result<Object, TouchError> {
+fn edit_in_parallel(
+    table: &Table,
+    rows: &mut [(RowKey, Bytes, Verdict)],
+    look: &(impl Fn(&RowKey, &mut Object) -> Verdict + Sync),
+) -> Result<(), TouchError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = rows.len().div_ceil(cores).max(1);
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = rows
+            .chunks_mut(share)
+            .map(|part| {
+                scope.spawn(move || {
+                    let mut editor = Editor::new(table);
+                    part.iter_mut().try_for_each(|(key, value, verdict)| {
+                        *verdict = editor.edit(key, value, |key, object| look(key, object))?;
+                        Ok(())
+                    })
+                })
+            })
+            .collect();
+        // The lanes are in the order of the rows: the first failure is that of the first row.
+        lanes.into_iter().try_for_each(|lane| match lane.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
+}
+
+/// Edits one row after another, with two buffers for all of them.
+struct Editor<'a> {
+    table: &'a Table,
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl<'a> Editor<'a> {
+    fn new(table: &'a Table) -> Editor<'a> {
+        Editor { table, before: vec![], after: vec![] }
+    }
+
+    fn edit(
+        &mut self,
+        key: &RowKey,
+        value: &mut Bytes,
+        look: impl FnOnce(&RowKey, &mut Object) -> Verdict,
+    ) -> Result<Verdict, TouchError> {
+        let mut edited = object(self.table, key, value)?;
+        self.before.clear();
+        json::write_object(&mut self.before, &edited);
+        let verdict = look(key, &mut edited);
+        self.after.clear();
+        json::write_object(&mut self.after, &edited);
+        if verdict == Verdict::Keep && self.before != self.after {
+            check_row(self.table, key, edited.get("id").and_then(Value::as_str), self.after.len())?;
+            *value = Bytes::copy_from_slice(&self.after);
+        }
+        Ok(verdict)
+    }
+}
+
+pub(crate) fn object(table: &Table, key: &RowKey, value: &Bytes) -> Result<Object, TouchError> {
+    if value.len() > MAX_ROW {
+        return Err(TouchError::TooLarge { table: table.clone(), key: key.clone(), size: value.len() });
+    }
     serde_json::from_slice(value).map_err(|source| TouchError::NotAnObject {
         table: table.clone(),
         key: key.clone(),
@@ -132,8 +240,30 @@ fn object(table: &Table, key: &RowKey, value: &Bytes) -> Result<Object, TouchErr
     })
 }
 
-fn encode(object: &Object) -> Bytes {
-    serde_json::to_vec(object).expect("a map with string keys always encodes").into()
+fn encode(table: &Table, key: &RowKey, object: &Object) -> Result<Bytes, TouchError> {
+    let mut value = vec![];
+    json::write_object(&mut value, object);
+    check_row(table, key, object.get("id").and_then(Value::as_str), value.len())?;
+    Ok(value.into())
+}
+
+/// What holds for every row that any kind of migration writes.
+pub(crate) fn check_row(
+    table: &Table,
+    key: &RowKey,
+    id: Option<&str>,
+    size: usize,
+) -> Result<(), TouchError> {
+    match id {
+        Some(id) if id != &*key.id => {
+            return Err(TouchError::OtherId { table: table.clone(), key: key.clone(), id: id.to_owned() });
+        }
+        _ => {}
+    }
+    if size > MAX_ROW {
+        return Err(TouchError::TooLarge { table: table.clone(), key: key.clone(), size });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -172,6 +302,51 @@ mod tests {
         let rows: Vec<_> =
             database.rows(&port).map(|(key, value)| (key.to_string(), value.clone())).collect();
         assert_eq!(rows, [("a@t1".to_owned(), Bytes::from_static(br#"{"id":"a","name":"x","new":1}"#))]);
+    }
+
+    #[test]
+    fn all_cores_do_what_one_does() {
+        let (mut one, port) = (Snapshot::default(), Table::new("lport"));
+        for n in 0..1000 {
+            let id = format!("p{n:04}");
+            let value = format!(r#"{{ "id": "{id}", "n": {n} }}"#);
+            one.put(&port, RowKey::new("t", &id), value.into());
+        }
+        let mut all = one.clone();
+        let look = |_: &RowKey, object: &mut Object| match object["n"].as_u64().unwrap_or(0) % 3 {
+            0 => Verdict::Remove,
+            1 => {
+                object.insert("new".into(), json!([1]));
+                Verdict::Keep
+            }
+            _ => Verdict::Keep,
+        };
+        let declared = std::slice::from_ref(&port);
+        let mut by_one = NorthBound::new(&mut one, declared);
+        by_one.edit_each(&port, look).unwrap();
+        assert_eq!(by_one.removed(), 334);
+        let mut by_all = NorthBound::new(&mut all, declared);
+        by_all.edit_all(&port, look).unwrap();
+        assert_eq!(by_all.removed(), 334);
+        assert_eq!(one, all);
+    }
+
+    #[test]
+    fn refuses_broken_misnamed_and_oversized_rows() {
+        let (mut database, port) = (database(), Table::new("lport"));
+        let mut north_bound = NorthBound::new(&mut database, std::slice::from_ref(&port));
+        let named = |id: &str| Object::from_iter([("id".to_owned(), json!(id))]);
+        let misnamed = north_bound.create(&port, RowKey::new("t1", "c"), &named("d"));
+        assert!(matches!(misnamed, Err(TouchError::OtherId { .. })), "{misnamed:?}");
+        let mut large = named("c");
+        large.insert("text".into(), json!("x".repeat(2 << 20)));
+        let oversized = north_bound.create(&port, RowKey::new("t1", "c"), &large);
+        assert!(matches!(oversized, Err(TouchError::TooLarge { .. })), "{oversized:?}");
+
+        database.put(&port, RowKey::new("t1", "c"), Bytes::from_static(b"{\"id\":"));
+        let mut north_bound = NorthBound::new(&mut database, std::slice::from_ref(&port));
+        let broken = north_bound.edit_all(&port, |_, _| Verdict::Keep).unwrap_err();
+        assert_eq!(broken.to_string(), "lport c@t1: not a JSON object");
     }
 
     #[test]

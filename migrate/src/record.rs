@@ -53,6 +53,11 @@ impl RowKey {
     pub fn untopical(id: &str) -> RowKey {
         RowKey::new("", id)
     }
+
+    /// The key of another row of the same topic.
+    pub fn beside(&self, id: &str) -> RowKey {
+        RowKey { topic: Arc::clone(&self.topic), id: id.into() }
+    }
 }
 
 impl fmt::Display for RowKey {

@@ -3,6 +3,7 @@
 //! The one invariant: a manifest that is accepted says who the migration is,
 //! when it was proposed (with a zone), and which tables it may touch.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::record::Table;
+use crate::worker::Filter;
 
 /// What a log entry repeats of a migration, and what orders it among others.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,10 +34,13 @@ pub struct Header {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// A jq filter per table, run on each object.
-    Jq(Vec<(Table, String)>),
+    Jq { filters: Vec<(Table, String)>, stall: Duration },
     /// A command that reads rows and writes rows as lines of JSON.
     Exec { command: Vec<String>, timeout: Duration },
 }
+
+/// The name of the manifest in the folder of a migration.
+pub const FILE: &str = "migration.toml";
 
 /// A migration as found in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +49,8 @@ pub struct Manifest {
     pub program: Program,
     /// Rows it may remove in all; more is an error.
     pub max_removed: Option<u64>,
+    /// Bytes of memory its program may take.
+    pub memory: u64,
     /// The folder of the manifest; relative commands and fixtures are found there.
     pub folder: PathBuf,
 }
@@ -74,9 +81,25 @@ struct Written {
     replaces: Vec<String>,
     tables: Vec<String>,
     #[serde(default)]
-    jq: std::collections::BTreeMap<String, String>,
+    jq: BTreeMap<String, String>,
     exec: Option<WrittenExec>,
     max_removed: Option<u64>,
+    #[serde(default)]
+    limits: WrittenLimits,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WrittenLimits {
+    /// The longest a jq filter may think about one object.
+    stall_seconds: u64,
+    memory_mib: u64,
+}
+
+impl Default for WrittenLimits {
+    fn default() -> WrittenLimits {
+        WrittenLimits { stall_seconds: 30, memory_mib: 1024 }
+    }
 }
 
 #[derive(Deserialize)]
@@ -118,27 +141,21 @@ impl Manifest {
         if written.tables.is_empty() {
             return Err(bad("tables", "name at least one table".to_owned()));
         }
+        if let Some(odd) = written.tables.iter().find(|name| !is_table(name)) {
+            return Err(bad("tables", format!("{odd:?} may hold only letters, digits, '_' and '-'")));
+        }
         let tables: Vec<Table> = written.tables.iter().map(Table::new).collect();
-        let program = match (written.jq.is_empty(), written.exec) {
-            (false, None) => {
-                let filters: Vec<_> =
-                    written.jq.into_iter().map(|(t, filter)| (Table::new(t), filter)).collect();
-                if let Some((stray, _)) = filters.iter().find(|(table, _)| !tables.contains(table)) {
-                    return Err(bad("jq", format!("{stray} is not among the declared tables")));
-                }
-                Program::Jq(filters)
-            }
-            (true, Some(exec)) if exec.command.is_empty() => {
-                return Err(bad("exec", "command is empty".to_owned()));
-            }
-            (true, Some(exec)) => {
-                Program::Exec { command: exec.command, timeout: Duration::from_secs(exec.timeout_seconds) }
-            }
-            (true, None) => {
-                return Err(bad("jq", "give either [jq] filters or an [exec] command".to_owned()));
-            }
-            (false, Some(_)) => return Err(bad("exec", "give [jq] or [exec], not both".to_owned())),
-        };
+        if let Some(ours) = tables.iter().find(|table| super::log::is_reserved(table)) {
+            return Err(bad("tables", format!("{ours} is kept by the tool itself")));
+        }
+        let WrittenLimits { stall_seconds, memory_mib } = written.limits;
+        if stall_seconds == 0 || !(16..=1 << 20).contains(&memory_mib) {
+            let problem = "stall_seconds is at least 1, memory_mib between 16 and 1048576";
+            return Err(bad("limits", problem.to_owned()));
+        }
+        let stall = Duration::from_secs(stall_seconds);
+        let program = program(written.jq, written.exec, &tables, stall)
+            .map_err(|(field, problem)| bad(field, problem))?;
         let header = Header {
             id: written.id,
             release: written.release,
@@ -149,11 +166,45 @@ impl Manifest {
             tables,
         };
         let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
-        Ok(Manifest { header, program, max_removed: written.max_removed, folder })
+        Ok(Manifest { header, program, max_removed: written.max_removed, memory: memory_mib << 20, folder })
     }
 }
 
-fn is_identity(id: &str) -> bool {
+fn program(
+    jq: BTreeMap<String, String>,
+    exec: Option<WrittenExec>,
+    tables: &[Table],
+    stall: Duration,
+) -> Result<Program, (&'static str, String)> {
+    match (jq.is_empty(), exec) {
+        (false, None) => {
+            let filters: Vec<_> = jq.into_iter().map(|(table, filter)| (Table::new(table), filter)).collect();
+            for (table, filter) in &filters {
+                if !tables.contains(table) {
+                    return Err(("jq", format!("{table} is not among the declared tables")));
+                }
+                Filter::compile(filter).map_err(|problem| ("jq", format!("{table}: {problem}")))?;
+            }
+            Ok(Program::Jq { filters, stall })
+        }
+        (true, Some(exec)) if exec.command.is_empty() => Err(("exec", "command is empty".to_owned())),
+        (true, Some(exec)) => {
+            let timeout = Duration::from_secs(exec.timeout_seconds);
+            Ok(Program::Exec { command: exec.command, timeout })
+        }
+        (true, None) => Err(("jq", "give either [jq] filters or an [exec] command".to_owned())),
+        (false, Some(_)) => Err(("exec", "give [jq] or [exec], not both".to_owned())),
+    }
+}
+
+/// What the layouts of all databases can keep in their keys.
+pub(crate) fn is_table(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 100
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+pub(super) fn is_identity(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= 200
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))

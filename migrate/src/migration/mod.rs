@@ -1,7 +1,56 @@
 //! A migration: who it is, when it was proposed, which tables it touches, what it does.
+//!
+//! The one invariant: every migration says which tables it touches, and whatever
+//! its kind, nothing it does reaches another.
 
+mod checksum;
+mod load;
+pub mod log;
 mod manifest;
+mod native;
 mod order;
+mod run;
 
-pub use manifest::{Header, Manifest, ManifestError, Program};
+pub use checksum::{CHECKSUM_VERSION, Checksum};
+pub use load::{LoadError, load};
+pub use manifest::{FILE, Header, Manifest, ManifestError, Program};
+pub use native::{Failure, Native};
 pub use order::{Allowed, Applied, OrderError, pending};
+pub use run::{Context, Progress, Ran, RunError, StepError, run};
+
+/// A migration that was found, and can be run.
+#[derive(Debug, Clone)]
+pub struct Migration {
+    pub header: Header,
+    /// Rows it may remove in all; more is an error.
+    pub max_removed: Option<u64>,
+    /// What was hashed into the checksum, as people wrote it.
+    pub source: String,
+    pub checksum: Checksum,
+    work: Work,
+}
+
+/// How it does its work.
+#[derive(Debug, Clone)]
+enum Work {
+    Native(&'static Native),
+    Folder(Box<Manifest>),
+}
+
+impl Migration {
+    /// Where it was found, for people.
+    pub fn origin(&self) -> String {
+        match &self.work {
+            Work::Native(_) => "compiled in".to_owned(),
+            Work::Folder(manifest) => manifest.folder.display().to_string(),
+        }
+    }
+
+    /// The manifest, of one that was found in a folder.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        match &self.work {
+            Work::Native(_) => None,
+            Work::Folder(manifest) => Some(manifest),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Programs of migrations run in processes of their own, so that one that loops
+//! for ever or eats memory can be stopped, and none sees a credential.
+//!
+//! The tool starts itself again as the worker: [`main`] is what it then calls.
+//! A worker runs jq filters that it is fed rows for, or limits itself and turns
+//! into the operator's command.
+//!
+//! The one invariant: a worker has no environment, no file of ours and no
+//! network of ours; it ends when the process that started it does.
+
+mod child;
+mod exec;
+mod filter;
+mod jq;
+mod process;
+mod wire;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub use child::main;
+pub use exec::{Exec, ExecError};
+pub use filter::Filter;
+pub use jq::{Jq, JqError};
+
+/// How to start a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    /// A program that passes the arguments after `arguments` to [`main`].
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+    /// jq workers at a time.
+    pub parallel: usize,
+}
+
+impl Worker {
+    /// A worker on every core.
+    pub fn new(program: impl Into<PathBuf>, arguments: &[&str]) -> Worker {
+        Worker {
+            program: program.into(),
+            arguments: arguments.iter().map(OsString::from).collect(),
+            parallel: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
