@@ -13,6 +13,7 @@ pub mod commit;
 pub mod diff;
 pub mod json;
 pub mod migration;
+pub mod model;
 pub mod northbound;
 pub mod record;
 pub mod run;

@@ -13,6 +13,8 @@ mod run;
 
 pub use checksum::{CHECKSUM_VERSION, Checksum};
 pub use load::{LoadError, load};
+pub use log::is_reserved;
+pub(crate) use manifest::is_table;
 pub use manifest::{FILE, Header, Manifest, ManifestError, Program};
 pub use native::{Failure, Native};
 pub use order::{Allowed, Applied, OrderError, pending};
