@@ -4,7 +4,12 @@
 //! Invariant: a role says where it listens as its first line on stdout, once it
 //! can be reached.
 
-use std::io::Write;
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use midflight_handover::Keeper;
 
 use crate::{
     check,
@@ -23,6 +28,8 @@ pub enum Role {
     #[command(hide = true)]
     Frontend(FrontendArgs),
     #[command(hide = true)]
+    Keeper(KeeperArgs),
+    #[command(hide = true)]
     Check(check::CheckArgs),
 }
 
@@ -35,6 +42,8 @@ pub enum RoleError {
     Engine(#[from] engine::EngineError),
     #[error(transparent)]
     Frontend(#[from] frontend::FrontendError),
+    #[error("keep descriptors at {}", path.display())]
+    Keeper { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Check(#[from] check::CheckError),
 }
@@ -45,9 +54,25 @@ impl Role {
             Role::Replica(args) => Ok(replica::run(&args)?),
             Role::Engine(args) => Ok(engine::run(&args)?),
             Role::Frontend(args) => Ok(frontend::run(&args)?),
-            Role::Check(args) => Ok(check::run(&args, &mut std::io::stdout())?),
+            Role::Keeper(args) => keep(&args),
+            Role::Check(args) => Ok(check::run(&args, &mut io::stdout())?),
         }
     }
+}
+
+/// Hold the descriptors of a node's frontend while that is replaced.
+#[derive(Debug, Clone, clap::Args)]
+pub struct KeeperArgs {
+    /// Unix socket to listen on.
+    #[arg(long)]
+    pub listen: PathBuf,
+}
+
+fn keep(args: &KeeperArgs) -> Result<(), RoleError> {
+    let failed = |source| RoleError::Keeper { path: args.listen.clone(), source };
+    let keeper = Keeper::bind(&args.listen).map_err(failed)?;
+    announce(&Address::Unix(args.listen.clone()));
+    keeper.run().map_err(failed)
 }
 
 /// A number that names this process among all that ever spoke to a replica.
@@ -60,7 +85,7 @@ pub(crate) fn process_name() -> u64 {
 
 /// Tells whoever started this process where it can be reached.
 pub(crate) fn announce(address: &Address) {
-    let mut out = std::io::stdout();
+    let mut out = io::stdout();
     // Nobody has to listen: a process started by hand serves all the same.
     let _ = writeln!(out, "{address}").and_then(|()| out.flush());
 }

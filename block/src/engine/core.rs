@@ -24,7 +24,7 @@ use crate::{
     net::reactor::LinkId,
     window::Window,
     wire::{
-        Frame, Header, Kind, Status,
+        CONTINUED, Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
         members::Promised,
     },
@@ -354,7 +354,8 @@ impl Engine {
                 self.advance(out);
             }
             (Kind::Prepare, Phase::Prepared) | (Kind::Go, Phase::Serving) | (Kind::Drain, Phase::Drained) => {
-                let reply = Header { extent: self.whole(), ..header.reply(Status::Ok, self.epoch) };
+                let flags = if header.kind == Kind::Go { CONTINUED } else { 0 };
+                let reply = Header { extent: self.whole(), flags, ..header.reply(Status::Ok, self.epoch) };
                 out.push(Output::Send(link, Frame::bare(reply)));
             }
             _ => out.push(Output::Send(link, Frame::bare(header.reply(Status::NotServing, self.epoch)))),

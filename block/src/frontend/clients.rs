@@ -3,12 +3,13 @@
 //! Invariant: a client has a bounded number of requests and of bytes under way, so
 //! one that floods waits for its own answers and not others for it.
 
-use std::{collections::HashMap, time::Instant};
+use std::{collections::HashMap, io, os::fd::OwnedFd, time::Instant};
 
 use bytes::BytesMut;
 
 use super::{
     core::Answer,
+    parked::{BadParcel, ParkedClient, ParkedStage, growable, pack, take, unpack},
     table::{Op, Request},
 };
 use crate::{
@@ -18,7 +19,10 @@ use crate::{
         handshake::{Export, Exports, Handshake, Step},
         transmission::{self, BadRequest, Command, Errno, FLAG_FUA, ReplyHead},
     },
-    net::reactor::{LinkId, Reactor},
+    net::{
+        link::Released,
+        reactor::{LinkId, Reactor},
+    },
     wire::{Status, checksum},
 };
 
@@ -40,6 +44,15 @@ pub(super) struct Client {
     unanswered: usize,
     /// Data of its unanswered requests.
     bytes: u64,
+}
+
+/// Why a client cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ResumeError {
+    #[error("read what was left behind")]
+    Parcel(#[from] BadParcel),
+    #[error("watch its socket")]
+    Watch(#[from] io::Error),
 }
 
 /// Data that a request brings or asks for.
@@ -95,6 +108,49 @@ impl Clients {
 
     pub(super) fn remove(&mut self, link: LinkId) -> Option<Client> {
         self.all.remove(&link)
+    }
+
+    /// Ends a conversation here, so that a successor can go on with it.
+    pub(super) fn park(&mut self, reactor: &mut Reactor, link: LinkId) -> Option<(Vec<u8>, OwnedFd)> {
+        let client = self.all.remove(&link)?;
+        let Released { fd, input, output } = reactor.release(link)?;
+        let stage = match client.stage {
+            Stage::Negotiating(handshake) => ParkedStage::Negotiating(handshake),
+            Stage::Transmission { structured } => ParkedStage::Transmission { structured },
+        };
+        let parked = ParkedClient { volume: client.volume, number: link.bits(), stage, input: input.len() };
+        Some((pack(&parked, &[&input, &output]), fd))
+    }
+
+    /// Goes on with a conversation; gives the client's number with the predecessor.
+    pub(super) fn resume(
+        &mut self,
+        reactor: &mut Reactor,
+        state: Vec<u8>,
+        fd: OwnedFd,
+    ) -> Result<(u64, LinkId), ResumeError> {
+        let (parked, mut data) = unpack::<ParkedClient>(state)?;
+        let input = take(&mut data, parked.input)?;
+        let released = Released { fd, input: growable(&input), output: growable(&data) };
+        let link = reactor.resume(released)?;
+        let stage = match parked.stage {
+            ParkedStage::Negotiating(handshake) => Stage::Negotiating(handshake),
+            ParkedStage::Transmission { structured } => Stage::Transmission { structured },
+        };
+        self.all.insert(link, Client { volume: parked.volume, stage, unanswered: 0, bytes: 0 });
+        Ok((parked.number, link))
+    }
+
+    /// A request that a client had asked of the predecessor.
+    pub(super) fn owes(&mut self, link: LinkId, op: Op, extent: Extent) {
+        if let Some(client) = self.all.get_mut(&link) {
+            client.unanswered += 1;
+            client.bytes += weight(op, extent);
+        }
+    }
+
+    pub(super) fn links(&self) -> Vec<LinkId> {
+        self.all.keys().copied().collect()
     }
 
     pub(super) fn of_volume(&self, volume: &str) -> Vec<LinkId> {

@@ -14,6 +14,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{
     control::Switched,
@@ -24,7 +25,7 @@ use crate::{
     extent::Extent,
     net::{address::Address, reactor::LinkId},
     wire::{
-        Frame, Header, Kind, Status,
+        CONTINUED, Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
     },
 };
@@ -99,6 +100,24 @@ impl Engine {
     }
 }
 
+/// Which engine serves a volume, as far as a frontend knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Standing {
+    pub engine: Address,
+    /// Who else may have the volume by now.
+    pub fallback: Option<Address>,
+    /// The last epoch of which everything that was asked is known.
+    pub epoch: Epoch,
+}
+
+impl Standing {
+    /// Nothing is known but where the engine is.
+    pub fn new(engine: Address) -> Standing {
+        Standing { engine, fallback: None, epoch: Epoch::NONE }
+    }
+}
+
 /// What is known of a pause while it lasts.
 #[derive(Debug)]
 struct Pause {
@@ -114,7 +133,11 @@ pub struct Volume {
     name: String,
     sender: u64,
     size: u64,
+    /// Of the engine that served last.
     epoch: Epoch,
+    /// The epoch in which this frontend came without knowing what its predecessor
+    /// had asked: it does not vouch for that one.
+    blind_in: Option<Epoch>,
     table: Table,
     current: Engine,
     next: Option<(Engine, Duration)>,
@@ -131,22 +154,42 @@ const GO: u64 = u64::MAX - 3;
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
 impl Volume {
-    /// A volume that is to be served by the engine at `engine`; `out` says how to
-    /// reach it.
-    pub fn attach(name: String, size: u64, sender: u64, engine: Address, out: &mut Vec<Output>) -> Volume {
-        out.push(Output::Connect(engine.clone()));
+    /// A volume that is to be served by an engine; `out` says how to reach it.
+    pub fn attach(name: String, size: u64, sender: u64, at: Standing, out: &mut Vec<Output>) -> Volume {
+        out.push(Output::Connect(at.engine.clone()));
         Volume {
             name,
             sender,
             size,
-            epoch: Epoch::NONE,
+            epoch: at.epoch,
+            blind_in: None,
             table: Table::default(),
-            current: Engine::new(engine),
+            current: Engine::new(at.engine),
             next: None,
-            fallback: None,
+            fallback: at.fallback,
             pause: None,
             retry_at: None,
         }
+    }
+
+    /// Where a successor would have to go on.
+    pub fn standing(&self) -> Standing {
+        let next = self.next.as_ref().map(|(next, _)| next.address.clone());
+        Standing {
+            engine: self.current.address.clone(),
+            fallback: next.or_else(|| self.fallback.clone()),
+            epoch: self.vouched(),
+        }
+    }
+
+    /// Requests without an answer, in the order they came.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.table.requests()
+    }
+
+    /// The last epoch of which this frontend knows everything that was asked.
+    fn vouched(&self) -> Epoch {
+        if self.blind_in == Some(self.epoch) { Epoch::NONE } else { self.epoch }
     }
 
     pub fn size(&self) -> u64 {
@@ -213,7 +256,7 @@ impl Volume {
             volume: self.name.clone(),
             sender: self.sender,
             size: self.size,
-            epoch: self.epoch,
+            epoch: self.vouched(),
         };
         out.push(Output::Send(
             link,
@@ -366,6 +409,9 @@ impl Volume {
     /// The engine has taken over: what is unanswered goes first, then what waited.
     fn serve(&mut self, now: Instant, ready: &Header, out: &mut Vec<Output>) {
         let Some(link) = self.current.link else { return };
+        if self.vouched() == Epoch::NONE && ready.flags & CONTINUED != 0 {
+            self.blind_in = Some(ready.epoch);
+        }
         self.epoch = ready.epoch;
         self.current.stage = Stage::Serving;
         self.retry_at = None;

@@ -3,11 +3,17 @@
 //!
 //! `table` orders requests, `core` drives one volume and its switch-over,
 //! `clients` speaks NBD, `control` and `remote` are its commands and their giver,
-//! `serve` connects them to sockets.
+//! `serve` connects them to sockets. `succession` is how one such process follows
+//! another, `keeping` its dealings with the keeper, `parked` what it leaves there.
 
 mod clients;
 pub mod control;
 pub mod core;
+mod keeping;
+mod parked;
 pub mod remote;
 pub mod serve;
+mod succession;
 pub mod table;
+#[cfg(test)]
+mod tests;

@@ -7,18 +7,27 @@ use std::{
     collections::HashMap,
     io,
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
+
+use midflight_handover::DeskError;
 
 use super::{
     clients::{Clients, Next},
     control::{Answer, Command},
-    core::{Input, Output, Volume},
+    core::{Input, Output, Standing, Volume},
+    keeping::{Keeping, take_place},
+    parked::ParkedVolume,
 };
 use crate::{
     net::{
         address::{Address, Listener, connect},
         reactor::{Door, Event, LinkId, Reactor},
+        signal::on_term,
     },
     role,
     wire::{Frame, Header, Kind},
@@ -30,6 +39,9 @@ pub struct FrontendArgs {
     /// Where commands come from: unix:PATH.
     #[arg(long)]
     pub control: Address,
+    /// The keeper that holds this frontend's descriptors for its successor.
+    #[arg(long)]
+    pub keeper: Option<PathBuf>,
 }
 
 /// Why a frontend does not serve (any more).
@@ -39,20 +51,45 @@ pub enum FrontendError {
     Listen { address: Address, source: io::Error },
     #[error("wait for messages")]
     Wait(#[source] io::Error),
+    #[error("{0} is not a Unix socket")]
+    Control(Address),
+    #[error("take the place of the predecessor")]
+    Place(#[source] io::Error),
+    #[error("take over from the keeper at {}", path.display())]
+    Keeper { path: PathBuf, source: DeskError },
+    #[error("listen for the signal to end")]
+    Signal(#[source] io::Error),
 }
 
 const CONTROL: Door = Door(0);
 /// Slots of a volume's table beyond which no request is taken from any client.
 const MOST_SLOTS: usize = 2048;
 
-/// Serves until the process is stopped.
+/// Serves until the process is stopped. With a keeper, SIGTERM ends it so that its
+/// successor goes on where it stood.
 pub fn run(args: &FrontendArgs) -> Result<(), FrontendError> {
+    let Address::Unix(control) = &args.control else {
+        return Err(FrontendError::Control(args.control.clone()));
+    };
+    let mut reactor = Reactor::new().map_err(FrontendError::Wait)?;
+    let _place = take_place(control).map_err(FrontendError::Place)?;
+    let asked_to_end = match &args.keeper {
+        Some(_) => Some(on_term(reactor.waker()).map_err(FrontendError::Signal)?),
+        None => None,
+    };
     let listen = |source| FrontendError::Listen { address: args.control.clone(), source };
     let listener = Listener::bind(&args.control).map_err(listen)?;
-    let mut reactor = Reactor::new().map_err(FrontendError::Wait)?;
     reactor.open_door(CONTROL, listener).map_err(listen)?;
-    role::announce(&args.control);
-    let driver = Driver {
+    let (keeping, parcels) = match &args.keeper {
+        Some(path) => {
+            let began = Keeping::begin(path, &mut reactor);
+            let (keeping, parcels) =
+                began.map_err(|source| FrontendError::Keeper { path: path.clone(), source })?;
+            (Some(keeping), parcels)
+        }
+        None => (None, Vec::new()),
+    };
+    let mut driver = Driver {
         reactor,
         sender: role::process_name(),
         volumes: HashMap::new(),
@@ -62,38 +99,46 @@ pub fn run(args: &FrontendArgs) -> Result<(), FrontendError> {
         stalled: Vec::new(),
         outputs: Vec::new(),
         next_door: 1,
+        keeping,
+        asked_to_end,
     };
+    driver.resume(parcels);
+    role::announce(&args.control);
     driver.run()
 }
 
 /// A volume and what belongs to it here.
-struct Place {
-    core: Volume,
-    door: Door,
-    socket: PathBuf,
+pub(super) struct Place {
+    pub(super) core: Volume,
+    pub(super) door: Door,
+    pub(super) socket: PathBuf,
     /// Whoever waits for the end of a switch-over.
     asker: Option<(LinkId, u64)>,
 }
 
-struct Driver {
-    reactor: Reactor,
+pub(super) struct Driver {
+    pub(super) reactor: Reactor,
     sender: u64,
-    volumes: HashMap<String, Place>,
+    pub(super) volumes: HashMap<String, Place>,
     doors: HashMap<Door, String>,
     /// Which volume each engine connection belongs to.
     engines: HashMap<LinkId, String>,
-    clients: Clients,
+    pub(super) clients: Clients,
     /// Clients with input that had to wait for answers.
     stalled: Vec<LinkId>,
     outputs: Vec<Output>,
     next_door: u32,
+    pub(super) keeping: Option<Keeping>,
+    asked_to_end: Option<Arc<AtomicBool>>,
 }
 
 impl Driver {
     fn run(mut self) -> Result<(), FrontendError> {
         let mut events = Vec::new();
         loop {
-            let deadline = self.volumes.values().filter_map(|place| place.core.deadline()).min();
+            let deadlines = self.volumes.values().filter_map(|place| place.core.deadline());
+            let keeper = self.keeping.as_ref().and_then(Keeping::deadline);
+            let deadline = deadlines.chain(keeper).min();
             self.reactor.wait(deadline, &mut events).map_err(FrontendError::Wait)?;
             let now = Instant::now();
             for event in events.drain(..) {
@@ -104,6 +149,10 @@ impl Driver {
             }
             for link in std::mem::take(&mut self.stalled) {
                 self.on_client(now, link);
+            }
+            if self.asked_to_end.as_ref().is_some_and(|asked| asked.load(Ordering::Relaxed)) {
+                self.park();
+                return Ok(());
             }
         }
     }
@@ -130,6 +179,7 @@ impl Driver {
         for name in names {
             self.feed(now, &name, Input::Tick);
         }
+        self.look_for_keeper(now);
     }
 
     fn on_engine(&mut self, now: Instant, link: LinkId) {
@@ -147,7 +197,7 @@ impl Driver {
         }
     }
 
-    fn on_client(&mut self, now: Instant, link: LinkId) {
+    pub(super) fn on_client(&mut self, now: Instant, link: LinkId) {
         let Some(volume) = self.clients.get(link).map(|client| client.volume.clone()) else { return };
         loop {
             let Some(place) = self.volumes.get(&volume) else { return };
@@ -169,13 +219,16 @@ impl Driver {
     }
 
     fn on_closed(&mut self, now: Instant, link: LinkId) {
+        if self.keeping.as_mut().is_some_and(|keeping| keeping.closed(now, link)) {
+            return;
+        }
         self.clients.remove(link);
         if let Some(volume) = self.engines.remove(&link) {
             self.feed(now, &volume, Input::Closed(link));
         }
     }
 
-    fn feed(&mut self, now: Instant, volume: &str, input: Input) {
+    pub(super) fn feed(&mut self, now: Instant, volume: &str, input: Input) {
         let Some(place) = self.volumes.get_mut(volume) else { return };
         let mut outputs = std::mem::take(&mut self.outputs);
         place.core.apply(now, input, &mut outputs);
@@ -196,10 +249,12 @@ impl Driver {
                         replayed = switched.replayed,
                         "switched"
                     );
+                    self.keep(volume);
                     self.tell_asker(volume, &Answer::Switched(switched));
                 }
                 Output::NotSwitched(why) => {
                     tracing::warn!(volume, why, "not switched");
+                    self.keep(volume);
                     self.tell_asker(volume, &Answer::Refused(why));
                 }
             }
@@ -280,6 +335,7 @@ impl Driver {
                 }
                 let drain_within = Duration::from_millis(drain_within_ms);
                 self.feed(now, &volume, Input::Switch { to, drain_within });
+                self.keep(&volume);
                 None
             }
         }
@@ -295,26 +351,37 @@ impl Driver {
         if self.volumes.contains_key(volume) {
             return Ok(Answer::Attached);
         }
-        let engine: Address = engine.parse()?;
+        let standing = Standing::new(engine.parse()?);
+        let offered = Listener::bind(&Address::Unix(socket.clone())).and_then(|listener| {
+            let parked = ParkedVolume { volume: volume.to_owned(), size, socket: socket.clone(), standing };
+            self.offer(now, parked, listener)
+        });
+        offered.map_err(|error| format!("listen on {}: {error}", socket.display()))?;
+        self.keep(volume);
+        Ok(Answer::Attached)
+    }
+
+    /// Opens a volume to clients and connects it to its engine.
+    pub(super) fn offer(&mut self, now: Instant, parked: ParkedVolume, listener: Listener) -> io::Result<()> {
+        let ParkedVolume { volume, size, socket, standing } = parked;
         let door = Door(self.next_door);
-        let listener = Listener::bind(&Address::Unix(socket.clone()))
-            .and_then(|listener| self.reactor.open_door(door, listener));
-        listener.map_err(|error| format!("listen on {}: {error}", socket.display()))?;
+        self.reactor.open_door(door, listener)?;
         self.next_door += 1;
         let mut outputs = Vec::new();
-        let core = Volume::attach(volume.to_owned(), size, self.sender, engine, &mut outputs);
-        self.doors.insert(door, volume.to_owned());
-        self.volumes.insert(volume.to_owned(), Place { core, door, socket, asker: None });
+        let core = Volume::attach(volume.clone(), size, self.sender, standing, &mut outputs);
+        self.doors.insert(door, volume.clone());
+        self.volumes.insert(volume.clone(), Place { core, door, socket, asker: None });
         for output in outputs {
             if let Output::Connect(to) = output {
-                self.connect(now, volume, to);
+                self.connect(now, &volume, to);
             }
         }
-        Ok(Answer::Attached)
+        Ok(())
     }
 
     fn detach(&mut self, volume: &str) {
         let Some(place) = self.volumes.remove(volume) else { return };
+        self.forget(volume);
         self.reactor.shut_door(place.door);
         self.doors.remove(&place.door);
         // The file may be gone already; nobody can connect either way.

@@ -8,6 +8,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     epoch::Epoch,
@@ -18,7 +19,8 @@ use crate::{
 };
 
 /// What a client can ask of a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Op {
     Read,
     Write,
@@ -140,6 +142,11 @@ impl Table {
     pub fn replay(&self, epoch: Epoch, mut send: impl FnMut(Frame)) -> usize {
         let sent = self.entries.iter().filter(|(_, entry)| entry.sent);
         sent.map(|(tag, entry)| send(entry.request.frame(tag, epoch))).count()
+    }
+
+    /// All of them, in the order they came.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.entries.iter().map(|(_, entry)| &entry.request)
     }
 
     pub fn len(&self) -> usize {

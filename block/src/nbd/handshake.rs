@@ -8,6 +8,7 @@
 //! Invariant: every option gets exactly one final answer, in order.
 
 use bytes::{Buf, BufMut, BytesMut};
+use serde::{Deserialize, Serialize};
 
 use super::*;
 
@@ -34,13 +35,16 @@ pub enum Step {
     Close,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 enum Stage {
     ClientFlags,
     Options,
 }
 
-#[derive(Debug)]
+/// Where a negotiation stands; another process can go on from it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Handshake {
     stage: Stage,
     no_zeroes: bool,

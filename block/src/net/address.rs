@@ -6,7 +6,7 @@ use std::{
     fmt, io,
     net::{SocketAddr, TcpListener, TcpStream},
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
     path::PathBuf,
@@ -17,12 +17,28 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt},
 };
+use serde::{Deserialize, Serialize};
 
 /// `unix:PATH`, or `IP:PORT` for TCP.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> String {
+        address.to_string()
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Address, String> {
+        text.parse()
+    }
 }
 
 impl FromStr for Address {
@@ -92,6 +108,15 @@ impl Listener {
                 let (stream, _) = listener.accept()?;
                 prepare(stream)
             }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
         }
     }
 }

@@ -40,6 +40,14 @@ pub struct Link {
     pub(super) connecting: bool,
 }
 
+/// A connection on its way to another process.
+#[derive(Debug)]
+pub struct Released {
+    pub fd: OwnedFd,
+    pub input: BytesMut,
+    pub output: BytesMut,
+}
+
 impl Link {
     pub(super) fn new(fd: OwnedFd) -> Link {
         Link {
@@ -62,6 +70,14 @@ impl Link {
     /// Bytes not yet taken by the kernel.
     pub fn backlog(&self) -> usize {
         self.queued
+    }
+
+    /// Takes it apart: the socket, what has arrived, and what the kernel has not taken yet.
+    pub(super) fn release(mut self) -> Released {
+        let mut output = BytesMut::new();
+        self.queue.iter().for_each(|bytes| output.extend_from_slice(bytes));
+        output.extend_from_slice(&self.small.split());
+        Released { fd: self.fd, input: self.input, output }
     }
 
     pub(super) fn put(&mut self, head: &[u8], payload: Bytes) {

@@ -6,3 +6,4 @@ pub mod address;
 pub mod link;
 pub mod reactor;
 mod receive;
+pub mod signal;

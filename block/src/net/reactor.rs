@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use super::{
     address::{Address, Listener, begin_connect},
-    link::Link,
+    link::{Link, Released},
 };
 use crate::wire::{self, BadFrame, Frame};
 
@@ -30,6 +30,13 @@ impl LinkId {
     pub const fn from_bits(bits: u64) -> LinkId {
         LinkId(bits)
     }
+
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// No connection: whoever asked is gone.
+    pub const NOBODY: LinkId = LinkId(0);
 }
 
 /// Names one listening socket; chosen by the owner.
@@ -101,17 +108,21 @@ impl Reactor {
 
     pub fn open_door(&mut self, door: Door, listener: Listener) -> io::Result<()> {
         let data = epoll::EventData::new_u64(DOOR_BIT | u64::from(door.0));
-        match &listener {
-            Listener::Unix(listener) => epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN)?,
-            Listener::Tcp(listener) => epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN)?,
-        }
+        epoll::add(&self.epoll, &listener, data, epoll::EventFlags::IN)?;
         self.doors.insert(door, listener);
         Ok(())
     }
 
     /// Stops listening; connections that came through the door stay.
     pub fn shut_door(&mut self, door: Door) {
-        self.doors.remove(&door);
+        if let Some(listener) = self.doors.remove(&door) {
+            // Another process may hold the same socket: closing it here is not enough.
+            let _ = epoll::delete(&self.epoll, &listener);
+        }
+    }
+
+    pub fn door(&self, door: Door) -> Option<BorrowedFd<'_>> {
+        self.doors.get(&door).map(AsFd::as_fd)
     }
 
     pub fn add(&mut self, fd: OwnedFd) -> io::Result<LinkId> {
@@ -132,6 +143,25 @@ impl Reactor {
         link.connecting = true;
         self.links.insert(id, link);
         Ok(id)
+    }
+
+    /// Goes on with a connection that another process released.
+    pub fn resume(&mut self, released: Released) -> io::Result<LinkId> {
+        let id = self.add(released.fd)?;
+        self.with_dirty(id, |link| {
+            link.input = released.input;
+            link.put(&[], released.output.freeze());
+        });
+        Ok(id)
+    }
+
+    /// Gives a connection away, after a last attempt to send what is queued.
+    pub fn release(&mut self, id: LinkId) -> Option<Released> {
+        let mut link = self.links.remove(&id)?;
+        // What the kernel does not take now goes along.
+        let _ = link.flush();
+        let _ = epoll::delete(&self.epoll, link.fd());
+        Some(link.release())
     }
 
     /// Closes a link at once; what was not sent is lost. No event follows.
@@ -316,7 +346,7 @@ impl Reactor {
 }
 
 impl AsFd for Waker {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }

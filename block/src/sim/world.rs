@@ -94,7 +94,13 @@ impl World {
     /// Three replicas, one engine of term 1 that the frontend is about to find.
     pub(super) fn new(seed: u64) -> World {
         let mut outputs = Vec::new();
-        let frontend = Volume::attach(VOLUME.into(), BLOCKS * BLOCK as u64, 1, address_of(0), &mut outputs);
+        let frontend = Volume::attach(
+            VOLUME.into(),
+            BLOCKS * BLOCK as u64,
+            1,
+            frontend::Standing::new(address_of(0)),
+            &mut outputs,
+        );
         let mut world = World {
             seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             now: Instant::now(),
@@ -350,8 +356,13 @@ impl World {
         let engine = self.start_engine(Epoch::of_term(self.shelf.record.term));
         let mut outputs = Vec::new();
         let sender = self.dice();
-        self.frontend =
-            Volume::attach(VOLUME.into(), BLOCKS * BLOCK as u64, sender, address_of(engine), &mut outputs);
+        self.frontend = Volume::attach(
+            VOLUME.into(),
+            BLOCKS * BLOCK as u64,
+            sender,
+            frontend::Standing::new(address_of(engine)),
+            &mut outputs,
+        );
         self.carry_frontend(outputs);
     }
 

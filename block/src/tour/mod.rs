@@ -3,6 +3,7 @@
 //!
 //! Invariant: dropping a `Plane` leaves no process behind.
 
+mod frontends;
 pub mod process;
 
 use std::{
@@ -53,6 +54,8 @@ pub enum TourError {
     Record(#[from] RecordError),
     #[error("use {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
+    #[error("replace the frontend")]
+    Frontend { source: io::Error },
     #[error("the client's thread ended without a report")]
     NoReport,
     #[error("not every copy is in service after {within:?}: {record:?}")]
@@ -65,6 +68,7 @@ pub struct Plane {
     layout: Layout,
     replicas: Vec<Process>,
     engine: Process,
+    keeper: Process,
     frontend: Process,
     control: FrontendControl,
     record: FileRecord,
@@ -85,9 +89,8 @@ impl Plane {
         record.create(&Record::new((0..layout.replicas).map(replica_name)))?;
         let epoch = Epoch::of_term(record.take_term()?.term);
         let engine = start_engine(&layout, &replicas, epoch)?;
-        let control = Address::Unix(folder.join("frontend.sock"));
-        let frontend =
-            Process::start(&layout.binary, "frontend", ["--control", &control.to_string()], &log(&layout))?;
+        let keeper = frontends::start_keeper(&layout)?;
+        let frontend = frontends::start_frontend(&layout)?;
         let mut control = FrontendControl::connect(frontend.address())?;
         control.wait_at_most(SWITCH_WITHIN).map_err(ControlError::from)?;
         control.call(&Command::Attach {
@@ -96,7 +99,7 @@ impl Plane {
             socket: socket(&layout),
             engine: engine.address().to_string(),
         })?;
-        Ok(Plane { layout, replicas, engine, frontend, control, record, epoch })
+        Ok(Plane { layout, replicas, engine, keeper, frontend, control, record, epoch })
     }
 
     /// Where clients connect.

@@ -104,6 +104,9 @@ impl Status {
 pub const FUA: u8 = 1;
 /// On `Depart`: the copy was not in service, so this is not all that it misses.
 pub const PARTIAL: u8 = 2;
+/// On the answer to `Go`: the engine served before, and may still carry out what
+/// an earlier frontend asked.
+pub const CONTINUED: u8 = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
