@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::record::{RowKey, Rows, Snapshot, Table};
 
@@ -73,7 +73,7 @@ fn same(before: &Bytes, after: &Bytes) -> bool {
 }
 
 /// What happens to one table.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TableChanges {
     pub added: u64,
@@ -84,7 +84,7 @@ pub struct TableChanges {
 }
 
 /// One changed row, for people to look at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sample {
     pub row: String,

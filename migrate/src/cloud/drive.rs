@@ -28,8 +28,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The migration of our own database. Each call may be repeated after it was cut off.
-#[async_trait]
-pub trait OurDatabase: Send + Sync {
+#[async_trait(?Send)]
+pub trait OurDatabase {
     /// Everything but the switch. Gives a line for people.
     async fn rehearse(&self) -> Result<String, Cause>;
     async fn apply(&self) -> Result<String, Cause>;

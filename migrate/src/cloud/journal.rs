@@ -11,15 +11,21 @@ use std::{
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 
 use super::stage::{Stage, Way};
 
 const FORMAT: u32 = 1;
+/// How long a lock that is held is asked for again.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where one task stands.
 ///
@@ -281,6 +287,10 @@ impl Journal {
         self.head.at_once
     }
 
+    pub fn began_at(&self) -> Timestamp {
+        self.head.began_at
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -301,11 +311,17 @@ fn open(path: &Path, create: bool) -> Result<Option<File>, JournalError> {
     }
 }
 
+/// A process that is just being started shares our open files for a moment, so one refusal says little.
 fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
-    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
-        rustix::io::Errno::WOULDBLOCK => JournalError::Busy { path: path.to_owned() },
-        errno => JournalError::Open { path: path.to_owned(), source: errno.into() },
-    })
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PATIENCE / 50),
+            Err(Errno::WOULDBLOCK) => return Err(JournalError::Busy { path: path.to_owned() }),
+            Err(errno) => return Err(JournalError::Open { path: path.to_owned(), source: errno.into() }),
+        }
+    }
 }
 
 fn truncate(file: &mut File, whole: usize, path: &Path) -> Result<(), JournalError> {

@@ -124,7 +124,7 @@ fn all(text: &str) -> Vec<(String, String)> {
     OLD.iter().map(|(name, _)| ((*name).to_owned(), text.to_owned())).collect()
 }
 
-#[async_trait]
+#[async_trait(?Send)]
 impl OurDatabase for World {
     async fn rehearse(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
         self.calls.lock().unwrap().push("rehearse");

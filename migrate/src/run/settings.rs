@@ -1,69 +1,198 @@
 //! What a run needs to know, from the command line or from an upgrade file.
 //!
-//! The one invariant: secrets are named by file or stand in the store's address, and are never part of
-//! anything printed.
+//! The one invariant: a password is never part of anything that is shown.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::Deserialize;
 
-/// How the rows lie in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LayoutName {
-    /// Dragonflow's own keys, changed in place by a journal.
-    #[default]
-    Dragonflow,
-    /// Generations beside each other, switched by one compare-and-swap.
-    Generation,
-}
+use crate::{
+    migration::Allowed,
+    store::{self, Layout},
+};
+
+/// Folders that packages drop their migrations into; used where they exist.
+pub const USUAL_PATHS: [&str; 2] = ["/usr/lib/midflight/migrations.d", "/etc/midflight/migrations.d"];
 
 /// Everything about one database and the migrations for it.
-#[derive(Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Where the database is. May hold a password.
     pub store: String,
-    pub layout: LayoutName,
-    /// Folders with migrations.
+    #[serde(default = "default_layout")]
+    pub layout: Layout,
+    /// Folders with migrations, besides the usual ones.
+    #[serde(default)]
     pub paths: Vec<PathBuf>,
-    /// The models that the data has before, where they are declared.
-    pub models_before: Option<PathBuf>,
     /// The models that the data must have afterwards.
     pub models: Option<PathBuf>,
-    /// Where the backup goes; without it none can be made and `no_backup` must say so.
-    pub backup: Option<PathBuf>,
+    /// The models that the data has now, where they are not kept with the data yet.
+    pub models_before: Option<PathBuf>,
+    /// Folder in which a backup is made before rows are changed.
+    #[serde(default = "default_backups")]
+    pub backups: PathBuf,
+    /// Makes none: a rollback is possible all the same, a restore is not.
+    #[serde(default)]
     pub no_backup: bool,
     pub username: Option<String>,
     pub password_file: Option<PathBuf>,
     pub ca: Option<PathBuf>,
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
-    pub allow_out_of_order: bool,
-    pub allow_newer_database: bool,
-    /// Go on though the store cannot tell that no one else writes.
-    pub lock_seconds: Option<u64>,
+    /// Longest wait for one answer of the server.
+    #[serde(default = "default_answer_seconds")]
+    pub answer_seconds: u64,
+    /// How long the lock of a run that died stays.
+    #[serde(default = "default_lock_seconds")]
+    pub lock_seconds: u64,
+    /// How long to look whether somebody writes, before a change.
+    #[serde(default = "default_watch_seconds")]
+    pub watch_seconds: u64,
+    #[serde(default)]
+    pub accept: Accept,
+}
+
+/// What the operator has looked at and lets pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Accept {
+    /// Migrations that are older than one already applied.
+    pub out_of_order: bool,
+    /// A log that names migrations which are not at hand.
+    pub newer_database: bool,
+    /// Applied migrations that were edited since.
+    pub edited: bool,
+    /// Services that say in the database that they run.
+    pub live_services: bool,
+    /// Results that violate their models.
+    pub violations: bool,
+    /// A server that says it has no room.
+    pub shortage: bool,
+}
+
+impl Accept {
+    pub(crate) fn order(self) -> Allowed {
+        Allowed { out_of_order: self.out_of_order, newer_database: self.newer_database }
+    }
+}
+
+fn default_layout() -> Layout {
+    Layout::Dragonflow
+}
+
+fn default_backups() -> PathBuf {
+    "midflight-backups".into()
+}
+
+fn default_answer_seconds() -> u64 {
+    10
+}
+
+fn default_lock_seconds() -> u64 {
+    30
+}
+
+fn default_watch_seconds() -> u64 {
+    2
+}
+
+/// What is wrong with the settings.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("the store's address")]
+    Store { source: store::UrlError },
+
+    #[error("read the password from {}", path.display())]
+    Password { path: PathBuf, source: std::io::Error },
+
+    #[error("a client certificate needs its key and the other way round")]
+    HalfAnIdentity,
 }
 
 impl Settings {
-    /// Takes relative paths as seen from the folder of the file that named them.
-    pub fn resolve(&mut self, folder: &Path) {
-        let files = [
-            &mut self.models_before,
-            &mut self.models,
-            &mut self.backup,
-            &mut self.password_file,
-            &mut self.ca,
-            &mut self.certificate,
-            &mut self.key,
-        ];
-        for path in self.paths.iter_mut().chain(files.into_iter().flatten()) {
-            *path = folder.join(&*path);
+    /// The settings for a store, with everything else as usual.
+    pub fn of(store: impl Into<String>) -> Settings {
+        Settings {
+            store: store.into(),
+            layout: default_layout(),
+            paths: Vec::new(),
+            models: None,
+            models_before: None,
+            backups: default_backups(),
+            no_backup: false,
+            username: None,
+            password_file: None,
+            ca: None,
+            certificate: None,
+            key: None,
+            answer_seconds: default_answer_seconds(),
+            lock_seconds: default_lock_seconds(),
+            watch_seconds: default_watch_seconds(),
+            accept: Accept::default(),
         }
     }
+
+    /// Takes relative paths as seen from the folder of the file that named them.
+    pub fn resolve(&mut self, folder: &Path) {
+        let files =
+            [&mut self.models, &mut self.password_file, &mut self.ca, &mut self.certificate, &mut self.key];
+        let folders = self.paths.iter_mut().chain([&mut self.backups]);
+        for path in folders.chain(files.into_iter().flatten()) {
+            *path = folder.join(&*path);
+        }
+        if let Some(path) = self.store.strip_prefix("embedded:") {
+            self.store = format!("embedded:{}", folder.join(path.trim_start_matches("//")).display());
+        }
+    }
+
+    pub fn url(&self) -> Result<store::Url, SettingsError> {
+        self.store.parse().map_err(|source| SettingsError::Store { source })
+    }
+
+    pub(crate) fn options(&self) -> Result<store::Options, SettingsError> {
+        let identity = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => return Err(SettingsError::HalfAnIdentity),
+        };
+        let password = match &self.password_file {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| SettingsError::Password { path: path.clone(), source })?;
+                Some(text.trim_end_matches(['\r', '\n']).to_owned().into())
+            }
+            None => None,
+        };
+        Ok(store::Options {
+            ca: self.ca.clone(),
+            identity,
+            username: self.username.clone(),
+            password,
+            timeout: Duration::from_secs(self.answer_seconds),
+        })
+    }
+
+    /// Where backups go, if any are made.
+    pub(crate) fn backup_folder(&self) -> Option<PathBuf> {
+        (!self.no_backup).then(|| self.backups.clone())
+    }
+
+    /// Where migrations are looked for.
+    pub fn search_path(&self) -> Vec<PathBuf> {
+        let usual = USUAL_PATHS.iter().map(PathBuf::from).filter(|path| path.is_dir());
+        usual.chain(self.paths.iter().cloned()).collect()
+    }
+}
+
+/// Makes a folder that only its owner may enter, unless there is one.
+pub(crate) fn private_folder(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Leaves the address out: it may hold a password.
@@ -73,5 +202,35 @@ impl fmt::Debug for Settings {
             .field("layout", &self.layout)
             .field("paths", &self.paths)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_seen_from_the_file_that_names_them() {
+        let mut settings: Settings =
+            toml::from_str("store = \"embedded:nb.redb\"\npaths = [\"m\", \"/abs\"]\nbackups = \"b\"")
+                .unwrap();
+        settings.resolve(Path::new("/etc/cloud"));
+        assert_eq!(settings.store, "embedded:/etc/cloud/nb.redb");
+        assert_eq!(settings.paths, [PathBuf::from("/etc/cloud/m"), PathBuf::from("/abs")]);
+        assert_eq!(settings.backups, PathBuf::from("/etc/cloud/b"));
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let settings = Settings::of("redis://:hunter2@h");
+        assert!(!format!("{settings:?} {:?}", settings.url()).contains("hunter2"));
+        let wrong = Settings::of("http://:hunter2@h").url().unwrap_err();
+        assert!(!format!("{wrong:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn half_an_identity_is_refused() {
+        let settings = Settings { key: Some("k".into()), ..Settings::of("etcds://h") };
+        assert!(matches!(settings.options(), Err(SettingsError::HalfAnIdentity)));
     }
 }

@@ -34,8 +34,10 @@ impl Held {
         &self.fence
     }
 
-    pub async fn release(self, store: &dyn Store) -> Result<(), StoreError> {
+    pub async fn release(mut self, store: &dyn Store) -> Result<(), StoreError> {
         self.renewing.abort();
+        // Until it has ended it keeps the store open, which for a file means for everybody else.
+        let _ = (&mut self.renewing).await;
         store.unlock(&self.fence).await
     }
 }

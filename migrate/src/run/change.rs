@@ -1,0 +1,262 @@
+//! The commands that change the database: apply, rollback, finalize, restore, baseline.
+//!
+//! The one invariant: each holds the lock from before it reads until it is done, and has a verified backup
+//! before it writes rows.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::{
+    database::{Database, Work},
+    error::{Refusal, RunError},
+    event::{Event, Tell},
+    plan::Plan,
+    prepare::Before,
+};
+use crate::{
+    backup,
+    commit::{self, RunNote, State},
+    migration::{Migration, log},
+    record::Snapshot,
+};
+
+/// What a change did.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "result")]
+pub enum Changed {
+    /// Everything available is applied already.
+    Nothing {
+        applied: usize,
+    },
+    Applied {
+        run: u64,
+        migrations: Vec<String>,
+        automatic: Vec<String>,
+        rows_before: u64,
+        rows_after: u64,
+        switch_microseconds: u64,
+        backup: Option<PathBuf>,
+    },
+    RolledBack {
+        run: u64,
+    },
+    Finalized {
+        run: u64,
+    },
+    Restored {
+        run: u64,
+        rows: u64,
+        from: PathBuf,
+        backup: Option<PathBuf>,
+    },
+    Baselined {
+        migrations: Vec<String>,
+    },
+}
+
+impl Database {
+    /// The real run without the switch.
+    pub async fn plan(&self, tell: &Tell<'_>) -> Result<Plan, RunError> {
+        self.settle(tell).await?;
+        let meter = super::event::Meter::new(tell);
+        let before = self.take(tell).await?;
+        let todo = self.todo(&before.taken.snapshot)?;
+        let after = self.think(&before.taken.snapshot, &todo, &meter, tell)?;
+        let (mut plan, _) = self.judge(&before, &todo, &after).await?;
+        if let Some(open) = self.still_open().await?
+            && !plan.is_empty()
+        {
+            plan.refused_because.push(open.to_string());
+        }
+        Ok(plan)
+    }
+
+    /// Runs what is pending and makes the result live. With `planned`, only if it does what was planned.
+    pub async fn apply(&self, planned: Option<&Path>, tell: &Tell<'_>) -> Result<Changed, RunError> {
+        let work = self.work(tell).await?;
+        let applied = self.apply_locked(&work, planned).await;
+        work.end(applied).await
+    }
+
+    async fn apply_locked(&self, work: &Work<'_>, planned: Option<&Path>) -> Result<Changed, RunError> {
+        let planned = planned.map(|path| Ok::<_, RunError>((path, Plan::read(path)?))).transpose()?;
+        let before = self.take(work.tell).await?;
+        let todo = self.todo(&before.taken.snapshot)?;
+        let after = self.think(&before.taken.snapshot, &todo, &work.meter, work.tell)?;
+        let (plan, mut refusals) = self.judge(&before, &todo, &after).await?;
+        if plan.is_empty() {
+            return Ok(Changed::Nothing { applied: plan.already_applied });
+        }
+        refusals.extend(self.still_open().await?);
+        if let Some((path, planned)) = planned
+            && let Some(difference) = plan.differs_from(&planned)
+        {
+            refusals.push(Refusal::OtherThanPlanned { path: path.to_owned(), difference });
+        }
+        if !refusals.is_empty() {
+            return Err(RunError::Refused { reasons: refusals });
+        }
+        for text in plan.warnings.iter().cloned() {
+            (work.tell)(Event::Warning { text });
+        }
+        let backup = self.back_up_before(&before, work.tell)?;
+        let note = self.note(&todo.migrations());
+        let applied = self.commit(work, &before, &after.snapshot, note).await?;
+        Ok(Changed::Applied {
+            run: applied.run.get(),
+            migrations: plan.migrations.into_iter().map(|migration| migration.id).collect(),
+            automatic: plan.automatic,
+            rows_before: plan.needs.rows_before,
+            rows_after: plan.needs.rows_after,
+            switch_microseconds: microseconds(applied.switch),
+            backup,
+        })
+    }
+
+    /// Makes live again what was live before the last run, byte for byte.
+    pub async fn rollback(&self, tell: &Tell<'_>) -> Result<Changed, RunError> {
+        let work = self.work(tell).await?;
+        let run = work.session(async |session| session.rollback().await).await;
+        Ok(Changed::RolledBack { run: work.end(run).await?.get() })
+    }
+
+    /// Gives up the way back and deletes the old rows.
+    pub async fn finalize(&self, tell: &Tell<'_>) -> Result<Changed, RunError> {
+        let work = self.work(tell).await?;
+        let run = work.session(async |session| session.finalize().await).await;
+        Ok(Changed::Finalized { run: work.end(run).await?.get() })
+    }
+
+    /// Puts a backup in place of the rows. The log comes back with it.
+    pub async fn restore(&self, from: &Path, tell: &Tell<'_>) -> Result<Changed, RunError> {
+        let (_, rows) = tokio::task::block_in_place(|| backup::read(from))?;
+        let work = self.work(tell).await?;
+        let restored = self.restore_locked(&work, from, &rows).await;
+        work.end(restored).await
+    }
+
+    async fn restore_locked(
+        &self,
+        work: &Work<'_>,
+        from: &Path,
+        rows: &Snapshot,
+    ) -> Result<Changed, RunError> {
+        if let Some(open) = self.still_open().await? {
+            return Err(RunError::Refused { reasons: vec![open] });
+        }
+        let before = self.take(work.tell).await?;
+        let backup = self.back_up_before(&before, work.tell)?;
+        let applied = self.commit(work, &before, rows, self.note(&[])).await?;
+        Ok(Changed::Restored {
+            run: applied.run.get(),
+            rows: rows.len() as u64,
+            from: from.to_owned(),
+            backup,
+        })
+    }
+
+    /// Writes into the log that migrations are applied, without running them: up to and with `through`, or
+    /// all. For a database that was made with their result.
+    pub async fn baseline(&self, through: Option<&str>, tell: &Tell<'_>) -> Result<Changed, RunError> {
+        let work = self.work(tell).await?;
+        let done = self.baseline_locked(&work, through).await;
+        work.end(done).await
+    }
+
+    async fn baseline_locked(&self, work: &Work<'_>, through: Option<&str>) -> Result<Changed, RunError> {
+        if let Some(open) = self.still_open().await? {
+            return Err(RunError::Refused { reasons: vec![open] });
+        }
+        let before = self.take(work.tell).await?;
+        let todo = self.todo(&before.taken.snapshot)?;
+        let mut pending = todo.migrations();
+        if let Some(through) = through {
+            let last = pending.iter().position(|migration| migration.header.id == through);
+            let last = last.ok_or_else(|| RunError::Unknown { id: through.to_owned() })?;
+            pending.truncate(last + 1);
+        }
+        if pending.is_empty() {
+            return Ok(Changed::Baselined { migrations: Vec::new() });
+        }
+        let mut after = before.taken.snapshot.clone();
+        for migration in &pending {
+            log::write(&mut after, &log::Entry::of(migration, Timestamp::now(), self.tool.version));
+        }
+        self.commit(work, &before, &after, self.note(&pending)).await?;
+        work.session(async |session| session.finalize().await).await?;
+        Ok(Changed::Baselined { migrations: pending.iter().map(|m| m.header.id.clone()).collect() })
+    }
+
+    /// A verified copy of all rows in a file of its own.
+    pub async fn backup(&self, path: &Path, tell: &Tell<'_>) -> Result<backup::Verified, RunError> {
+        self.settle(tell).await?;
+        let before = self.take(tell).await?;
+        self.write_backup(path, &before.taken.snapshot, tell)
+    }
+
+    fn back_up_before(&self, before: &Before, tell: &Tell<'_>) -> Result<Option<PathBuf>, RunError> {
+        let Some(folder) = self.settings.backup_folder() else { return Ok(None) };
+        let failed =
+            |source| RunError::File { doing: "make the folder for backups", path: folder.clone(), source };
+        super::settings::private_folder(&folder).map_err(failed)?;
+        let at = Timestamp::now().strftime("%Y%m%dT%H%M%S%.6fZ").to_string();
+        let path = folder.join(format!("before-{at}.backup"));
+        self.write_backup(&path, &before.taken.snapshot, tell)?;
+        Ok(Some(path))
+    }
+
+    fn write_backup(
+        &self,
+        path: &Path,
+        rows: &Snapshot,
+        tell: &Tell<'_>,
+    ) -> Result<backup::Verified, RunError> {
+        let header = backup::Header::new(&self.url, self.tool.version, Timestamp::now());
+        let verified = tokio::task::block_in_place(|| backup::write(path, rows, header))?;
+        (tell)(Event::BackedUp { path: path.to_owned(), bytes: verified.bytes, rows: verified.header.rows });
+        Ok(verified)
+    }
+
+    async fn commit(
+        &self,
+        work: &Work<'_>,
+        before: &Before,
+        after: &Snapshot,
+        note: RunNote,
+    ) -> Result<commit::Applied, RunError> {
+        let applied = work.session(async |session| session.apply(&before.taken, after, note).await).await?;
+        let microseconds = microseconds(applied.switch);
+        (work.tell)(Event::Switched { run: applied.run.get(), microseconds });
+        Ok(applied)
+    }
+
+    /// The last run, if it can still be rolled back.
+    pub(super) async fn still_open(&self) -> Result<Option<Refusal>, RunError> {
+        match commit::state(self.store.as_ref()).await? {
+            State::Applied(record) => Ok(Some(Refusal::StillOpen { run: record.run.get() })),
+            State::Fresh | State::Settled(_) | State::Interrupted(_) => Ok(None),
+        }
+    }
+
+    fn note(&self, migrations: &[&Migration]) -> RunNote {
+        let mut digest = Sha256::new();
+        for migration in migrations {
+            digest.update(format!("{} {}\n", migration.header.id, migration.checksum));
+        }
+        let digest = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        RunNote {
+            release: migrations.last().map(|migration| migration.header.release.clone()),
+            migrations: migrations.iter().map(|migration| migration.header.id.clone()).collect(),
+            digest,
+            tool: self.tool.version.to_owned(),
+            started_at: Some(Timestamp::now()),
+        }
+    }
+}
+
+fn microseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

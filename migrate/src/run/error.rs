@@ -1,0 +1,127 @@
+//! Why a run did not do what it was asked, and whether that is for the operator to decide.
+
+use std::path::PathBuf;
+
+use super::settings::SettingsError;
+use crate::{
+    backup::BackupError,
+    commit::CommitError,
+    migration::{self, LoadError, OrderError, log::LogError},
+    model::{self, ModelError, StoredError},
+    northbound::TouchError,
+    store::{Shortage, StoreError},
+};
+
+/// One error for all that the operator can ask for. Nothing was changed unless it says so.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+
+    #[error(transparent)]
+    Load(#[from] LoadError),
+
+    #[error(transparent)]
+    Log(#[from] LogError),
+
+    #[error(transparent)]
+    Order(#[from] OrderError),
+
+    #[error(transparent)]
+    Migration(#[from] migration::RunError),
+
+    #[error(transparent)]
+    Model(#[from] ModelError),
+
+    #[error(transparent)]
+    StoredModels(#[from] StoredError),
+
+    #[error("carry out an automatic step")]
+    Automatic { source: TouchError },
+
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+
+    #[error("{doing} {}", path.display())]
+    File { doing: &'static str, path: PathBuf, source: std::io::Error },
+
+    #[error("refused, and nothing was changed:\n{}", reasons.iter().map(|why| format!("  - {why}")).collect::<Vec<_>>().join("\n"))]
+    Refused { reasons: Vec<Refusal> },
+
+    #[error("{}: not a plan of this tool", path.display())]
+    NotAPlan { path: PathBuf, source: serde_json::Error },
+
+    #[error("{id} is not among the migrations at hand")]
+    Unknown { id: String },
+}
+
+/// One reason not to change anything, and what would let it pass.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{0}")]
+    Order(OrderError),
+
+    #[error("{0}\n    (what was applied counts; to go on all the same: --allow-edited)")]
+    Drift(migration::log::Drift),
+
+    #[error("{0} (to go on all the same: --allow-shortage)")]
+    Shortage(Shortage),
+
+    #[error("{0} (stop it, or if it is not running: --allow-live-services)")]
+    LiveService(String),
+
+    #[error("somebody writes to the database: {0}; stop all services first")]
+    Writers(String),
+
+    #[error(
+        "the result breaks {total} rules of its models, such as: {sample} (to go on all the same: --allow-violations)"
+    )]
+    Violations { total: u64, sample: String },
+
+    #[error("{0}")]
+    Model(model::Refusal),
+
+    #[error("this is not what {} planned: {difference}; make a new plan and look at it", path.display())]
+    OtherThanPlanned { path: PathBuf, difference: String },
+
+    #[error("run {run} is neither final nor rolled back: `midflight migrate finalize` or `rollback` first")]
+    StillOpen { run: u64 },
+}
+
+impl RunError {
+    /// Whether it is a refusal that somebody can do something about, rather than a failure.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            RunError::Refused { .. } | RunError::Order(_) => true,
+            RunError::Commit(error) => match error {
+                CommitError::Store(error) => matches!(error, StoreError::Busy { .. }),
+                CommitError::StillOpen { .. }
+                | CommitError::NothingTo { .. }
+                | CommitError::Writers(_)
+                | CommitError::Conflict
+                | CommitError::Modified(_) => true,
+                CommitError::Unfinished { .. }
+                | CommitError::NotAsWritten { .. }
+                | CommitError::Note { .. } => false,
+            },
+            RunError::Store(error) => matches!(error, StoreError::Busy { .. }),
+            RunError::Settings(_)
+            | RunError::Load(_)
+            | RunError::Log(_)
+            | RunError::Migration(_)
+            | RunError::Model(_)
+            | RunError::StoredModels(_)
+            | RunError::Automatic { .. }
+            | RunError::Backup(_)
+            | RunError::File { .. }
+            | RunError::NotAPlan { .. }
+            | RunError::Unknown { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Our database as a step of a cloud upgrade.
+//!
+//! The one invariant: each call may be repeated after it was cut off. A migration that is applied already is
+//! done, and one that never became live has nothing to be taken back.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use super::{
+    change::Changed,
+    database::{Database, Tool},
+    error::RunError,
+    event::Tell,
+    settings::Settings,
+};
+use crate::{
+    cloud::OurDatabase,
+    commit::{self, State},
+};
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Opens the database only when its turn comes: it may not be up before.
+pub struct InCloud<'t> {
+    pub tool: Tool,
+    pub settings: Settings,
+    /// When the upgrade began: only a run that is younger is its own to roll back.
+    pub began_at: Timestamp,
+    pub tell: &'t Tell<'t>,
+}
+
+impl InCloud<'_> {
+    async fn open(&self) -> Result<Database, RunError> {
+        Database::open(self.tool.clone(), self.settings.clone()).await
+    }
+}
+
+#[async_trait(?Send)]
+impl OurDatabase for InCloud<'_> {
+    async fn rehearse(&self) -> Result<String, Cause> {
+        // Services still run now, and say so.
+        let mut settings = self.settings.clone();
+        settings.accept.live_services = true;
+        let database = Database::open(self.tool.clone(), settings).await?;
+        let plan = database.plan(self.tell).await?;
+        if !plan.refused_because.is_empty() {
+            return Err(plan.refused_because.join("; ").into());
+        }
+        Ok(match plan.migrations.len() {
+            0 => "no migration is pending".to_owned(),
+            pending => {
+                format!("{pending} migrations would run, in about {:.0} s", plan.needs.run_seconds_about)
+            }
+        })
+    }
+
+    async fn apply(&self) -> Result<String, Cause> {
+        let changed = self.open().await?.apply(None, self.tell).await?;
+        Ok(match changed {
+            Changed::Applied { run, migrations, rows_after, .. } => {
+                format!("run {run}: {} migrations, {rows_after} rows", migrations.len())
+            }
+            _ => "no migration is pending".to_owned(),
+        })
+    }
+
+    async fn rollback(&self) -> Result<String, Cause> {
+        let database = self.open().await?;
+        // A run that was cut off is finished first, so that there is something certain to take back.
+        database.settle(self.tell).await?;
+        match commit::state(database.store.as_ref()).await? {
+            State::Applied(record) if record.note.started_at >= Some(self.began_at) => {
+                database.rollback(self.tell).await?;
+                Ok(format!("run {} is rolled back", record.run))
+            }
+            State::Applied(_) | State::Fresh | State::Settled(_) | State::Interrupted(_) => {
+                Ok("this upgrade has no run that is live; there is nothing to roll back".to_owned())
+            }
+        }
+    }
+}

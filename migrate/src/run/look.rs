@@ -1,0 +1,160 @@
+//! The commands that only look: check, status, history.
+//!
+//! The one invariant: nothing is written, except that what an interrupted run left is finished first.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{
+    database::Database,
+    error::{Refusal, RunError},
+    event::Tell,
+    services,
+};
+use crate::{
+    commit::{self, State},
+    migration::log,
+    store::{Facts, Layout},
+};
+
+/// Whether a run may begin now.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Checked {
+    pub store: String,
+    pub server: Facts,
+    pub layout: Layout,
+    pub rows: u64,
+    /// How long was watched for writers.
+    pub watched_seconds: u64,
+    /// What stands against it; empty where nothing does.
+    pub blocked_by: Vec<String>,
+}
+
+/// Where a database stands.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub store: String,
+    pub server: Facts,
+    pub layout: Layout,
+    pub rows: u64,
+    pub bytes: u64,
+    pub applied: usize,
+    pub pending: Vec<Waiting>,
+    /// Why the order of what is pending cannot be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order_problem: Option<String>,
+    /// Where log and files disagree.
+    pub drift: Vec<String>,
+    pub last_run: Option<LastRun>,
+}
+
+/// A migration that is not applied.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    pub id: String,
+    pub release: String,
+    pub description: String,
+    pub proposed_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastRun {
+    pub run: u64,
+    pub phase: &'static str,
+    pub migrations: Vec<String>,
+    pub started_at: Option<Timestamp>,
+    pub tool: String,
+    /// Whether `rollback` is possible, as long as nobody has written since.
+    pub can_roll_back: bool,
+}
+
+impl Database {
+    /// Looks whether services are stopped or fenced out: nobody may write, and none may say that it runs.
+    pub async fn check(&self, tell: &Tell<'_>) -> Result<Checked, RunError> {
+        self.settle(tell).await?;
+        let before = self.take(tell).await?;
+        let server = self.store.facts().await?;
+        let mut blocked_by: Vec<String> = services::live(&before.taken.snapshot, Timestamp::now())
+            .into_iter()
+            .filter(|_| !self.settings.accept.live_services)
+            .map(|service| Refusal::LiveService(service).to_string())
+            .collect();
+        let moment = Duration::from_secs(self.settings.watch_seconds);
+        let writers = commit::writers(self.store.as_ref(), moment).await?;
+        if !writers.is_empty() {
+            blocked_by.push(Refusal::Writers(writers.to_string()).to_string());
+        }
+        blocked_by.extend(self.still_open().await?.map(|open| open.to_string()));
+        blocked_by
+            .extend(server.alarms.iter().map(|alarm| format!("the server has raised an alarm: {alarm}")));
+        Ok(Checked {
+            store: self.address(),
+            server,
+            layout: self.settings.layout,
+            rows: before.taken.snapshot.len() as u64,
+            watched_seconds: self.settings.watch_seconds,
+            blocked_by,
+        })
+    }
+
+    pub async fn status(&self, tell: &Tell<'_>) -> Result<Status, RunError> {
+        self.settle(tell).await?;
+        let before = self.take(tell).await?;
+        let rows = &before.taken.snapshot;
+        let entries = log::read(rows)?;
+        let (pending, order_problem) = match self.todo(rows) {
+            Ok(todo) => {
+                let waiting = todo.migrations().into_iter().map(|migration| Waiting {
+                    id: migration.header.id.clone(),
+                    release: migration.header.release.clone(),
+                    description: migration.header.description.clone(),
+                    proposed_at: migration.header.proposed_at,
+                });
+                (waiting.collect(), None)
+            }
+            Err(RunError::Order(problem)) => (Vec::new(), Some(problem.to_string())),
+            Err(error) => return Err(error),
+        };
+        let drift = log::compare(&self.migrations()?, &entries);
+        let last_run = match commit::state(self.store.as_ref()).await? {
+            State::Fresh => None,
+            State::Settled(record) | State::Interrupted(record) => Some(last(&record, false)),
+            State::Applied(record) => Some(last(&record, true)),
+        };
+        Ok(Status {
+            store: self.address(),
+            server: self.store.facts().await?,
+            layout: self.settings.layout,
+            rows: rows.len() as u64,
+            bytes: rows.size(),
+            applied: entries.len(),
+            pending,
+            order_problem,
+            drift: drift.iter().map(ToString::to_string).collect(),
+            last_run,
+        })
+    }
+
+    /// The log, first to last.
+    pub async fn history(&self, tell: &Tell<'_>) -> Result<Vec<log::Entry>, RunError> {
+        self.settle(tell).await?;
+        Ok(log::read(&self.take(tell).await?.taken.snapshot)?)
+    }
+}
+
+fn last(record: &commit::RunRecord, can_roll_back: bool) -> LastRun {
+    LastRun {
+        run: record.run.get(),
+        phase: record.phase.name(),
+        migrations: record.note.migrations.clone(),
+        started_at: record.note.started_at,
+        tool: record.note.tool.clone(),
+        can_roll_back,
+    }
+}

@@ -1,0 +1,268 @@
+//! Works out what a run would make of the database, in memory.
+//!
+//! The one invariant: nothing here writes to the database, and `plan` and `apply` both come through here.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use super::{
+    database::Database,
+    error::{Refusal, RunError},
+    event::{Event, Meter, Tell},
+    plan::{Needs, Plan, Planned, destructive},
+    services,
+};
+use crate::{
+    commit::{self, Taken},
+    diff,
+    migration::{
+        self, Context, Migration, Ran,
+        log::{self, Drift},
+    },
+    model::{self, Difference, Models},
+    record::{Snapshot, Table},
+    store::Shortage,
+};
+
+/// The rows that are live, and how long it took to read them.
+pub(super) struct Before {
+    pub(super) taken: Taken,
+    pub(super) took: Duration,
+}
+
+/// What there is to do.
+pub(super) struct Todo {
+    available: Vec<Migration>,
+    /// Indices of those to run, first to last.
+    order: Vec<usize>,
+    log: Vec<log::Entry>,
+    drifts: Vec<Drift>,
+    models: Option<NewModels>,
+}
+
+/// The models that the data must have afterwards, and how they differ from those it has.
+struct NewModels {
+    models: Models,
+    difference: Difference,
+    /// Whether they are kept with the data already.
+    known: bool,
+}
+
+impl Todo {
+    pub(super) fn migrations(&self) -> Vec<&Migration> {
+        self.order.iter().map(|&index| &self.available[index]).collect()
+    }
+}
+
+/// What came out.
+pub(super) struct After {
+    pub(super) snapshot: Snapshot,
+    ran: Vec<Ran>,
+    migrate: Duration,
+    validate: Duration,
+    violations: model::Report,
+    automatic: Vec<String>,
+}
+
+impl Database {
+    pub(super) async fn take(&self, tell: &Tell<'_>) -> Result<Before, RunError> {
+        let began = Instant::now();
+        let taken = commit::snapshot(self.store.as_ref()).await?;
+        let took = began.elapsed();
+        (tell)(Event::Taken {
+            rows: taken.snapshot.len() as u64,
+            bytes: taken.snapshot.size(),
+            milliseconds: milliseconds(took),
+        });
+        Ok(Before { taken, took })
+    }
+
+    /// Which migrations are pending, and where log and files disagree.
+    pub(super) fn todo(&self, before: &Snapshot) -> Result<Todo, RunError> {
+        let available = self.migrations()?;
+        let log = log::read(before)?;
+        let headers: Vec<_> = available.iter().map(|migration| migration.header.clone()).collect();
+        let applied: Vec<_> = log.iter().map(log::Entry::applied).collect();
+        let order = migration::pending(&headers, &applied, self.settings.accept.order())?;
+        let drifts = log::compare(&available, &log);
+        let scripted = order.iter().flat_map(|&index| available[index].header.tables.clone()).collect();
+        let models = self.models(before, &scripted)?;
+        Ok(Todo { available, order, log, drifts, models })
+    }
+
+    fn models(&self, before: &Snapshot, scripted: &BTreeSet<Table>) -> Result<Option<NewModels>, RunError> {
+        let Some(path) = &self.settings.models else { return Ok(None) };
+        let models = Models::read(path)?;
+        let kept = model::stored(before)?;
+        let known = kept.as_ref().is_some_and(|kept| kept.source == models.source);
+        let old = match (kept, &self.settings.models_before) {
+            (Some(kept), _) => Some(kept),
+            (None, Some(path)) => Some(Models::read(path)?),
+            (None, None) => None,
+        };
+        let difference = old.map(|old| model::diff(&old, &models, scripted)).unwrap_or_default();
+        Ok(Some(NewModels { models, difference, known }))
+    }
+
+    /// Runs what is pending on a copy, and validates the result. Blocks for as long as that takes, so it
+    /// wants a runtime with more than one thread: the lock is renewed on another.
+    pub(super) fn think(
+        &self,
+        before: &Snapshot,
+        todo: &Todo,
+        meter: &Meter<'_>,
+        tell: &Tell<'_>,
+    ) -> Result<After, RunError> {
+        tokio::task::block_in_place(|| {
+            let mut snapshot = before.clone();
+            let began = Instant::now();
+            let progress = |progress: migration::Progress<'_>| {
+                meter.report(&format!("migrate {}", progress.id), progress.rows, progress.of_rows);
+            };
+            let context = Context {
+                worker: &self.tool.worker,
+                tool_version: self.tool.version,
+                clock: &Timestamp::now,
+                progress: &progress,
+            };
+            let ran = migration::run(&todo.migrations(), &mut snapshot, &context)?;
+            for ran in &ran {
+                let (id, milliseconds) = (ran.id.clone(), milliseconds(ran.took));
+                (tell)(Event::Migrated { id, rows: ran.rows, removed: ran.removed, milliseconds });
+            }
+            let mut automatic = Vec::new();
+            if let Some(new) = todo.models.as_ref().filter(|new| !new.known) {
+                model::fill(&mut snapshot, &new.difference.steps)
+                    .map_err(|source| RunError::Automatic { source })?;
+                model::write(&mut snapshot, &new.models);
+                automatic.extend(new.difference.steps.iter().map(ToString::to_string));
+                automatic
+                    .push(format!("the models of release {} are kept with the data", new.models.release));
+            }
+            let migrate = began.elapsed();
+            let (violations, validate) = validate(&snapshot, todo, tell);
+            Ok(After { snapshot, ran, migrate, validate, violations, automatic })
+        })
+    }
+
+    /// Everything about the run, and every reason not to do it.
+    pub(super) async fn judge(
+        &self,
+        before: &Before,
+        todo: &Todo,
+        after: &After,
+    ) -> Result<(Plan, Vec<Refusal>), RunError> {
+        let rows = &before.taken.snapshot;
+        let facts = self.store.facts().await?;
+        let mut needs = Needs::of(rows, &after.snapshot, self.settings.layout);
+        needs.read_seconds = before.took.as_secs_f64();
+        needs.migrate_seconds = after.migrate.as_secs_f64();
+        needs.validate_seconds = after.validate.as_secs_f64();
+        needs.estimate(&facts);
+        let accept = self.settings.accept;
+        let mut refusals = Vec::new();
+        let mut warnings = Vec::new();
+        for drift in &todo.drifts {
+            match drift {
+                // Whether it may be missing was settled with the order.
+                Drift::Missing { .. } => warnings.push(drift.to_string()),
+                Drift::Changed { .. }
+                | Drift::Redated { .. }
+                | Drift::Reordered { .. }
+                | Drift::OtherChecksum { .. } => {
+                    refuse(&mut refusals, &mut warnings, accept.edited, Refusal::Drift(drift.clone()));
+                }
+            }
+        }
+        match &todo.models {
+            Some(new) => refusals.extend(new.difference.refusals.iter().cloned().map(Refusal::Model)),
+            None => warnings.push("no models are given: the result is not validated".to_owned()),
+        }
+        for service in services::live(rows, Timestamp::now()) {
+            refuse(&mut refusals, &mut warnings, accept.live_services, Refusal::LiveService(service));
+        }
+        if let Err(shortage) = facts.room_for(needs.server_bytes) {
+            refuse(&mut refusals, &mut warnings, accept.shortage, Refusal::Shortage(shortage));
+        }
+        if let Some(shortage) = self.backup_shortage(&needs) {
+            refuse(&mut refusals, &mut warnings, accept.shortage, Refusal::Shortage(shortage));
+        }
+        let violated: Vec<String> = after.violations.shown.iter().map(ToString::to_string).collect();
+        if let Some(sample) = violated.first().cloned() {
+            let violations = Refusal::Violations { total: after.violations.count, sample };
+            refuse(&mut refusals, &mut warnings, accept.violations, violations);
+        }
+        let tables = diff::summary(rows, &after.snapshot);
+        let plan = Plan {
+            made_at: Timestamp::now(),
+            tool: self.tool.version.to_owned(),
+            store: self.address(),
+            server: facts.server,
+            layout: self.settings.layout,
+            already_applied: todo.log.len(),
+            migrations: planned(todo, &after.ran),
+            automatic: after.automatic.clone(),
+            destructive: destructive(rows, &after.snapshot, &tables),
+            tables,
+            violations: after.violations.count,
+            violated,
+            needs,
+            refused_because: refusals.iter().map(ToString::to_string).collect(),
+            warnings,
+        };
+        Ok((plan, refusals))
+    }
+
+    /// Whether the backup fits where it goes.
+    fn backup_shortage(&self, needs: &Needs) -> Option<Shortage> {
+        let folder = self.settings.backup_folder()?;
+        let there = folder.ancestors().find(|folder| folder.is_dir())?;
+        let disk = rustix::fs::statvfs(there).ok()?;
+        let (free, needed) = (disk.f_bavail * disk.f_frsize, needs.backup_bytes_at_most);
+        (free < needed).then_some(Shortage::Free { free, needed })
+    }
+}
+
+fn validate(snapshot: &Snapshot, todo: &Todo, tell: &Tell<'_>) -> (model::Report, Duration) {
+    let Some(new) = &todo.models else { return (model::Report::default(), Duration::ZERO) };
+    let began = Instant::now();
+    let report = model::validate(snapshot, &new.models);
+    let took = began.elapsed();
+    (tell)(Event::Validated {
+        rows: snapshot.len() as u64,
+        violations: report.count,
+        milliseconds: milliseconds(took),
+    });
+    (report, took)
+}
+
+fn refuse(refusals: &mut Vec<Refusal>, warnings: &mut Vec<String>, accepted: bool, refusal: Refusal) {
+    if accepted {
+        warnings.push(refusal.to_string());
+    } else {
+        refusals.push(refusal);
+    }
+}
+
+fn planned(todo: &Todo, ran: &[Ran]) -> Vec<Planned> {
+    let planned = |(migration, ran): (&Migration, &Ran)| Planned {
+        id: migration.header.id.clone(),
+        release: migration.header.release.clone(),
+        description: migration.header.description.clone(),
+        proposed_at: migration.header.proposed_at,
+        origin: migration.origin(),
+        checksum: migration.checksum.to_string(),
+        rows: ran.rows,
+        removed: ran.removed,
+        milliseconds: milliseconds(ran.took),
+    };
+    todo.migrations().into_iter().zip(ran).map(planned).collect()
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

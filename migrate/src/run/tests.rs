@@ -1,0 +1,338 @@
+//! Every command of the operator, on the embedded store in both layouts.
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    backup,
+    migration::Native,
+    northbound::Verdict,
+    record::{RowKey, Snapshot, Table},
+    store::Layout,
+    worker::Worker,
+};
+
+static RENAME: Native = Native {
+    id: "test.rename",
+    release: "queens",
+    description: "chassis becomes host",
+    proposed_at: "2017-07-19T12:00:00Z",
+    after: &[],
+    replaces: &[],
+    tables: &["lport"],
+    max_removed: None,
+    revision: 1,
+    migration: |rows| {
+        rows.edit_each(&Table::new("lport"), |_, port| {
+            if let Some(host) = port.remove("chassis") {
+                port.insert("host".into(), host);
+            }
+            Verdict::Keep
+        })?;
+        Ok(())
+    },
+};
+
+static DROP: Native = Native {
+    id: "test.drop",
+    description: "old routers go",
+    proposed_at: "2017-08-19T12:00:00Z",
+    tables: &["lrouter"],
+    migration: |rows| {
+        rows.edit_each(&Table::new("lrouter"), |_, _| Verdict::Remove)?;
+        Ok(())
+    },
+    ..RENAME
+};
+
+/// The same id as `RENAME`, with another content.
+static EDITED: Native = Native { revision: 2, ..RENAME };
+
+static FAILS: Native = Native {
+    id: "test.fails",
+    proposed_at: "2018-01-01T00:00:00Z",
+    migration: |rows| {
+        rows.edit_each(&Table::new("lport"), |_, _| Verdict::Remove)?;
+        Err("changed its mind".into())
+    },
+    ..RENAME
+};
+
+static EARLY: Native = Native { id: "test.early", proposed_at: "2016-01-01T00:00:00Z", ..RENAME };
+
+const BOTH: &[&Native] = &[&RENAME, &DROP];
+
+struct Sandbox {
+    folder: TempDir,
+    layout: Layout,
+    accept: Mutex<Accept>,
+    models: Mutex<Option<PathBuf>>,
+}
+
+impl Sandbox {
+    /// A database with ports and routers in it.
+    async fn new(layout: Layout) -> Sandbox {
+        let sandbox = Sandbox {
+            folder: tempfile::tempdir().unwrap(),
+            layout,
+            accept: Mutex::default(),
+            models: Mutex::default(),
+        };
+        sandbox.seed(&rows()).await;
+        sandbox
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    async fn seed(&self, rows: &Snapshot) {
+        let database = self.open(&[]).await;
+        let path = self.path(&format!("seed-{}", Timestamp::now().as_nanosecond()));
+        let header = backup::Header::new(&database.url, "test", Timestamp::now());
+        backup::write(&path, rows, header).unwrap();
+        database.restore(&path, &|_| {}).await.unwrap();
+        database.finalize(&|_| {}).await.unwrap();
+    }
+
+    async fn open(&self, compiled_in: &[&'static Native]) -> Database {
+        let tool = Tool {
+            version: "test",
+            compiled_in: compiled_in.to_vec(),
+            worker: Worker::new("/bin/false", &[]),
+        };
+        let mut settings = Settings::of(format!("embedded:{}", self.path("nb.redb").display()));
+        settings.layout = self.layout;
+        settings.backups = self.path("backups");
+        settings.watch_seconds = 0;
+        settings.models = self.models.lock().unwrap().clone();
+        settings.accept = *self.accept.lock().unwrap();
+        Database::open(tool, settings).await.unwrap()
+    }
+
+    async fn rows(&self) -> Snapshot {
+        self.open(&[]).await.take(&|_| {}).await.unwrap().taken.snapshot
+    }
+
+    async fn apply(&self, compiled_in: &[&'static Native]) -> Result<Changed, RunError> {
+        self.open(compiled_in).await.apply(None, &|_| {}).await
+    }
+
+    async fn refused(&self, compiled_in: &[&'static Native]) -> String {
+        let before = self.rows().await;
+        let error = self.apply(compiled_in).await.unwrap_err();
+        assert!(error.is_refusal(), "{error}");
+        assert_eq!(self.rows().await, before, "{error}");
+        error.to_string()
+    }
+}
+
+fn rows() -> Snapshot {
+    let mut rows = Snapshot::default();
+    for number in 0..50 {
+        let value = format!(r#"{{"id":"p{number}","chassis":"c{}"}}"#, number % 3);
+        rows.put(&Table::new("lport"), RowKey::new("t", &format!("p{number}")), value.into());
+    }
+    rows.put(&Table::new("lrouter"), RowKey::new("t", "r"), Bytes::from_static(br#"{"id":"r"}"#));
+    rows.put(&Table::new("unique_key"), RowKey::untopical("lport"), Bytes::from_static(b"50"));
+    rows
+}
+
+const LAYOUTS: [Layout; 2] = [Layout::Dragonflow, Layout::Generation];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrade_roll_back_upgrade_again_finalize() {
+    for layout in LAYOUTS {
+        let sandbox = Sandbox::new(layout).await;
+        let before = sandbox.rows().await;
+        assert_eq!(before, rows());
+
+        let plan = sandbox.open(BOTH).await.plan(&|_| {}).await.unwrap();
+        assert_eq!(
+            plan.migrations.iter().map(|m| m.id.as_str()).collect::<Vec<_>>(),
+            ["test.rename", "test.drop"]
+        );
+        assert_eq!(plan.tables[&Table::new("lport")].changed, 50);
+        assert_eq!(plan.destructive.len(), 2, "{:?}", plan.destructive);
+        assert_eq!(plan.refused_because, Vec::<String>::new());
+        assert_eq!(sandbox.rows().await, before, "a plan changes nothing");
+
+        let applied = sandbox.apply(BOTH).await.unwrap();
+        let Changed::Applied { migrations, backup, .. } = applied else { panic!("{applied:?}") };
+        assert_eq!(migrations.len(), 2);
+        let backup = backup.unwrap();
+        assert_eq!(std::fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
+        let after = sandbox.rows().await;
+        assert_eq!(after.rows(&Table::new("lrouter")).count(), 0);
+        assert!(
+            after.rows(&Table::new("lport")).all(|(_, value)| value.windows(4).any(|part| part == b"host"))
+        );
+        let history = sandbox.open(BOTH).await.history(&|_| {}).await.unwrap();
+        assert_eq!(history.len(), 2);
+
+        assert!(sandbox.open(BOTH).await.status(&|_| {}).await.unwrap().last_run.unwrap().can_roll_back);
+        sandbox.open(BOTH).await.rollback(&|_| {}).await.unwrap();
+        assert_eq!(sandbox.rows().await, before, "rolled back to the byte");
+
+        sandbox.apply(BOTH).await.unwrap();
+        sandbox.open(BOTH).await.finalize(&|_| {}).await.unwrap();
+        let again = sandbox.apply(BOTH).await.unwrap();
+        assert!(matches!(again, Changed::Nothing { applied: 2 }), "{again:?}");
+        let late = sandbox.open(BOTH).await.rollback(&|_| {}).await.unwrap_err();
+        assert!(late.is_refusal(), "{late}");
+
+        sandbox.open(BOTH).await.restore(&backup, &|_| {}).await.unwrap();
+        assert_eq!(sandbox.rows().await, before, "restored to the byte");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_migration_changes_nothing() {
+    for layout in LAYOUTS {
+        let sandbox = Sandbox::new(layout).await;
+        let error = sandbox.apply(&[&RENAME, &FAILS]).await.unwrap_err();
+        assert!(error.to_string().contains("test.fails"), "{error}");
+        assert_eq!(sandbox.rows().await, rows());
+        assert_eq!(sandbox.open(&[]).await.history(&|_| {}).await.unwrap(), []);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_in_order_is_refused_with_the_flag_that_allows_it() {
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    sandbox.apply(&[&RENAME]).await.unwrap();
+    let open = sandbox.refused(BOTH).await;
+    assert!(open.contains("neither final nor rolled back"), "{open}");
+    sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
+
+    let edited = sandbox.refused(&[&EDITED, &DROP]).await;
+    assert!(edited.contains("--allow-edited") && edited.contains("-compiled in, revision 1"), "{edited}");
+    let early = sandbox.refused(&[&RENAME, &EARLY]).await;
+    assert!(early.contains("--allow-out-of-order"), "{early}");
+    let newer = sandbox.refused(&[&DROP]).await;
+    assert!(newer.contains("--allow-newer-database"), "{newer}");
+
+    *sandbox.accept.lock().unwrap() = Accept { edited: true, out_of_order: true, ..Accept::default() };
+    sandbox.apply(&[&EDITED, &EARLY, &DROP]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_says_it_runs_stops_a_run() {
+    let sandbox = Sandbox::new(Layout::Dragonflow).await;
+    let mut with_service = rows();
+    let now = Timestamp::now().as_second();
+    let value = format!(r#"{{"id":"s","binary":"df-local-controller","last_seen_up":{now}}}"#);
+    with_service.put(&Table::new("service"), RowKey::untopical("s"), value.into());
+    sandbox.seed(&with_service).await;
+    let refused = sandbox.refused(BOTH).await;
+    assert!(
+        refused.contains("df-local-controller") && refused.contains("--allow-live-services"),
+        "{refused}"
+    );
+    let checked = sandbox.open(BOTH).await.check(&|_| {}).await.unwrap();
+    assert_eq!(checked.blocked_by.len(), 1, "{checked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_file_is_private_and_binding() {
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    let path = sandbox.path("plan.json");
+    sandbox.open(&[&DROP]).await.plan(&|_| {}).await.unwrap().write(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let other = sandbox.open(BOTH).await.apply(Some(&path), &|_| {}).await.unwrap_err();
+    assert!(other.to_string().contains("other migrations"), "{other}");
+    let mut more = rows();
+    more.put(&Table::new("lrouter"), RowKey::new("t", "r2"), Bytes::from_static(br#"{"id":"r2"}"#));
+    sandbox.seed(&more).await;
+    let more = sandbox.open(&[&DROP]).await.apply(Some(&path), &|_| {}).await.unwrap_err();
+    assert!(more.to_string().contains("lrouter: 2 rows would be removed, 1 were planned"), "{more}");
+    sandbox.seed(&rows()).await;
+    sandbox.open(&[&DROP]).await.apply(Some(&path), &|_| {}).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_baseline_marks_without_running() {
+    for layout in LAYOUTS {
+        let sandbox = Sandbox::new(layout).await;
+        let marked = sandbox.open(BOTH).await.baseline(Some("test.rename"), &|_| {}).await.unwrap();
+        assert!(matches!(marked, Changed::Baselined { migrations } if migrations == ["test.rename"]));
+        let ports =
+            |rows: &Snapshot| rows.rows(&Table::new("lport")).map(|(_, v)| v.clone()).collect::<Vec<_>>();
+        assert_eq!(ports(&sandbox.rows().await), ports(&rows()));
+        let pending = sandbox.open(BOTH).await.status(&|_| {}).await.unwrap().pending;
+        assert_eq!(pending.iter().map(|m| m.id.as_str()).collect::<Vec<_>>(), ["test.drop"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_backup_is_not_restored() {
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    let path = sandbox.path("copy.backup");
+    sandbox.open(&[]).await.backup(&path, &|_| {}).await.unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let error = sandbox.open(&[]).await.restore(Path::new(&path), &|_| {}).await.unwrap_err();
+    assert!(matches!(error, RunError::Backup(_)), "{error}");
+    assert_eq!(sandbox.rows().await, rows());
+}
+
+const MODELS: &str = r#"
+release = "pike"
+[table.unique_key]
+counter = true
+[table.lport.fields]
+id = { type = "string", required = true }
+chassis = { type = "string" }
+[table.lrouter.fields]
+id = { type = "string", required = true }
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_change_by_themselves_or_are_refused_with_the_reason() {
+    for layout in LAYOUTS {
+        let sandbox = Sandbox::new(layout).await;
+        let declare = |text: &str| {
+            let path = sandbox.path("models.toml");
+            std::fs::write(&path, text).unwrap();
+            *sandbox.models.lock().unwrap() = Some(path);
+        };
+        declare(MODELS);
+        sandbox.apply(&[]).await.unwrap();
+        sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
+        assert!(matches!(sandbox.apply(&[]).await.unwrap(), Changed::Nothing { .. }));
+
+        let added = "chassis = { type = \"string\" }\nenabled = { type = \"bool\", default = true }";
+        let added = MODELS.replace("chassis = { type = \"string\" }", added).replace("pike", "queens");
+        declare(&added);
+        let plan = sandbox.open(&[]).await.plan(&|_| {}).await.unwrap();
+        assert_eq!(plan.automatic.len(), 2, "{:?}", plan.automatic);
+        sandbox.apply(&[]).await.unwrap();
+        let port = sandbox.rows().await.get(&Table::new("lport"), &RowKey::new("t", "p0")).unwrap().clone();
+        assert_eq!(port, Bytes::from_static(br#"{"chassis":"c0","enabled":true,"id":"p0"}"#));
+        sandbox.open(&[]).await.rollback(&|_| {}).await.unwrap();
+
+        declare(&MODELS.replace("chassis = { type = \"string\" }", "").replace("pike", "rocky"));
+        let gone = sandbox.refused(&[]).await;
+        assert!(gone.contains("lport.chassis: the field is gone from the models"), "{gone}");
+        assert!(gone.contains("--allow-violations"), "{gone}");
+        declare(&MODELS.split("[table.lrouter").next().unwrap().replace("pike", "rocky"));
+        let gone = sandbox.refused(&[]).await;
+        assert!(gone.contains("lrouter: the table is gone from the models"), "{gone}");
+
+        // The migration renames the field, but the models do not know the new name.
+        declare(MODELS);
+        let broken = sandbox.refused(&[&RENAME]).await;
+        assert!(broken.contains("host: the model has no such field"), "{broken}");
+    }
+}
