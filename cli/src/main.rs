@@ -12,6 +12,7 @@ mod folder;
 mod logging;
 mod memory;
 mod output;
+mod own_store;
 mod process;
 mod session;
 mod target;
@@ -20,7 +21,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::{args::Cli, failure::Report, session::Session};
+use crate::{
+    args::{Cli, Command},
+    failure::Report,
+    session::Session,
+};
 
 fn main() -> ExitCode {
     let invocation = args::Invocation::of(std::env::args_os().next().as_deref());
@@ -29,6 +34,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    if let Command::Migrate(migrate) = &cli.command
+        && let Some(arguments) = migrate.worker()
+    {
+        return midflight_migrate::worker::main(arguments.iter().cloned());
+    }
     logging::start(&cli.global, cli.command.is_role());
     let session = Session::new(cli.global, invocation);
     match cli.command.run(&session) {

@@ -33,6 +33,11 @@ impl Offline {
         if !path.exists() {
             return Err(OpenError::Io { path: path.into(), source: io::ErrorKind::NotFound.into() });
         }
+        Offline::open_or_create(path)
+    }
+
+    /// Opens a store, and makes an empty one where there is none.
+    pub fn open_or_create(path: &Path) -> Result<Offline, OpenError> {
         let site = Site::claim(path, StoreOptions::default().cache_bytes)?;
         let (disk, loaded) = Disk::open(site).map_err(|(_, error)| error)?;
         let (cluster, version, resources) = (loaded.cluster, loaded.version, loaded.resources);

@@ -15,6 +15,7 @@ use crate::{
     credentials,
     failure::Failure,
     folder::{Folder, Marker, create_private_dir},
+    own_store,
     process::Role,
     session::Session,
 };
@@ -44,6 +45,7 @@ async fn serve(folder: &Folder, listen: Option<SocketAddr>, stage: &mut Stage) -
     let marker = folder.marker()?.context("the folder's marker has gone")?;
     let mut config = Config::new(folder.root());
     config.names = listen.iter().map(|address| address.ip().to_string()).collect();
+    own_store::bring_up_to_date(&folder.store(), own_store::MIGRATIONS)?;
     let server = ApiServer::open(config).await.map_err(explain_open)?;
     let listening = bind(&server, listen, marker.listen).await?;
     let address = listening.address();

@@ -1,0 +1,136 @@
+//! `midflight migrate plan`: the real run without the switch.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use midflight_migrate::{diff::Sample, run};
+
+use super::{
+    target::{Target, explain},
+    tell::{Teller, size},
+};
+use crate::{
+    failure::{Exit, Failure},
+    output::{Answer, Paint, table},
+    session::Session,
+};
+
+/// Characters of a sample that are shown to people.
+const SAMPLE: usize = 160;
+
+/// Show what `apply` would do: the real run, without the switch
+///
+/// Exits with 3 if `apply` would be refused now.
+#[derive(Debug, Args)]
+pub(super) struct Plan {
+    /// Also write the plan to this new file (mode 0600), for `apply --plan`
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Plan {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let teller = Teller::new(session);
+        let database = self.target.open().await?;
+        let plan = database.plan(&|event| teller.tell(&event)).await.map_err(|error| explain(&error))?;
+        if let Some(path) = &self.out {
+            plan.write(path).map_err(|error| explain(&error))?;
+        }
+        session.answer(&Shown(&plan))?;
+        if plan.refused_because.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::with(
+            Exit::Blocked,
+            format!("`apply` would be refused: {}", plan.refused_because.join("; ")),
+            "settle what is named, and plan again; nothing was changed",
+        ))
+    }
+}
+
+#[derive(serde::Serialize)]
+#[serde(transparent)]
+struct Shown<'a>(&'a run::Plan);
+
+impl Answer for Shown<'_> {
+    fn to_table(&self, paint: Paint) -> String {
+        let plan = self.0;
+        let mut text = format!("{} ({})\n", plan.store, plan.server);
+        if plan.is_empty() {
+            text += &format!("Nothing is pending: all {} migrations are applied.\n", plan.already_applied);
+        } else {
+            text += &steps(plan, paint);
+        }
+        for (title, lines) in [
+            ("Lost once it is final", &plan.destructive),
+            ("Rules broken", &plan.violated),
+            ("Warnings", &plan.warnings),
+            ("Would be refused because", &plan.refused_because),
+        ] {
+            if !lines.is_empty() {
+                text += &format!("\n{}\n", paint.bad(title));
+                text += &lines.iter().map(|line| format!("  {line}\n")).collect::<String>();
+            }
+        }
+        text
+    }
+}
+
+fn steps(plan: &run::Plan, paint: Paint) -> String {
+    let mut text = format!("\n{}\n", paint.bold("Steps"));
+    for migration in &plan.migrations {
+        text += &format!(
+            "  {} ({}): {}\n    {} rows looked at, {} removed, {} ms\n",
+            migration.id,
+            migration.release,
+            migration.description,
+            migration.rows,
+            migration.removed,
+            migration.milliseconds
+        );
+    }
+    for step in &plan.automatic {
+        text += &format!("  automatic: {step}\n");
+    }
+    let rows = plan.tables.iter().filter(|(_, t)| t.added + t.changed + t.removed > 0).map(|(name, t)| {
+        [
+            name.to_string(),
+            t.added.to_string(),
+            t.changed.to_string(),
+            t.removed.to_string(),
+            t.unchanged.to_string(),
+        ]
+    });
+    text += &format!("\n{}", table(["TABLE", "ADDED", "CHANGED", "REMOVED", "UNCHANGED"], rows));
+    let samples: Vec<(&str, &Sample)> = plan
+        .tables
+        .iter()
+        .flat_map(|(name, table)| table.samples.iter().map(|sample| (name.as_str(), sample)))
+        .collect();
+    if !samples.is_empty() {
+        text += &format!("\n{}\n", paint.bold("Samples"));
+        for (name, sample) in samples {
+            text += &format!("  {name} {}\n", sample.row);
+            let lines = [("-", &sample.before), ("+", &sample.after)];
+            for (mark, value) in lines.iter().filter_map(|(mark, value)| value.as_ref().map(|v| (mark, v))) {
+                text += &format!("    {mark} {}\n", shorten(value));
+            }
+        }
+    }
+    let needs = &plan.needs;
+    text + &format!(
+        "\nTakes about {:.1} s; the server needs {} more until it is final, the backup at most {}.\n",
+        needs.run_seconds_about,
+        size(needs.server_bytes),
+        size(needs.backup_bytes_at_most)
+    )
+}
+
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(SAMPLE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,35 @@
+//! `midflight migrate restore`: puts a backup in place of the rows.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{
+    apply::Told,
+    target::{Backups, Target, explain},
+    tell::Teller,
+};
+use crate::session::Session;
+
+/// Put a backup in place of the rows, in one step
+///
+/// The backup is verified before anything is touched, and what it replaces is backed up first. The log of applied
+/// migrations comes back with it. Can itself be rolled back.
+#[derive(Debug, Args)]
+pub(super) struct Restore {
+    /// The backup
+    file: PathBuf,
+    #[command(flatten)]
+    backups: Backups,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Restore {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let teller = Teller::new(session);
+        let database = self.target.open_with(self.backups).await?;
+        let changed = database.restore(&self.file, &|event| teller.tell(&event)).await;
+        session.answer(&Told(changed.map_err(|error| explain(&error))?))
+    }
+}

@@ -1,0 +1,175 @@
+//! Which database, which migrations, and what the operator lets pass: the flags of every `migrate` command.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use midflight_migrate::{
+    run::{Accept, Database, RunError, Settings, Tool},
+    store::Layout,
+    worker::Worker,
+};
+
+use crate::failure::{Exit, Failure};
+
+/// Where the database is and how its rows lie.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Database")]
+pub(super) struct Target {
+    /// etcd://HOST:PORT[,HOST:PORT][/ROOT], redis://HOST:PORT[/DB][?root=ROOT], embedded:FILE; etcds:// and rediss://
+    /// over TLS. A user and password may stand before the host
+    #[arg(long, value_name = "URL", env = "MIDFLIGHT_STORE", hide_env_values = true)]
+    store: String,
+    /// How the rows lie in it
+    #[arg(long, default_value = "dragonflow", env = "MIDFLIGHT_LAYOUT")]
+    layout: LayoutName,
+    /// Folder with migrations; may be given several times, besides /usr/lib/midflight/migrations.d and
+    /// /etc/midflight/migrations.d
+    #[arg(long, value_name = "DIR")]
+    path: Vec<PathBuf>,
+    /// The models that the data must have afterwards
+    #[arg(long, value_name = "FILE")]
+    models: Option<PathBuf>,
+    /// The models that the data has now; needed once, later they are kept with the data
+    #[arg(long, value_name = "FILE", requires = "models")]
+    models_before: Option<PathBuf>,
+    /// User to log in as
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// File that holds the password
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Certificate authority to trust, PEM
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Client certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Key of the client certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Longest wait for one answer of the server
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    answer_within: u64,
+    /// How long the lock of a run that died stays
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    lock_for: u64,
+    #[command(flatten)]
+    allow: Allow,
+}
+
+/// What was looked at and is let pass.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Let pass")]
+struct Allow {
+    /// Run migrations that are older than one already applied
+    #[arg(long)]
+    allow_out_of_order: bool,
+    /// Go on though the log names migrations that are not at hand
+    #[arg(long)]
+    allow_newer_database: bool,
+    /// Go on though an applied migration was edited since
+    #[arg(long)]
+    allow_edited: bool,
+    /// Go on though a service says in the database that it runs
+    #[arg(long)]
+    allow_live_services: bool,
+    /// Go on though the result breaks rules of its models
+    #[arg(long)]
+    allow_violations: bool,
+    /// Go on though the server or the disk seems too small
+    #[arg(long)]
+    allow_shortage: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LayoutName {
+    /// Dragonflow's own keys, changed in place by a journal
+    Dragonflow,
+    /// Whole generations side by side, switched by one compare-and-swap
+    Generation,
+}
+
+/// Where backups go.
+#[derive(Debug, Args)]
+pub(super) struct Backups {
+    /// Folder in which a backup is made first
+    #[arg(long, value_name = "DIR", default_value = "midflight-backups")]
+    backups: PathBuf,
+    /// Make no backup first
+    #[arg(long, conflicts_with = "backups")]
+    no_backup: bool,
+}
+
+impl Target {
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            layout: match self.layout {
+                LayoutName::Dragonflow => Layout::Dragonflow,
+                LayoutName::Generation => Layout::Generation,
+            },
+            paths: self.path.clone(),
+            models: self.models.clone(),
+            models_before: self.models_before.clone(),
+            username: self.user.clone(),
+            password_file: self.password_file.clone(),
+            ca: self.ca.clone(),
+            certificate: self.cert.clone(),
+            key: self.key.clone(),
+            answer_seconds: self.answer_within,
+            lock_seconds: self.lock_for,
+            accept: Accept {
+                out_of_order: self.allow.allow_out_of_order,
+                newer_database: self.allow.allow_newer_database,
+                edited: self.allow.allow_edited,
+                live_services: self.allow.allow_live_services,
+                violations: self.allow.allow_violations,
+                shortage: self.allow.allow_shortage,
+            },
+            ..Settings::of(self.store.clone())
+        }
+    }
+
+    pub(super) async fn open(&self) -> anyhow::Result<Database> {
+        open(self.settings()).await
+    }
+
+    pub(super) async fn open_with(&self, backups: Backups) -> anyhow::Result<Database> {
+        open(Settings { backups: backups.backups, no_backup: backups.no_backup, ..self.settings() }).await
+    }
+}
+
+pub(super) async fn open(settings: Settings) -> anyhow::Result<Database> {
+    Database::open(tool()?, settings).await.map_err(|error| explain(&error)).context("open the database")
+}
+
+/// This program: it brings no migrations of its own for the databases of others, and is its own worker.
+pub(super) fn tool() -> anyhow::Result<Tool> {
+    let program = std::env::current_exe().context("find our own program")?;
+    let worker = Worker::new(program, &["migrate", "worker"]);
+    Ok(Tool { version: env!("CARGO_PKG_VERSION"), compiled_in: Vec::new(), worker })
+}
+
+/// What to try, and the exit code: what somebody can settle is refused (3), the rest has failed (1).
+pub(super) fn explain(error: &RunError) -> anyhow::Error {
+    let (exit, advice) = if error.is_refusal() {
+        (Exit::Blocked, "settle what is named and run it again; nothing was changed")
+    } else if matches!(error, RunError::Settings(_)) {
+        (Exit::Usage, "see `midflight migrate --help`")
+    } else {
+        (
+            Exit::Error,
+            "the database is as it was, or the next start completes it; `midflight migrate status` tells",
+        )
+    };
+    let mut why = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !why.ends_with(&text) {
+            why += &format!(": {text}");
+        }
+        source = cause.source();
+    }
+    Failure::with(exit, why, advice)
+}
