@@ -17,5 +17,6 @@ pub mod model;
 pub mod northbound;
 pub mod record;
 pub mod run;
+pub mod sample;
 pub mod store;
 pub mod worker;
