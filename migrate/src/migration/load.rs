@@ -45,8 +45,13 @@ pub fn load(search_path: &[PathBuf], compiled_in: &[&'static Native]) -> Result<
             found.push(from_folder(&folder)?);
         }
     }
+    refuse_twice(&found)?;
+    Ok(found)
+}
+
+pub(super) fn refuse_twice(found: &[Migration]) -> Result<(), LoadError> {
     let mut seen: BTreeMap<&str, &Migration> = BTreeMap::new();
-    for migration in &found {
+    for migration in found {
         if let Some(first) = seen.insert(&migration.header.id, migration) {
             return Err(LoadError::Twice {
                 id: migration.header.id.clone(),
@@ -55,7 +60,7 @@ pub fn load(search_path: &[PathBuf], compiled_in: &[&'static Native]) -> Result<
             });
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The migration in one folder.
@@ -79,7 +84,7 @@ pub(super) fn from_folder(folder: &Path) -> Result<Migration, LoadError> {
     })
 }
 
-fn compiled(native: &'static Native) -> Result<Migration, LoadError> {
+pub(super) fn compiled(native: &'static Native) -> Result<Migration, LoadError> {
     let header =
         native.header().map_err(|(field, problem)| LoadError::Native { id: native.id, field, problem })?;
     let (source, checksum) = of_native(native, &header);

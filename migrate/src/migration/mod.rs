@@ -4,14 +4,18 @@
 //! its kind, nothing it does reaches another.
 
 mod checksum;
+pub mod fixture;
+mod lint;
 mod load;
 pub mod log;
 mod manifest;
 mod native;
 mod order;
 mod run;
+mod scaffold;
 
 pub use checksum::{CHECKSUM_VERSION, Checksum};
+pub use lint::{Lint, LintProblem, Severity, lint};
 pub use load::{LoadError, load};
 pub use log::is_reserved;
 pub(crate) use manifest::is_table;
@@ -19,6 +23,7 @@ pub use manifest::{FILE, Header, Manifest, ManifestError, Program};
 pub use native::{Failure, Native};
 pub use order::{Allowed, Applied, OrderError, pending};
 pub use run::{Context, Progress, Ran, RunError, StepError, run};
+pub use scaffold::{Kind as ScaffoldKind, Scaffold, ScaffoldError, scaffold};
 
 /// A migration that was found, and can be run.
 #[derive(Debug, Clone)]
