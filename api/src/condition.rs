@@ -42,33 +42,66 @@ pub struct Condition {
     pub observed_generation: i64,
 }
 
-/// The conditions of an object.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Conditions(Vec<Condition>);
+/// What the shapes of conditions have in common.
+pub trait Shape {
+    /// Whether an object may say `null` in place of its conditions.
+    const NULLABLE: bool;
 
-impl Conditions {
-    pub fn get(&self, kind: &str) -> Option<&Condition> {
-        self.0.iter().find(|condition| condition.kind == kind)
+    fn kind(&self) -> &Word;
+    fn status(&self) -> ConditionStatus;
+    /// When `status` last changed.
+    fn since(&mut self) -> &mut Timestamp;
+}
+
+impl Shape for Condition {
+    const NULLABLE: bool = false;
+
+    fn kind(&self) -> &Word {
+        &self.kind
+    }
+
+    fn status(&self) -> ConditionStatus {
+        self.status
+    }
+
+    fn since(&mut self) -> &mut Timestamp {
+        &mut self.last_transition_time
+    }
+}
+
+/// The conditions of an object, at most one of each type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Conditions<C = Condition>(Vec<C>);
+
+impl<C> Default for Conditions<C> {
+    fn default() -> Self {
+        Conditions(Vec::new())
+    }
+}
+
+impl<C: Shape> Conditions<C> {
+    pub fn get(&self, kind: &str) -> Option<&C> {
+        self.0.iter().find(|condition| condition.kind() == kind)
     }
 
     /// Whether the condition is known to hold.
     pub fn holds(&self, kind: &str) -> bool {
-        self.get(kind).is_some_and(|condition| condition.status == ConditionStatus::True)
+        self.get(kind).is_some_and(|condition| condition.status() == ConditionStatus::True)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Condition> {
+    pub fn iter(&self) -> impl Iterator<Item = &C> {
         self.0.iter()
     }
 
     /// Puts a condition in place of the one of its type. When that one already had the
     /// same status, its time of transition stays.
-    pub fn set(&mut self, mut condition: Condition) {
-        match self.0.iter_mut().find(|old| old.kind == condition.kind) {
+    pub fn set(&mut self, mut condition: C) {
+        match self.0.iter_mut().find(|old| old.kind() == condition.kind()) {
             None => self.0.push(condition),
             Some(old) => {
-                if old.status == condition.status {
-                    condition.last_transition_time = old.last_transition_time.clone();
+                if old.status() == condition.status() {
+                    std::mem::swap(condition.since(), old.since());
                 }
                 *old = condition;
             }
@@ -77,13 +110,13 @@ impl Conditions {
 
     /// Takes a condition away, as kstatus wants it of those that no longer hold.
     pub fn clear(&mut self, kind: &str) {
-        self.0.retain(|condition| condition.kind != kind);
+        self.0.retain(|condition| condition.kind() != kind);
     }
 }
 
-impl JsonSchema for Conditions {
+impl<C: Shape + JsonSchema> JsonSchema for Conditions<C> {
     fn schema_name() -> Cow<'static, str> {
-        "StandardConditions".into()
+        format!("ConditionsOf{}", C::schema_name()).into()
     }
 
     fn inline_schema() -> bool {
@@ -91,12 +124,54 @@ impl JsonSchema for Conditions {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
+        let mut schema = json_schema!({
             "type": "array",
             "maxItems": 64,
-            "items": Condition::json_schema(generator),
+            "items": C::json_schema(generator),
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],
-        })
+        });
+        if C::NULLABLE {
+            schema.insert("nullable".to_owned(), true.into());
+        }
+        schema
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::longhorn;
+
+    fn keeps_one_of_each_type<C: Shape>(make: impl Fn(ConditionStatus, &str) -> C) {
+        let mut all = Conditions::default();
+        for (status, since, kept) in [
+            (ConditionStatus::True, "10:00", "10:00"),
+            (ConditionStatus::True, "11:00", "10:00"),
+            (ConditionStatus::False, "12:00", "12:00"),
+        ] {
+            all.set(make(status, since));
+            assert_eq!(all.iter().count(), 1);
+            assert_eq!(*all.0[0].since(), kept);
+            assert_eq!(all.holds(READY), status == ConditionStatus::True);
+        }
+        all.clear(READY);
+        assert_eq!(all.iter().count(), 0);
+    }
+
+    #[test]
+    fn every_shape_keeps_one_of_each_type_and_the_time_of_its_last_change() {
+        keeps_one_of_each_type(|status, since| Condition {
+            kind: READY.into(),
+            status,
+            last_transition_time: since.into(),
+            ..Condition::default()
+        });
+        keeps_one_of_each_type(|status, since| longhorn::Condition {
+            kind: READY.into(),
+            status,
+            last_transition_time: since.into(),
+            ..longhorn::Condition::default()
+        });
     }
 }
