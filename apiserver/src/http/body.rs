@@ -16,6 +16,9 @@ use http_body::{Frame, SizeHint};
 use crate::limits::Pass;
 use crate::metrics::Running;
 
+/// Largest piece in which ready bytes are sent.
+const PIECE: usize = 64 * 1024;
+
 /// The body of every answer of the server.
 pub struct Body {
     content: Content,
@@ -71,9 +74,11 @@ impl http_body::Body for Body {
         let piece = match &mut self.content {
             Content::Empty => None,
             Content::Full(bytes) => {
-                let bytes = std::mem::take(bytes);
-                self.content = Content::Empty;
-                (!bytes.is_empty()).then_some(bytes)
+                let piece = bytes.split_to(bytes.len().min(PIECE));
+                if bytes.is_empty() {
+                    self.content = Content::Empty;
+                }
+                (!piece.is_empty()).then_some(piece)
             }
             Content::Pieces(pieces) => pieces.next(),
             Content::Stream(stream) => match stream.as_mut().poll_next(context) {

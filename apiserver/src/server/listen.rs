@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use super::stall::StallGuard;
+use super::streams::Streams;
 use super::{SHUTDOWN_TIME, Shared};
 use crate::http::{answer, text};
 use crate::tls::TlsError;
@@ -138,19 +139,29 @@ impl Connection {
             Err(_) => return tracing::debug!("TLS handshake took too long"),
         };
         let shared = self.shared;
+        let streams = Streams::new(shared.limits.write_stall);
+        let answers = streams.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let shared = shared.clone();
+            let (shared, answers) = (shared.clone(), answers.clone());
             async move {
                 if lacks_host(&request) {
                     let message = "400 Bad Request: missing required Host header";
-                    return Ok::<_, Infallible>(text(StatusCode::BAD_REQUEST, message));
+                    let refusal = text(StatusCode::BAD_REQUEST, message);
+                    return Ok::<_, Infallible>(refusal.map(|body| answers.watched(body)));
                 }
-                Ok(answer(&shared, None, request).await)
+                Ok(answer(&shared, None, request).await.map(|body| answers.watched(body)))
             }
         });
         let connection = self.builder.serve_connection(TokioIo::new(tls), service).into_owned();
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, "connection ended");
+        tokio::select! {
+            ended = watcher.watch(connection) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended");
+                }
+            }
+            () = streams.too_many_stalled() => {
+                tracing::debug!("ended a connection: its client takes nothing of many answers");
+            }
         }
     }
 }

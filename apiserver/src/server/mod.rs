@@ -9,6 +9,7 @@ mod config;
 mod listen;
 mod service;
 mod stall;
+mod streams;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
