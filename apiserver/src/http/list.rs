@@ -11,6 +11,7 @@ use http::{HeaderValue, Response, StatusCode};
 use super::body::Body;
 use super::call::Call;
 use super::filter::Filter;
+use super::item;
 use super::negotiate::{Encoding, Form};
 use super::page::Token;
 use super::query::{ListOptions, Start};
@@ -146,6 +147,9 @@ pub(crate) fn show(call: &Call, page: Page) -> Response<Body> {
             let objects = page.items.iter().map(|stored| call.served.object(stored));
             list["items"] = match form {
                 Form::Metadata => objects.map(|object| partial_metadata(&object)).collect(),
+                Form::Whole | Form::Table if call.served.kind().built_in => {
+                    objects.map(item::strip).collect()
+                }
                 Form::Whole | Form::Table => objects.collect(),
             };
             respond::encoded(call, StatusCode::OK, &list)
@@ -165,7 +169,10 @@ fn pieces(served: Arc<Served>, items: Vec<Arc<Stored>>, head: &str, tail: &'stat
                         buffer.extend_from_slice(b",");
                     }
                     first = false;
-                    buffer.extend_from_slice(&served.bytes(&stored));
+                    match served.kind().built_in {
+                        true => item::push(&served.bytes(&stored), &mut buffer),
+                        false => buffer.extend_from_slice(&served.bytes(&stored)),
+                    }
                 }
                 None => {
                     ended = true;
