@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::error::{ApiError, Cause, Reason};
 use crate::http::Call;
 use crate::kind::ResourceId;
-use crate::lifecycle::text;
+use crate::lifecycle::{DeleteOptions, text};
 
 /// What is done to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(crate) struct Review<'a> {
     pub(crate) object: Option<&'a Value>,
     pub(crate) old: Option<&'a Value>,
     pub(crate) dry_run: bool,
+    /// How it is deleted, if it is.
+    pub(crate) deletion: Option<&'a DeleteOptions>,
 }
 
 /// Asks webhooks. Connections to them are made anew for each question.

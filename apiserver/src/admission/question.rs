@@ -10,9 +10,12 @@ use crate::http::Call;
 use crate::lifecycle::metadata_text;
 
 pub(super) fn question(call: &Call, review: &Review<'_>) -> Value {
-    let kind = call.served.kind();
-    let (group, version) = (&*kind.resource.group, call.served.version().name.as_str());
-    let kind = json!({"group": group, "version": version, "kind": kind.kind});
+    let (group, version) = (&*call.served.resource().group, call.served.version().name.as_str());
+    let kind = match call.subresource.as_deref() {
+        Some("scale") => json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
+        Some("binding") => json!({"group": "", "version": "v1", "kind": "Binding"}),
+        _ => json!({"group": group, "version": version, "kind": call.served.kind().kind}),
+    };
     let resource = json!({"group": group, "version": version, "resource": &*call.served.resource().plural});
     let mut request = json!({
         "uid": Uuid::new_v4().to_string(),
@@ -44,8 +47,13 @@ fn options(call: &Call, review: &Review<'_>) -> Value {
         Operation::Delete => "DeleteOptions",
     };
     let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
-    if let Some(manager) = call.query.get("fieldManager") {
-        options["fieldManager"] = json!(manager);
+    for field in ["fieldManager", "fieldValidation"] {
+        if let Some(given) = call.query.get(field).filter(|_| review.deletion.is_none()) {
+            options[field] = json!(given);
+        }
+    }
+    if let Some(deletion) = review.deletion {
+        deletion.write(&mut options);
     }
     if review.dry_run {
         options["dryRun"] = json!(["All"]);

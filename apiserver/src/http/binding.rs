@@ -11,6 +11,7 @@ use super::decode;
 use super::query::WriteOptions;
 use super::respond;
 use super::write::unavailable;
+use crate::admission::{Operation, Review};
 use crate::error::{ApiError, Reason};
 use crate::lifecycle::{is_deleting, precondition_failed, rfc3339, text};
 use crate::schema::{FieldError, invalid};
@@ -23,26 +24,34 @@ pub(crate) async fn bind(call: &Call, body: &Bytes) -> Result<Response<Body>, Ap
     if node.is_empty() {
         return Err(invalid("Binding", "", call.name(), &[FieldError::required("target.name", "")]));
     }
-    loop {
+    let warnings = loop {
         let stored = call.stored()?;
         let pod = bound(call, call.served.object(&stored), node)?;
+        let review = Review {
+            operation: Operation::Create,
+            object: Some(&binding),
+            old: None,
+            dry_run: options.dry_run,
+            deletion: None,
+        };
+        let warnings = call.server.webhooks.review(call, review).await?;
         if options.dry_run {
-            break;
+            break warnings;
         }
         let change =
             Change::Replace { key: call.key(), body: StoredBody::new(&pod), expected: stored.version };
         match call.server.commit(change, Vec::new()).await {
-            Ok(_) => break,
+            Ok(_) => break warnings,
             Err(WriteError::Conflict { .. } | WriteError::Missing) => {}
             Err(WriteError::Unavailable { reason }) => return Err(unavailable(&reason)),
             Err(error @ (WriteError::Exists | WriteError::GuardFailed { .. })) => {
                 return Err(ApiError::new(Reason::InternalError, error.to_string()));
             }
         }
-    }
+    };
     let status =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    Ok(respond::json_value(StatusCode::CREATED, &status))
+    Ok(respond::with_warnings(respond::json_value(StatusCode::CREATED, &status), &warnings))
 }
 
 fn bound(call: &Call, mut pod: Value, node: &str) -> Result<Value, ApiError> {

@@ -71,11 +71,13 @@ pub(crate) fn answer(call: &Call, code: StatusCode, outcome: Outcome, warnings: 
 
 pub(crate) async fn delete(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
     let options = delete_options(call, body)?;
-    match remove(call, &options).await? {
-        Removed::Gone(object) if returns_object(call) => Ok(respond::value(call, StatusCode::OK, object)),
-        Removed::Gone(object) => Ok(respond::deleted(call, &object)),
-        Removed::Held(object) => Ok(respond::value(call, StatusCode::OK, object)),
-    }
+    let (removed, warnings) = remove(call, &options).await?;
+    let response = match removed {
+        Removed::Gone(object) if returns_object(call) => respond::value(call, StatusCode::OK, object),
+        Removed::Gone(object) => respond::deleted(call, &object),
+        Removed::Held(object) => respond::value(call, StatusCode::OK, object),
+    };
+    Ok(respond::with_warnings(response, &warnings))
 }
 
 /// Kinds whose delete answers with the object rather than a status.
@@ -98,26 +100,32 @@ pub(crate) enum Removed {
     Held(Value),
 }
 
-pub(crate) async fn remove(call: &Call, options: &DeleteOptions) -> Result<Removed, ApiError> {
+/// Deletes one object; with what became of it come the warnings of webhooks.
+pub(crate) async fn remove(call: &Call, options: &DeleteOptions) -> Result<(Removed, Vec<String>), ApiError> {
     loop {
         let stored = call.stored()?;
         let live = call.served.object(&stored);
         call.check(&live)?;
         let deletion = lifecycle::decide_deletion(&call.served, &live, options, Timestamp::now())?;
-        let review =
-            Review { operation: Operation::Delete, object: None, old: Some(&live), dry_run: options.dry_run };
-        call.server.webhooks.review(call, review).await?;
+        let review = Review {
+            operation: Operation::Delete,
+            object: None,
+            old: Some(&live),
+            dry_run: options.dry_run,
+            deletion: Some(options),
+        };
+        let warnings = call.server.webhooks.review(call, review).await?;
         let (change, object, gone) = match deletion {
-            Deletion::AsItIs => return Ok(Removed::Held(live)),
+            Deletion::AsItIs => return Ok((Removed::Held(live), warnings)),
             Deletion::Gone(last) => (delete_change(call, &last, &stored), last, true),
             Deletion::Marked(marked) => (replace_change(call, &marked, &stored), marked, false),
         };
         if options.dry_run {
-            return Ok(if gone { Removed::Gone(object) } else { Removed::Held(object) });
+            return Ok((if gone { Removed::Gone(object) } else { Removed::Held(object) }, warnings));
         }
         match call.server.commit(change, Vec::new()).await {
-            Ok(_) if gone => return Ok(Removed::Gone(object)),
-            Ok(stored) => return Ok(Removed::Held(call.served.object(&stored))),
+            Ok(_) if gone => return Ok((Removed::Gone(object), warnings)),
+            Ok(stored) => return Ok((Removed::Held(call.served.object(&stored)), warnings)),
             Err(WriteError::Conflict { .. } | WriteError::Missing) => {}
             Err(WriteError::Unavailable { reason }) => return Err(unavailable(&reason)),
             Err(error @ (WriteError::Exists | WriteError::GuardFailed { .. })) => {

@@ -95,7 +95,8 @@ fn paths(call: &Call) -> &ScalePaths {
     call.served.version().scale_subresource.as_ref().expect("routed here only with a scale subresource")
 }
 
-fn shown(call: &Call, object: &Value) -> Value {
+/// The Scale of an object.
+pub(crate) fn shown(call: &Call, object: &Value) -> Value {
     let paths = paths(call);
     let number = |path: &str| at(object, path).and_then(Value::as_i64).unwrap_or(0);
     let metadata: serde_json::Map<String, Value> =

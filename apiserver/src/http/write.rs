@@ -7,6 +7,7 @@
 //! The invariant: nothing reaches the store that did not pass every step, and
 //! a dry run passes them all but the last.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -14,8 +15,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::call::Call;
-use super::namespace;
 use super::query::{FieldValidation, WriteOptions};
+use super::{namespace, scale};
 use crate::admission::{Operation, Review};
 use crate::apply::{
     RESETS_ALL_BUT_STATUS, RESETS_NOTHING, RESETS_SPEC, RESETS_STATUS, Resets, TrackRequest, Writer,
@@ -98,6 +99,7 @@ impl<'a> Write<'a> {
             object: Some(&object),
             old: None,
             dry_run: self.options.dry_run,
+            deletion: None,
         };
         self.warnings.extend(call.server.webhooks.review(call, review).await?);
         let name = lifecycle::metadata_text(&object, "name");
@@ -151,11 +153,13 @@ impl<'a> Write<'a> {
         let mut new = self.with_managers(new, Some(live), now);
         keep_times(live, &mut new);
         call.check(&new)?;
+        let (shown_new, shown_old) = (self.shown(&new), self.shown(live));
         let review = Review {
             operation: Operation::Update,
-            object: Some(&new),
-            old: Some(live),
+            object: Some(&shown_new),
+            old: Some(&shown_old),
             dry_run: self.options.dry_run,
+            deletion: None,
         };
         self.warnings.extend(call.server.webhooks.review(call, review).await?);
         if new == *live {
@@ -180,6 +184,14 @@ impl<'a> Write<'a> {
             Err(error @ (WriteError::Exists | WriteError::GuardFailed { .. })) => {
                 Err(ApiError::new(Reason::InternalError, error.to_string()))
             }
+        }
+    }
+
+    /// The object as the endpoint shows it.
+    fn shown<'o>(&self, object: &'o Value) -> Cow<'o, Value> {
+        match self.part {
+            Part::Main | Part::Status | Part::Finalize => Cow::Borrowed(object),
+            Part::Scale => Cow::Owned(scale::shown(self.call, object)),
         }
     }
 

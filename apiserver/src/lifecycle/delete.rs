@@ -24,6 +24,16 @@ pub(crate) enum Propagation {
     Foreground,
 }
 
+impl Propagation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Propagation::Orphan => "Orphan",
+            Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace_seconds: Option<i64>,
@@ -70,6 +80,21 @@ impl DeleteOptions {
         let precondition = |field: &str| body["preconditions"][field].as_str().map(str::to_owned);
         let (uid, resource_version) = (precondition("uid"), precondition("resourceVersion"));
         Ok(DeleteOptions { grace_seconds, propagation, uid, resource_version, dry_run })
+    }
+
+    /// Writes into `options` what was asked for.
+    pub(crate) fn write(&self, options: &mut Value) {
+        if let Some(seconds) = self.grace_seconds {
+            options["gracePeriodSeconds"] = json!(seconds);
+        }
+        for (field, given) in [("uid", &self.uid), ("resourceVersion", &self.resource_version)] {
+            if let Some(given) = given {
+                options["preconditions"][field] = json!(given);
+            }
+        }
+        if let Some(propagation) = self.propagation {
+            options["propagationPolicy"] = json!(propagation.as_str());
+        }
     }
 }
 

@@ -43,7 +43,7 @@ async fn a_deleted_definition_takes_its_objects_along() {
     let marked = api.delete(&path, Value::Null).await.ok();
     assert_eq!(marked["metadata"]["finalizers"], json!(["customresourcecleanup.apiextensions.k8s.io"]));
     api.until(&path, |answer| answer.code == 404).await;
-    assert_eq!(api.get(GADGETS).await.code, 404);
+    api.until(GADGETS, |answer| answer.code == 404).await;
     api.post(DEFINITIONS, gadget_definition()).await.ok();
     assert_eq!(api.get(GADGETS).await.ok()["items"], json!([]), "nothing comes back");
 }
