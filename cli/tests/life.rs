@@ -108,3 +108,33 @@ fn a_killed_up_leaves_the_cluster_running() {
     kill(control);
     sandbox.ok(&["up", "--detach"]);
 }
+
+#[test]
+fn a_node_changes_only_the_records_of_volumes_that_name_it() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--nodes", "2", "--detach"]);
+    let records = "/apis/midflight.dev/v1alpha1/namespaces/longhorn-system/volumerecords";
+    let record = serde_json::json!({
+        "apiVersion": "midflight.dev/v1alpha1", "kind": "VolumeRecord", "metadata": {"name": "v1"},
+        "spec": {"term": 1, "memberVersion": 1, "engine": {"name": "v1-e", "nodeID": "node-1"},
+                 "members": [{"replica": "v1-r", "nodeID": "node-1", "mode": "rw"}]},
+    });
+    let create = http::Request::post(records).header("Content-Type", "application/json");
+    sandbox.call("kubeconfig", create.body(record.to_string().into_bytes()).unwrap()).unwrap();
+
+    let as_node = |node: &str, request| sandbox.call(&format!("nodes/{node}/kubeconfig"), request);
+    let raise = |term: u64| {
+        let patch = http::Request::patch(format!("{records}/v1"));
+        let body = serde_json::json!({"spec": {"term": term}}).to_string().into_bytes();
+        patch.header("Content-Type", "application/merge-patch+json").body(body).unwrap()
+    };
+    as_node("node-1", raise(2)).unwrap();
+    let refusal = as_node("node-2", raise(3)).unwrap_err();
+    assert!(refusal.contains("forbidden") && refusal.contains("system:node:node-2"), "{refusal}");
+    for node in ["node-1", "node-2"] {
+        let read = http::Request::get(format!("{records}/v1")).body(Vec::new()).unwrap();
+        assert!(as_node(node, read).unwrap().contains("\"term\":2"), "every node may read it");
+        let delete = http::Request::delete(format!("{records}/v1")).body(Vec::new()).unwrap();
+        assert!(as_node(node, delete).unwrap_err().contains("forbidden"), "no node may remove it");
+    }
+}

@@ -7,7 +7,12 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use midflight_apiserver::{ApiServer, BindError, Config, Listening, OpenError, auth::Identity, store};
+use midflight_api::NODES_OF_RECORD;
+use midflight_apiserver::{
+    ApiServer, BindError, Config, Listening, OpenError,
+    auth::{Identity, NodeRule, Reach},
+    store,
+};
 use tracing::{info, warn};
 
 use super::role::{self, Stage};
@@ -45,6 +50,7 @@ async fn serve(folder: &Folder, listen: Option<SocketAddr>, stage: &mut Stage) -
     let marker = folder.marker()?.context("the folder's marker has gone")?;
     let mut config = Config::new(folder.root());
     config.names = listen.iter().map(|address| address.ip().to_string()).collect();
+    config.node_rules = node_rules();
     own_store::bring_up_to_date(&folder.store(), own_store::MIGRATIONS)?;
     let server = ApiServer::open(config).await.map_err(explain_open)?;
     let listening = bind(&server, listen, marker.listen).await?;
@@ -61,6 +67,17 @@ async fn serve(folder: &Folder, listen: Option<SocketAddr>, stage: &mut Stage) -
     stage.asked_to_end().await;
     server.shutdown().await;
     serving.await.context("end the API's connections")
+}
+
+/// What the token of a node may do with Midflight's own kinds: it reads them, and changes the records
+/// of volumes that name the node.
+fn node_rules() -> Vec<NodeRule> {
+    const READ: &[&str] = &["get", "list", "watch"];
+    let named = Reach::Naming(NODES_OF_RECORD.iter().map(|&pointer| pointer.to_owned()).collect());
+    vec![
+        NodeRule::new("midflight.dev", &["volumerecords"], READ, Reach::All),
+        NodeRule::new("midflight.dev", &["volumerecords"], &["update", "patch"], named),
+    ]
 }
 
 /// An address that was asked for is taken or the start fails; one that was

@@ -85,14 +85,18 @@ impl Sandbox {
         pid
     }
 
-    /// One request with the admin's kubeconfig.
+    /// A read with the admin's kubeconfig.
     pub(crate) fn get(&self, path: &str) -> Result<String, String> {
-        let kubeconfig = self.dir().join("kubeconfig");
+        self.call("kubeconfig", http::Request::get(path).body(Vec::new()).unwrap())
+    }
+
+    /// One request with a kubeconfig of the cluster's folder.
+    pub(crate) fn call(&self, kubeconfig: &str, request: http::Request<Vec<u8>>) -> Result<String, String> {
+        let kubeconfig = self.dir().join(kubeconfig);
         runtime().block_on(async {
             let file = kube::config::Kubeconfig::read_from(kubeconfig).map_err(|error| error.to_string())?;
             let config = kube::Config::from_custom_kubeconfig(file, &Default::default()).await;
             let client = kube::Client::try_from(config.map_err(|error| error.to_string())?).unwrap();
-            let request = http::Request::get(path).body(Vec::new()).unwrap();
             client.request_text(request).await.map_err(|error| error.to_string())
         })
     }
