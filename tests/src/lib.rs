@@ -1,5 +1,6 @@
 //! What tests of more than one crate share: where programs are, and how to speak to an API server.
 
+pub mod cluster;
 pub mod endpoint;
 pub mod history;
 pub mod kinds;
