@@ -44,7 +44,7 @@ pub struct Standing {
 /// Why a cluster could not be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
-    #[error("look at the definition {name}")]
+    #[error("look at {name}")]
     Look { name: String, source: Box<kube::Error> },
     #[error("install the definition {name}")]
     Install { name: String, source: Box<WriteError> },
@@ -116,15 +116,21 @@ async fn look(
 ) -> Result<(Seen, Option<CustomResourceDefinition>), BootstrapError> {
     let name = crd.name_any();
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let found = match definitions.get_opt(&name).await {
-        Ok(found) => found,
-        Err(source) => return Err(BootstrapError::Look { name, source: Box::new(source) }),
-    };
+    let found = find(&definitions, &name).await?;
     let owner = found.as_ref().map(|found| match found.labels().get(MANAGED_BY).map(String::as_str) {
         Some(MANAGER) => Owner::Midflight,
         _ => Owner::SomebodyElse,
     });
     Ok((Seen { name, owner }, found))
+}
+
+async fn find<K>(all: &Api<K>, name: &str) -> Result<Option<K>, BootstrapError>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    all.get_opt(name)
+        .await
+        .map_err(|source| BootstrapError::Look { name: name.into(), source: Box::new(source) })
 }
 
 /// Applies a definition as ours. One that was not there is applied without
@@ -162,7 +168,7 @@ async fn await_served(client: &Client, name: &str) -> Result<(), BootstrapError>
 
 async fn make_namespace(writer: &Writer) -> Result<(), BootstrapError> {
     let namespaces: Api<Namespace> = Api::all(writer.client().clone());
-    if let Ok(Some(_)) = namespaces.get_opt(NAMESPACE).await {
+    if find(&namespaces, NAMESPACE).await?.is_some() {
         return Ok(());
     }
     let metadata = ObjectMeta { name: Some(NAMESPACE.into()), ..ObjectMeta::default() };
@@ -175,7 +181,7 @@ async fn make_namespace(writer: &Writer) -> Result<(), BootstrapError> {
 /// serves a new kind some moments after it is established.
 async fn make_setting(writer: &Writer, setting: &'static Definition) -> Result<(), BootstrapError> {
     let settings: Api<Setting> = Api::namespaced(writer.client().clone(), NAMESPACE);
-    if let Ok(Some(_)) = settings.get_opt(setting.name).await {
+    if find(&settings, setting.name).await?.is_some() {
         return Ok(());
     }
     let (params, object) = (ours(), Setting::new(setting.name, setting.default));
