@@ -133,7 +133,8 @@ async fn a_controller_misses_nothing_through_relists_and_restarts() {
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), "default", &resource);
 
     let seen = Arc::new(Seen { api: api.clone(), sizes: Mutex::default(), faults: Mutex::default() });
-    let controller = Controller::new_with(api.clone(), watcher::Config::default().page_size(PAGE), resource.clone());
+    let controller =
+        Controller::new_with(api.clone(), watcher::Config::default().page_size(PAGE), resource.clone());
     let cache = controller.store();
     let running = controller
         .run(reconcile, |_, _, _| Action::requeue(Duration::from_millis(200)), seen.clone())
