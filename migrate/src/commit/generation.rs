@@ -3,11 +3,9 @@
 //! The one invariant: a generation that was live is not written by us again, so the way back is
 //! the same swap in the other direction.
 
-use std::time::Instant;
-
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Step};
 use super::seal::Seal;
-use super::{Applied, Changed, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
+use super::{Applied, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
 use crate::record::Snapshot;
 use crate::store::{Generation, Guard, Layout, Note, Reading, RunNumber, Space, puts};
 
@@ -39,33 +37,13 @@ impl Session<'_> {
             release: staging.note.release.clone(),
             digest: staging.note.digest.clone(),
         };
-        let guards = vec![same_pointer, self.still(taken).await?];
-        let began = Instant::now();
-        let switched =
-            self.advance(&ledger, &staging.at(Phase::Applied), guards, Some(&pointer.encode())).await;
-        let switch = began.elapsed();
-        if let Err(CommitError::Conflict) = switched {
-            return Err(self.who_wrote(taken).await?);
-        }
-        switched?;
+        let applied = staging.at(Phase::Applied);
+        let step =
+            Step { from: &ledger, to: &applied, guard: Some(same_pointer), pointer: Some(pointer.encode()) };
+        let (_, switch) = self.advance_unless_written(taken, step).await?;
         self.flush().await?;
         self.report(Stage::Switching, 1, 1);
         Ok(Applied { run, switch, written })
-    }
-
-    /// The guard by which a commit notices a writer that did not stop.
-    pub(super) async fn still(&self, taken: &Taken) -> Result<Guard, CommitError> {
-        match self.store.confirm(taken.space, taken.at).await? {
-            Some(since) => Ok(Guard::Unchanged { space: taken.space, since }),
-            None => Err(self.who_wrote(taken).await?),
-        }
-    }
-
-    /// Why a commit was refused, by looking at the rows again.
-    pub(super) async fn who_wrote(&self, taken: &Taken) -> Result<CommitError, CommitError> {
-        let (now, _) = self.collect(taken.space, Reading::Once).await?;
-        let changed = Changed::between(&taken.snapshot, &now);
-        Ok(if changed.is_empty() { CommitError::Conflict } else { CommitError::Writers(changed) })
     }
 
     pub(super) async fn switch_back(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {

@@ -6,12 +6,10 @@
 //! The one invariant: no live row is written before the marker stands, and from then on every
 //! start replays the journal before it looks at any row.
 
-use std::time::Instant;
-
 use bytes::Bytes;
 
 use super::generation::begin;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Step};
 use super::seal::Seal;
 use super::{Applied, CommitError, Phase, RunNote, RunRecord, Session, Stage, Taken};
 use crate::diff::{self, Change};
@@ -45,16 +43,11 @@ impl Session<'_> {
 
         self.report(Stage::Switching, 0, 1);
         let committed = staging.at(Phase::Committed);
-        let guards = vec![self.still(taken).await?];
-        let began = Instant::now();
-        let marked = self.advance(&ledger, &committed, guards, None).await;
-        let switch = began.elapsed();
-        if let Err(CommitError::Conflict) = marked {
-            return Err(self.who_wrote(taken).await?);
-        }
+        let step = Step { from: &ledger, to: &committed, guard: None, pointer: None };
+        let (marked, switch) = self.advance_unless_written(taken, step).await?;
         self.report(Stage::Switching, 1, 1);
         let [(_, journal), _, _] = &journals;
-        self.replay_and_record(&marked?, &committed, journal).await?;
+        self.replay_and_record(&marked, &committed, journal).await?;
         Ok(Applied { run, switch, written: written + journal.len() as u64 })
     }
 

@@ -3,11 +3,13 @@
 //! The one invariant: a step whose answer was lost is looked up before it is tried again, so it
 //! happens once.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 
-use super::write::Retry;
-use super::{CommitError, RunRecord, Session};
-use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Store};
+use super::write::{Retry, patiently};
+use super::{Changed, CommitError, RunRecord, Session, Taken};
+use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, Store};
 
 /// The note as it was read, byte for byte, and what it says.
 #[derive(Debug, Clone)]
@@ -18,7 +20,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) async fn read(store: &dyn Store) -> Result<Ledger, CommitError> {
-        let raw = store.note(Note::Run).await?;
+        let raw = patiently(|| store.note(Note::Run)).await?;
         let record = raw
             .as_ref()
             .map(|bytes| serde_json::from_slice(bytes))
@@ -28,7 +30,49 @@ impl Ledger {
     }
 }
 
+/// The step of a run that makes its rows live.
+pub(super) struct Step<'l> {
+    pub(super) from: &'l Ledger,
+    pub(super) to: &'l RunRecord,
+    pub(super) guard: Option<Guard>,
+    pub(super) pointer: Option<Bytes>,
+}
+
 impl Session<'_> {
+    /// Takes the step if nobody has written since the rows were taken, and says how long the one
+    /// write took. Where it was refused for no visible reason (Redis forgets what it watches when
+    /// the connection breaks), the rows are read again, compared, and guarded anew.
+    pub(super) async fn advance_unless_written(
+        &self,
+        taken: &Taken,
+        step: Step<'_>,
+    ) -> Result<(Ledger, Duration), CommitError> {
+        const TRIES: usize = 3;
+        let mut since = patiently(|| self.store.confirm(taken.space, taken.at)).await?;
+        for _ in 0..TRIES {
+            let now = match since {
+                Some(since) => since,
+                None => self.same_rows(taken).await?,
+            };
+            let mut guards = vec![Guard::Unchanged { space: taken.space, since: now }];
+            guards.extend(step.guard.clone());
+            let began = Instant::now();
+            match self.advance(step.from, step.to, guards, step.pointer.as_ref()).await {
+                Err(CommitError::Conflict) => since = None,
+                Err(error) => return Err(error),
+                Ok(ledger) => return Ok((ledger, began.elapsed())),
+            }
+        }
+        Err(CommitError::Conflict)
+    }
+
+    /// Reads the rows again, guarded, and names those that are not as they were taken.
+    async fn same_rows(&self, taken: &Taken) -> Result<Revision, CommitError> {
+        let (now, at) = self.collect(taken.space, Reading::Guarded).await?;
+        let changed = Changed::between(&taken.snapshot, &now);
+        if changed.is_empty() { Ok(at) } else { Err(CommitError::Writers(changed)) }
+    }
+
     /// Moves the run a step further, together with the pointer if one is given.
     pub(super) async fn advance(
         &self,
@@ -56,6 +100,6 @@ impl Session<'_> {
     }
 
     async fn stands_at(&self, expected: &Bytes) -> Result<bool, CommitError> {
-        Ok(self.store.note(Note::Run).await?.as_ref() == Some(expected))
+        Ok(patiently(|| self.store.note(Note::Run)).await?.as_ref() == Some(expected))
     }
 }

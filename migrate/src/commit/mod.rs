@@ -194,7 +194,7 @@ pub async fn snapshot(store: &dyn Store) -> Result<Taken, CommitError> {
         return Err(CommitError::Unfinished { run: record.run });
     }
     let (pointer, space) = live(store).await?;
-    let (snapshot, at) = store::collect(store, space, Reading::Guarded).await?;
+    let (snapshot, at) = write::patiently(|| store::collect(store, space, Reading::Guarded)).await?;
     Ok(Taken { snapshot, at, space, pointer, ledger })
 }
 
@@ -212,7 +212,7 @@ async fn live(store: &dyn Store) -> Result<(Option<Bytes>, Space), CommitError> 
     match store.layout() {
         Layout::Dragonflow => Ok((None, Space::Plain)),
         Layout::Generation => {
-            let pointer = store.note(store::Note::Pointer).await?;
+            let pointer = write::patiently(|| store.note(store::Note::Pointer)).await?;
             let generation = Pointer::decode(pointer.as_ref())?.generation;
             Ok((pointer, Space::Generation(generation)))
         }

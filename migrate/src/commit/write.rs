@@ -41,6 +41,20 @@ impl Retry {
     }
 }
 
+/// Asks again after lost answers, for a while. What is asked must bear repetition.
+pub(super) async fn patiently<T, F>(ask: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let mut retry = Retry::default();
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => retry.after(error).await?,
+        }
+    }
+}
+
 impl Session<'_> {
     pub(super) fn report(&self, stage: Stage, done: u64, total: u64) {
         (self.progress)(Progress { stage, done, total });
@@ -113,23 +127,11 @@ impl Session<'_> {
         space: Space,
         reading: Reading,
     ) -> Result<(Snapshot, store::Revision), CommitError> {
-        let mut retry = Retry::default();
-        loop {
-            match store::collect(self.store, space, reading).await {
-                Ok(found) => return Ok(found),
-                Err(error) => retry.after(error).await?,
-            }
-        }
+        Ok(patiently(|| store::collect(self.store, space, reading)).await?)
     }
 
     pub(super) async fn flush(&self) -> Result<(), CommitError> {
-        let mut retry = Retry::default();
-        loop {
-            match self.store.flush().await {
-                Ok(()) => return Ok(()),
-                Err(error) => retry.after(error).await?,
-            }
-        }
+        Ok(patiently(|| self.store.flush()).await?)
     }
 
     /// Deletes what the run has no more use for, then records that it is over.
@@ -148,12 +150,6 @@ impl Session<'_> {
 
     pub(super) async fn clear(&self, space: Space) -> Result<(), CommitError> {
         self.report(Stage::Clearing, 0, 0);
-        let mut retry = Retry::default();
-        loop {
-            match store::clear(self.store, self.fence, space).await {
-                Ok(()) => return Ok(()),
-                Err(error) => retry.after(error).await?,
-            }
-        }
+        Ok(patiently(|| store::clear(self.store, self.fence, space)).await?)
     }
 }

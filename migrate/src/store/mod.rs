@@ -10,8 +10,11 @@
 mod batch;
 mod embedded;
 mod error;
+mod etcd;
 mod facts;
 mod lock;
+mod names;
+mod redis;
 mod url;
 
 use std::collections::BTreeMap;
@@ -226,13 +229,11 @@ impl Default for Options {
 
 /// Opens the database that `url` names.
 pub async fn open(url: &Url, layout: Layout, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
-    let _ = options;
-    match url {
-        Url::Embedded { path } => Ok(Arc::new(embedded::Embedded::open(path, layout)?)),
-        Url::Etcd(_) | Url::Redis(_) => {
-            Err(StoreError::refused(format!("open {url}"), &"this build has no driver for it"))
-        }
-    }
+    Ok(match url {
+        Url::Embedded { path } => Arc::new(embedded::Embedded::open(path, layout)?),
+        Url::Etcd(server) => Arc::new(etcd::Etcd::open(server, layout, options)?),
+        Url::Redis(server) => Arc::new(redis::Redis::open(server, layout, options).await?),
+    })
 }
 
 /// Reads a whole space into memory.

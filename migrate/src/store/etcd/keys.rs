@@ -1,0 +1,151 @@
+//! Keys of etcd: Dragonflow's rows as they are, and everything of ours under one root.
+//!
+//! ```text
+//! /TABLE/ID                                   a row of Dragonflow's
+//! /ROOT/meta/{pointer,run,lock}               notes
+//! /ROOT/{g,journal,undo,seal}/N/TABLE/ROW     rows of a space
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::{Note, Place, Row, Space, names};
+use crate::record::{RowKey, Table};
+
+/// Makes and reads the keys of one database.
+#[derive(Debug)]
+pub(super) struct Keys {
+    root: String,
+}
+
+impl Keys {
+    pub(super) fn new(root: &str) -> Keys {
+        Keys { root: format!("/{root}/") }
+    }
+
+    pub(super) fn lock(&self) -> Bytes {
+        format!("{}meta/lock", self.root).into()
+    }
+
+    pub(super) fn note(&self, note: Note) -> Bytes {
+        format!("{}meta/{}", self.root, note.name()).into()
+    }
+
+    pub(super) fn place(&self, place: Place<'_>) -> Bytes {
+        match place {
+            Place::Note(note) => self.note(note),
+            Place::Row { space, table, key } => match names::space(space) {
+                None => format!("/{table}/{}", key.id).into(),
+                Some(space) => {
+                    let mut name = format!("{}{space}/{}/", self.root, names::escape(table.as_str()));
+                    names::append_row(&mut name, key);
+                    name.into()
+                }
+            },
+        }
+    }
+
+    /// The ranges of keys that hold the rows of a space, and nothing of ours besides.
+    pub(super) fn ranges(&self, space: Space) -> Vec<Range<Vec<u8>>> {
+        match names::space(space) {
+            Some(space) => {
+                let prefix = format!("{}{space}/", self.root).into_bytes();
+                vec![prefix.clone()..after_prefix(prefix)]
+            }
+            None => {
+                let ours = self.root.clone().into_bytes();
+                vec![b"/".to_vec()..ours.clone(), after_prefix(ours)..after_prefix(b"/".to_vec())]
+            }
+        }
+    }
+
+    /// The row behind a key of a space. Keys of another shape are not rows.
+    pub(super) fn row(&self, space: Space, key: &[u8], value: Bytes, last: &mut Last) -> Option<Row> {
+        let key = std::str::from_utf8(key).ok()?;
+        match names::space(space) {
+            None => {
+                let (table, id) = key.strip_prefix('/')?.split_once('/')?;
+                (!table.is_empty() && !id.is_empty()).then(|| last.row(table, "", id, value))
+            }
+            Some(name) => {
+                let rest = key.strip_prefix(self.root.as_str())?.strip_prefix(name.as_str())?;
+                let (table, row) = rest.strip_prefix('/')?.split_once('/')?;
+                let (topic, id) = names::split_row(row);
+                Some(last.row(&names::table(table), &topic, &id, value))
+            }
+        }
+    }
+}
+
+/// Table and topic of the row before: rows that lie together share them.
+#[derive(Debug)]
+pub(super) struct Last {
+    table: Table,
+    topic: Arc<str>,
+}
+
+impl Default for Last {
+    fn default() -> Last {
+        Last { table: Table::new(""), topic: Arc::from("") }
+    }
+}
+
+impl Last {
+    fn row(&mut self, table: &str, topic: &str, id: &str, value: Bytes) -> Row {
+        if self.table.as_str() != table {
+            self.table = Table::new(table);
+        }
+        if *self.topic != *topic {
+            self.topic = Arc::from(topic);
+        }
+        Row { table: self.table.clone(), key: RowKey { topic: self.topic.clone(), id: id.into() }, value }
+    }
+}
+
+/// The first key that no longer begins with `prefix`, which does not end in the highest byte.
+fn after_prefix(mut prefix: Vec<u8>) -> Vec<u8> {
+    if let Some(last) = prefix.last_mut() {
+        *last += 1;
+    }
+    prefix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Generation, RunNumber};
+
+    #[test]
+    fn keys_lie_where_they_are_said_to_and_read_back() {
+        let keys = Keys::new("cloud/nb");
+        let generation = Space::Generation(Generation::of(RunNumber::FIRST));
+        #[rustfmt::skip]
+        let cases = [
+            (Space::Plain, "lport",   RowKey::untopical("5a/0f"),    "/lport/5a/0f"),
+            (generation,   "lport",   RowKey::new("t1", "5a0f"),     "/cloud/nb/g/1/lport/t1/5a0f"),
+            (generation,   "a/b",     RowKey::untopical("c/d%"),     "/cloud/nb/g/1/a%2Fb/c%2Fd%25"),
+            (Space::Undo(RunNumber::FIRST), "+lport", RowKey::untopical("x"), "/cloud/nb/undo/1/+lport/x"),
+        ];
+        for (space, table, key, expected) in cases {
+            let table = Table::new(table);
+            let made = keys.place(Place::Row { space, table: &table, key: &key });
+            assert_eq!(made, expected);
+            assert!(keys.ranges(space).iter().any(|range| range.contains(&made.to_vec())), "{expected}");
+            let row = keys.row(space, &made, Bytes::new(), &mut Last::default()).unwrap();
+            assert_eq!((row.table, row.key), (table, key));
+        }
+    }
+
+    #[test]
+    fn nothing_of_ours_is_among_the_plain_rows() {
+        let keys = Keys::new("midflight");
+        for key in ["/midflight/meta/lock", "/midflight/journal/1/+a/b"] {
+            assert!(!keys.ranges(Space::Plain).iter().any(|range| range.contains(&key.as_bytes().to_vec())));
+        }
+        for key in ["/lport/a", "/midflight0/a", "/zebra/a"] {
+            assert!(keys.ranges(Space::Plain).iter().any(|range| range.contains(&key.as_bytes().to_vec())));
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The driver of Redis (one server, no cluster).
+//!
+//! Every write is a script that compares the lock's value first. Redis has no revisions: rows of
+//! a generation are watched from before they are read until the swap, so that a foreign write in
+//! between makes the swap fail; Dragonflow's own rows are read a second time and compared.
+
+mod connection;
+mod info;
+mod keys;
+mod reading;
+mod script;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, FromRedisValue};
+use tokio::sync::Mutex;
+
+use super::url::Server;
+use super::{
+    Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Place, Reading,
+    Revision, Sink, Space, Store, StoreError,
+};
+use connection::{Dialer, failed};
+use keys::Keys;
+use reading::Guarded;
+
+/// Words of one command inside a script; Lua can hand over about eight thousand.
+const WORDS: usize = 2000;
+
+pub(super) struct Redis {
+    dialer: Dialer,
+    keys: Keys,
+    layout: Layout,
+    /// The connection for everything that is not guarded, until it breaks.
+    shared: Mutex<Option<MultiplexedConnection>>,
+    guarded: Mutex<Guarded>,
+    /// The server's own name for this start of it.
+    incarnation: Mutex<Option<String>>,
+}
+
+impl Redis {
+    pub(super) async fn open(
+        server: &Server,
+        layout: Layout,
+        options: &Options,
+    ) -> Result<Redis, StoreError> {
+        let redis = Redis {
+            dialer: Dialer::new(server, options)?,
+            keys: Keys::new(&server.root),
+            layout,
+            shared: Mutex::default(),
+            guarded: Mutex::default(),
+            incarnation: Mutex::default(),
+        };
+        redis.refuse_cluster().await?;
+        Ok(redis)
+    }
+
+    async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
+        let mut shared = self.shared.lock().await;
+        if let Some(connection) = &*shared {
+            return Ok(connection.clone());
+        }
+        let fresh = self.dialer.dial().await?;
+        *shared = Some(fresh.clone());
+        Ok(fresh)
+    }
+
+    /// Runs one command; a connection that gave no answer is not used again.
+    async fn ask<T: FromRedisValue>(&self, doing: &str, command: &Cmd) -> Result<T, StoreError> {
+        let mut connection = self.connection().await?;
+        let answer = connection
+            .req_packed_command(command)
+            .await
+            .and_then(redis::Value::extract_error)
+            .and_then(|value| Ok(T::from_redis_value(value)?));
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let error = failed(doing, error);
+                if error.is_transient() {
+                    *self.shared.lock().await = None;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn batch_script(&self, fence: &Fence, batch: &Batch<'_>) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script::BATCH).arg(1).arg(self.keys.lock()).arg(lock_value(fence));
+        let notes = batch.guards.iter().filter_map(|guard| match guard {
+            Guard::Note { note, is } => Some((note, is)),
+            Guard::Unchanged { .. } => None,
+        });
+        command.arg(notes.clone().count());
+        for (note, is) in notes {
+            command.arg(self.keys.note(*note)).arg(if is.is_some() { "=" } else { "-" });
+            command.arg(is.as_deref().unwrap_or_default());
+        }
+        Commands::of(&self.keys, &batch.ops).append(&mut command);
+        command
+    }
+
+    async fn commit_guarded(
+        &self,
+        fence: &Fence,
+        batch: &Batch<'_>,
+        since: Revision,
+    ) -> Result<Outcome, StoreError> {
+        let Some(mut watching) = self.guarded.lock().await.take_watch(since) else {
+            return Ok(Outcome::Conflict);
+        };
+        let mut transaction = redis::pipe();
+        transaction.atomic().add_command(self.batch_script(fence, batch));
+        let answer: Option<(String,)> = transaction
+            .query_async(&mut watching)
+            .await
+            .map_err(|error| failed("write a guarded batch", error))?;
+        match answer {
+            Some((word,)) => outcome(&word),
+            None => Ok(Outcome::Conflict),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Redis {
+    fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { ops: 1000, bytes: 1 << 20, value: 64 << 20, in_flight: 4 }
+    }
+
+    async fn facts(&self) -> Result<Facts, StoreError> {
+        self.look_at_server().await
+    }
+
+    async fn read(
+        &self,
+        space: Space,
+        reading: Reading,
+        sink: &mut Sink<'_>,
+    ) -> Result<Revision, StoreError> {
+        self.read_space(space, reading, sink).await
+    }
+
+    async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError> {
+        self.confirm_space(space, since).await
+    }
+
+    async fn note(&self, note: Note) -> Result<Option<Bytes>, StoreError> {
+        let doing = format!("read the {} note", note.name());
+        let found: Option<Vec<u8>> = self.ask(&doing, redis::cmd("GET").arg(self.keys.note(note))).await?;
+        Ok(found.map(Bytes::from))
+    }
+
+    async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {
+        let guarded = batch.guards.iter().find_map(|guard| match guard {
+            Guard::Unchanged { space, since } if *space != Space::Plain => Some(*since),
+            Guard::Unchanged { .. } | Guard::Note { .. } => None,
+        });
+        match guarded {
+            Some(since) => self.commit_guarded(fence, batch, since).await,
+            None => outcome(&self.ask::<String>("write a batch", &self.batch_script(fence, batch)).await?),
+        }
+    }
+
+    /// A table at a time: unlinking is done in a moment, whatever it holds.
+    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError> {
+        let doing = format!("delete {space}");
+        let Some(tables) = self.keys.tables(space) else {
+            return Err(StoreError::refused(doing, &"Dragonflow's rows are never deleted as a whole"));
+        };
+        let next: Option<String> = self.ask(&doing, redis::cmd("SRANDMEMBER").arg(&tables.index)).await?;
+        let Some(table) = next else { return Ok(Cleared::All) };
+        let mut command = redis::cmd("EVAL");
+        command.arg(script::BATCH).arg(1).arg(self.keys.lock()).arg(lock_value(fence)).arg(0);
+        command.arg(2).arg("UNLINK").arg(tables.hash(&table));
+        command.arg(3).arg("SREM").arg(&tables.index).arg(&table);
+        outcome(&self.ask::<String>(&doing, &command).await?)?;
+        Ok(Cleared::Some)
+    }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        self.make_durable().await
+    }
+
+    async fn lock(&self, owner: &str, ttl: Duration) -> Result<Fence, StoreError> {
+        let number = uuid::Uuid::new_v4().as_u64_pair().0;
+        let fence = Fence { number, lease: 0, owner: Arc::from(owner), ttl };
+        let mut command = redis::cmd("EVAL");
+        command.arg(script::LOCK).arg(1).arg(self.keys.lock()).arg(lock_value(&fence)).arg(milliseconds(ttl));
+        let holder: String = self.ask("take the lock", &command).await?;
+        match holder.split_once(' ') {
+            None if holder.is_empty() => Ok(fence),
+            None => Err(StoreError::Busy { owner: "another run".to_owned() }),
+            Some((_, owner)) => Err(StoreError::Busy { owner: owner.to_owned() }),
+        }
+    }
+
+    async fn renew(&self, fence: &Fence) -> Result<(), StoreError> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script::RENEW).arg(1).arg(self.keys.lock()).arg(lock_value(fence));
+        command.arg(milliseconds(fence.ttl));
+        outcome(&self.ask::<String>("renew the lock", &command).await?).map(|_| ())
+    }
+
+    async fn unlock(&self, fence: &Fence) -> Result<(), StoreError> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script::UNLOCK).arg(1).arg(self.keys.lock()).arg(lock_value(fence));
+        self.ask::<String>("free the lock", &command).await.map(|_| ())
+    }
+}
+
+type Pairs<'a> = Vec<(String, &'a Bytes)>;
+
+/// The operations of a batch, put together to as few commands as possible.
+#[derive(Default)]
+struct Commands<'a> {
+    set: Pairs<'a>,
+    remove: Vec<String>,
+    /// By hash: fields with values, and fields to go.
+    hashes: BTreeMap<String, (Pairs<'a>, Vec<String>)>,
+    /// By set: the names of tables.
+    indexes: BTreeMap<String, Vec<String>>,
+}
+
+impl<'a> Commands<'a> {
+    fn of(keys: &Keys, ops: &[Op<'a>]) -> Commands<'a> {
+        let mut commands = Commands::default();
+        for op in ops {
+            let (space, table, key) = match op.place() {
+                Place::Note(note) => {
+                    commands.string(keys.note(note), op);
+                    continue;
+                }
+                Place::Row { space, table, key } => (space, table, key),
+            };
+            let Some(tables) = keys.tables(space) else {
+                commands.string(keys::plain(table, key), op);
+                continue;
+            };
+            let hash = tables.hash(table.as_str());
+            if !commands.hashes.contains_key(&hash) {
+                commands.indexes.entry(tables.index).or_default().push(table.as_str().to_owned());
+            }
+            let (puts, removes) = commands.hashes.entry(hash).or_default();
+            match op {
+                Op::Put { value, .. } => puts.push((keys::field(key), value)),
+                Op::Remove { .. } => removes.push(keys::field(key)),
+            }
+        }
+        commands
+    }
+
+    fn string(&mut self, key: String, op: &Op<'a>) {
+        match op {
+            Op::Put { value, .. } => self.set.push((key, value)),
+            Op::Remove { .. } => self.remove.push(key),
+        }
+    }
+
+    fn append(&self, command: &mut Cmd) {
+        for (index, tables) in &self.indexes {
+            command.arg(tables.len() + 2).arg("SADD").arg(index).arg(tables);
+        }
+        for (hash, (puts, removes)) in &self.hashes {
+            for part in puts.chunks(WORDS / 2) {
+                command.arg(part.len() * 2 + 2).arg("HSET").arg(hash);
+                append_pairs(command, part);
+            }
+            for part in removes.chunks(WORDS) {
+                command.arg(part.len() + 2).arg("HDEL").arg(hash).arg(part);
+            }
+        }
+        for part in self.set.chunks(WORDS / 2) {
+            command.arg(part.len() * 2 + 1).arg("MSET");
+            append_pairs(command, part);
+        }
+        for part in self.remove.chunks(WORDS) {
+            command.arg(part.len() + 1).arg("UNLINK").arg(part);
+        }
+    }
+}
+
+fn append_pairs(command: &mut Cmd, pairs: &[(String, &Bytes)]) {
+    for (name, value) in pairs {
+        command.arg(name).arg(value.as_ref());
+    }
+}
+
+fn lock_value(fence: &Fence) -> String {
+    format!("{:016x} {}", fence.number, fence.owner)
+}
+
+fn milliseconds(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+fn outcome(word: &str) -> Result<Outcome, StoreError> {
+    match word {
+        "done" => Ok(Outcome::Done),
+        "conflict" => Ok(Outcome::Conflict),
+        _ => Err(StoreError::FencedOut),
+    }
+}

@@ -1,0 +1,229 @@
+//! Reads rows from Redis, and notices that they were written meanwhile.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use bytes::Bytes;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, FromRedisValue, Pipeline, Value};
+
+use super::super::{Reading, Revision, Row, Sink, Space, StoreError};
+use super::Redis;
+use super::connection::failed;
+use super::keys::{Shared, Tables};
+
+/// Entries asked for in one step of a scan.
+const STEP: usize = 4096;
+/// Only names of this shape can be rows.
+const SHAPE: &str = "{*.*}*";
+
+/// What is kept between a guarded reading and the batch that relies on it.
+#[derive(Default)]
+pub(super) struct Guarded {
+    /// Numbers the guarded readings of this handle.
+    readings: u64,
+    kept: Option<Kept>,
+    hasher: RandomState,
+}
+
+enum Kept {
+    /// The connection that watches every table of a generation.
+    Watch { at: Revision, connection: MultiplexedConnection },
+    /// Fingerprints of all of Dragonflow's rows, sorted.
+    Prints { at: Revision, sorted: Vec<u64> },
+}
+
+impl Guarded {
+    fn keep(&mut self, kept: impl FnOnce(Revision) -> Kept) -> Revision {
+        self.readings += 1;
+        let at = Revision(self.readings);
+        self.kept = Some(kept(at));
+        at
+    }
+
+    /// The connection that has watched since then. It can be used for one transaction.
+    pub(super) fn take_watch(&mut self, since: Revision) -> Option<MultiplexedConnection> {
+        match self.kept.take() {
+            Some(Kept::Watch { at, connection }) if at == since => Some(connection),
+            Some(Kept::Watch { .. } | Kept::Prints { .. }) | None => None,
+        }
+    }
+}
+
+impl Redis {
+    pub(super) async fn read_space(
+        &self,
+        space: Space,
+        reading: Reading,
+        sink: &mut Sink<'_>,
+    ) -> Result<Revision, StoreError> {
+        let doing = format!("read {space}");
+        // Of its own: what it watches must not be mixed with the transactions of others.
+        let mut connection = self.dialer.dial().await?;
+        match (self.keys.tables(space), reading) {
+            (Some(tables), Reading::Once) => {
+                read_tables(&doing, &mut connection, &tables, None, sink).await?;
+                Ok(Revision(0))
+            }
+            (Some(tables), Reading::Guarded) => {
+                let watch: fn(&str) -> Cmd = |key| {
+                    let mut command = redis::cmd("WATCH");
+                    command.arg(key);
+                    command
+                };
+                read_tables(&doing, &mut connection, &tables, Some(watch), sink).await?;
+                Ok(self.guarded.lock().await.keep(|at| Kept::Watch { at, connection }))
+            }
+            (None, Reading::Once) => {
+                read_plain(&doing, &mut connection, sink).await?;
+                Ok(Revision(0))
+            }
+            (None, Reading::Guarded) => {
+                let hasher = self.guarded.lock().await.hasher.clone();
+                let mut prints = Vec::new();
+                let mut both = |rows: Vec<Row>| {
+                    prints.extend(rows.iter().map(|row| print(&hasher, row)));
+                    sink(rows);
+                };
+                read_plain(&doing, &mut connection, &mut both).await?;
+                let sorted = in_order(prints);
+                Ok(self.guarded.lock().await.keep(|at| Kept::Prints { at, sorted }))
+            }
+        }
+    }
+
+    /// What is watched is compared by the transaction itself; plain rows are read again.
+    pub(super) async fn confirm_space(
+        &self,
+        space: Space,
+        since: Revision,
+    ) -> Result<Option<Revision>, StoreError> {
+        let mut guarded = self.guarded.lock().await;
+        if self.keys.tables(space).is_some() {
+            let Some(Kept::Watch { at, connection }) = &mut guarded.kept else { return Ok(None) };
+            let alive = ask::<String>("ask Redis", connection, &redis::cmd("PING")).await.is_ok();
+            return Ok((alive && *at == since).then_some(since));
+        }
+        let hasher = guarded.hasher.clone();
+        let Some(Kept::Prints { at, sorted }) = &guarded.kept else { return Ok(None) };
+        if *at != since {
+            return Ok(None);
+        }
+        let mut connection = self.dialer.dial().await?;
+        let mut prints = Vec::with_capacity(sorted.len());
+        let mut sink = |rows: Vec<Row>| prints.extend(rows.iter().map(|row| print(&hasher, row)));
+        read_plain(&format!("look for changes of {space}"), &mut connection, &mut sink).await?;
+        let now = in_order(prints);
+        if now != *sorted {
+            return Ok(None);
+        }
+        Ok(Some(guarded.keep(|at| Kept::Prints { at, sorted: now })))
+    }
+}
+
+/// A scan may give a row twice.
+fn in_order(mut prints: Vec<u64>) -> Vec<u64> {
+    prints.sort_unstable();
+    prints.dedup();
+    prints
+}
+
+fn print(hasher: &RandomState, row: &Row) -> u64 {
+    hasher.hash_one((row.table.as_str(), &*row.key.topic, &*row.key.id, row.value.as_ref()))
+}
+
+async fn ask<T: FromRedisValue>(
+    doing: &str,
+    connection: &mut MultiplexedConnection,
+    command: &Cmd,
+) -> Result<T, StoreError> {
+    let value = connection.req_packed_command(command).await.map_err(|error| failed(doing, error))?;
+    understood(doing, value)
+}
+
+fn understood<T: FromRedisValue>(doing: &str, value: Value) -> Result<T, StoreError> {
+    let value = value.extract_error().map_err(|error| failed(doing, error))?;
+    T::from_redis_value(value).map_err(|error| failed(doing, error.into()))
+}
+
+type Step = (String, Vec<Vec<u8>>);
+
+async fn read_tables(
+    doing: &str,
+    connection: &mut MultiplexedConnection,
+    tables: &Tables,
+    watch: Option<fn(&str) -> Cmd>,
+    sink: &mut Sink<'_>,
+) -> Result<(), StoreError> {
+    if let Some(watch) = watch {
+        ask::<()>(doing, connection, &watch(&tables.index)).await?;
+    }
+    let names: Vec<String> = ask(doing, connection, redis::cmd("SMEMBERS").arg(&tables.index)).await?;
+    let mut shared = Shared::default();
+    for name in names {
+        let (hash, table) = (tables.hash(&name), shared.table(&name));
+        if let Some(watch) = watch {
+            ask::<()>(doing, connection, &watch(&hash)).await?;
+        }
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut command = redis::cmd("HSCAN");
+            command.arg(&hash).arg(&cursor).arg("COUNT").arg(STEP);
+            let (next, pairs): Step = ask(doing, connection, &command).await?;
+            let mut rows = Vec::with_capacity(pairs.len() / 2);
+            let mut pairs = pairs.into_iter();
+            while let (Some(field), Some(value)) = (pairs.next(), pairs.next()) {
+                rows.extend(shared.field(&table, &field, Bytes::from(value)));
+            }
+            sink(rows);
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+    }
+    Ok(())
+}
+
+/// Names and values take turns: while the values of one step are fetched, the next is scanned.
+async fn read_plain(
+    doing: &str,
+    connection: &mut MultiplexedConnection,
+    sink: &mut Sink<'_>,
+) -> Result<(), StoreError> {
+    let scan = |cursor: &str| {
+        let mut command = redis::cmd("SCAN");
+        command.arg(cursor).arg("MATCH").arg(SHAPE).arg("COUNT").arg(STEP);
+        command
+    };
+    let mut shared = Shared::default();
+    let (mut cursor, mut names): Step = ask(doing, connection, &scan("0")).await?;
+    loop {
+        let mut both = Pipeline::new();
+        both.add_command(match names.is_empty() {
+            true => redis::cmd("PING"),
+            false => {
+                let mut values = redis::cmd("MGET");
+                values.arg(&names);
+                values
+            }
+        });
+        let more = cursor != "0";
+        if more {
+            both.add_command(scan(&cursor));
+        }
+        let answers = connection
+            .req_packed_commands(&both, 0, if more { 2 } else { 1 })
+            .await
+            .map_err(|error| failed(doing, error))?;
+        let mut answers = answers.into_iter();
+        if let (Some(values), false) = (answers.next(), names.is_empty()) {
+            let values: Vec<Option<Vec<u8>>> = understood(doing, values)?;
+            let pairs = names.iter().zip(values);
+            let row = |(name, value): (&Vec<u8>, Option<Vec<u8>>)| shared.plain(name, Bytes::from(value?));
+            sink(pairs.filter_map(row).collect());
+        }
+        let Some(next) = answers.next() else { return Ok(()) };
+        (cursor, names) = understood(doing, next)?;
+    }
+}

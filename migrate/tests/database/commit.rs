@@ -1,0 +1,173 @@
+//! Runs from beginning to end, and the people that come between.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use midflight_migrate::commit::{self, CommitError, RunNote, Session, State};
+use midflight_migrate::record::RowKey;
+use midflight_migrate::store::{Layout, StoreError};
+
+use crate::foreign;
+use crate::world::{Kind, Open, World, new, old, put, servers, topic, worlds};
+use crate::wrapped::{Event, Wrapped};
+
+#[tokio::test]
+async fn applies_rolls_back_to_the_same_bytes_and_finalizes() {
+    for world in worlds() {
+        let (old, new) = (old(&world), new(&world));
+        let open = Open::holding(&world, &old).await;
+        open.apply(&new).await.unwrap();
+        assert_eq!(open.rows().await, new, "{world:?}");
+        open.session().rollback().await.unwrap();
+        assert_eq!(open.rows().await, old, "{world:?}");
+        open.apply(&new).await.unwrap();
+        open.session().finalize().await.unwrap();
+        assert_eq!(open.rows().await, new, "{world:?}");
+        assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Settled(_)), "{world:?}");
+    }
+}
+
+#[tokio::test]
+async fn larger_than_many_batches() {
+    for world in worlds() {
+        let (mut old, mut new) = (old(&world), new(&world));
+        for number in 0..5000 {
+            let key = RowKey::new(topic(&world), &format!("{number:05}"));
+            put(&mut old, "lport", key.clone(), "{\"a\":1}");
+            put(&mut new, "lport", key, "{\"b\":1}");
+        }
+        let open = Open::holding(&world, &old).await;
+        open.apply(&new).await.unwrap();
+        assert_eq!(open.rows().await, new, "{world:?}");
+        open.session().rollback().await.unwrap();
+        assert_eq!(open.rows().await, old, "{world:?}");
+    }
+}
+
+/// A key that a service writes while the run is on its way.
+fn scribbled(world: &World) -> (String, RowKey) {
+    let key = RowKey::new(topic(world), "scribbled");
+    let name = match (world.kind, world.layout) {
+        (Kind::Etcd, Layout::Dragonflow) => "/lport/scribbled".to_owned(),
+        (Kind::Etcd, Layout::Generation) => "/midflight/g/1/lport/topic-1/scribbled".to_owned(),
+        (Kind::Redis | Kind::Embedded, _) => "{lport.topic-1}scribbled".to_owned(),
+    };
+    (name, key)
+}
+
+fn scribble(world: &World) {
+    if world.kind == Kind::Redis && world.layout == Layout::Generation {
+        foreign::redis(world.port(), &["HSET", "{midflight}:g/1:lport", "topic-1/scribbled", "{}"]);
+    } else {
+        foreign::set(world, &scribbled(world).0, "{}");
+    }
+}
+
+#[tokio::test]
+async fn a_writer_that_did_not_stop_is_named_and_nothing_changes() {
+    for world in servers() {
+        let open = Open::holding(&world, &old(&world)).await;
+        let taken = commit::snapshot(&*open.store).await.unwrap();
+        scribble(&world);
+        let error = open.session().apply(&taken, &new(&world), RunNote::default()).await.unwrap_err();
+        assert!(matches!(error, CommitError::Writers(_)), "{world:?}: {error}");
+        assert!(error.to_string().contains("lport scribbled"), "{world:?}: {error}");
+        let mut expected = old(&world);
+        put(&mut expected, "lport", scribbled(&world).1, "{}");
+        assert_eq!(open.rows().await, expected, "{world:?}");
+        assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Settled(_)), "{world:?}");
+        open.apply(&new(&world)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn live_writers_are_seen_by_the_check() {
+    for world in servers() {
+        let open = Open::holding(&world, &old(&world)).await;
+        let quiet = commit::writers(&*open.store, Duration::from_millis(1)).await.unwrap();
+        assert!(quiet.is_empty(), "{world:?}: {quiet}");
+        let looking = commit::writers(&*open.store, Duration::from_millis(1500));
+        let writing = async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            scribble(&world);
+        };
+        let (seen, ()) = tokio::join!(looking, writing);
+        assert!(seen.unwrap().to_string().contains("scribbled"), "{world:?}");
+    }
+}
+
+#[tokio::test]
+async fn rolling_back_over_newer_writes_is_refused_with_their_names() {
+    for world in servers() {
+        let open = Open::holding(&world, &old(&world)).await;
+        open.apply(&new(&world)).await.unwrap();
+        let key = match (world.kind, world.layout) {
+            (Kind::Etcd, Layout::Dragonflow) => "/lport/port-1",
+            (Kind::Etcd, Layout::Generation) => "/midflight/g/2/lport/topic-1/port-1",
+            (Kind::Redis | Kind::Embedded, _) => "{lport.topic-1}port-1",
+        };
+        if world.kind == Kind::Redis && world.layout == Layout::Generation {
+            foreign::redis(world.port(), &["HDEL", "{midflight}:g/2:lport", "topic-1/port-1"]);
+        } else {
+            foreign::set(&world, key, "{\"newer\":1}");
+        }
+        let error = open.session().rollback().await.unwrap_err();
+        assert!(matches!(error, CommitError::Modified(_)), "{world:?}: {error}");
+        assert!(error.to_string().contains("lport port-1"), "{world:?}: {error}");
+        assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Applied(_)), "{world:?}");
+        open.session().finalize().await.unwrap();
+    }
+}
+
+/// The lock passes to another run in the middle of the first: whichever write that is, the first
+/// writes nothing more, and the second can work.
+#[tokio::test]
+async fn a_run_that_lost_its_lock_cannot_harm_the_next() {
+    for world in worlds() {
+        let (old, new) = (old(&world), new(&world));
+        let open = Open::holding(&world, &old).await;
+        for at in 0.. {
+            let first = open.store.lock("first", crate::world::TTL).await;
+            let first = match first {
+                Ok(fence) => fence,
+                Err(StoreError::Busy { .. }) => {
+                    open.store.unlock(&open.fence).await.unwrap();
+                    open.store.lock("first", crate::world::TTL).await.unwrap()
+                }
+                Err(error) => panic!("{world:?}: {error}"),
+            };
+            let (inner, lost) = (open.store.clone(), first.clone());
+            let second: Arc<std::sync::Mutex<Option<_>>> = Arc::default();
+            let slot = second.clone();
+            let event = Event::Meanwhile(Box::new(move || {
+                let (inner, lost, slot) = (inner.clone(), lost.clone(), slot.clone());
+                Box::pin(async move {
+                    inner.unlock(&lost).await.unwrap();
+                    let next = inner.lock("second", crate::world::TTL).await.unwrap();
+                    *slot.lock().unwrap() = Some(next);
+                })
+            }));
+            let store = Wrapped::new(&open.store, at, event);
+            let taken = commit::snapshot(&store).await.unwrap();
+            let first_run =
+                Session::new(&store, &first, &|_| {}).apply(&taken, &new, RunNote::default()).await;
+            let Some(next) = second.lock().unwrap().take() else {
+                first_run.unwrap();
+                break;
+            };
+            assert!(
+                matches!(first_run, Err(CommitError::Store(StoreError::FencedOut))),
+                "{world:?} at {at}: {first_run:?}"
+            );
+            let session = Session::new(&*open.store, &next, &|_| {});
+            session.recover().await.unwrap();
+            let rows = open.rows().await;
+            assert!(rows == old || rows == new, "{world:?} at {at}");
+            if rows == new {
+                session.rollback().await.unwrap();
+            }
+            assert_eq!(open.rows().await, old, "{world:?} at {at}");
+            open.store.unlock(&next).await.unwrap();
+        }
+    }
+}

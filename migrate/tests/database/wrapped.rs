@@ -1,0 +1,138 @@
+//! A store that does something at its k-th write: dies, or lets others act.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use midflight_migrate::store::{
+    Batch, Cleared, Facts, Fence, Layout, Limits, Note, Outcome, Reading, Revision, Sink, Space, Store,
+    StoreError,
+};
+
+/// What happens at the write that was chosen.
+pub(crate) enum Event {
+    /// The process dies before the server hears of the write.
+    DieBefore,
+    /// The process dies before it hears of the answer.
+    DieAfter,
+    /// Somebody else acts before the write.
+    Meanwhile(Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>),
+}
+
+pub(crate) struct Wrapped {
+    inner: Arc<dyn Store>,
+    event: Event,
+    /// Which write it is, counted from zero.
+    at: usize,
+    writes: AtomicUsize,
+    dead: AtomicBool,
+}
+
+impl Wrapped {
+    pub(crate) fn new(inner: &Arc<dyn Store>, at: usize, event: Event) -> Wrapped {
+        Wrapped { inner: inner.clone(), event, at, writes: AtomicUsize::new(0), dead: AtomicBool::new(false) }
+    }
+
+    /// Whether the chosen write was reached.
+    pub(crate) fn reached(&self) -> bool {
+        self.writes.load(Ordering::SeqCst) > self.at
+    }
+
+    fn alive(&self) -> Result<(), StoreError> {
+        if self.dead.load(Ordering::SeqCst) { Err(killed()) } else { Ok(()) }
+    }
+
+    async fn write<T>(
+        &self,
+        write: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        self.alive()?;
+        if self.writes.fetch_add(1, Ordering::SeqCst) != self.at {
+            return write.await;
+        }
+        match &self.event {
+            Event::DieBefore => {
+                self.dead.store(true, Ordering::SeqCst);
+                Err(killed())
+            }
+            Event::DieAfter => {
+                let _ = write.await;
+                self.dead.store(true, Ordering::SeqCst);
+                Err(killed())
+            }
+            Event::Meanwhile(act) => {
+                act().await;
+                write.await
+            }
+        }
+    }
+}
+
+fn killed() -> StoreError {
+    StoreError::Refused { doing: "go on".to_owned(), reason: "the process is dead".to_owned() }
+}
+
+#[async_trait]
+impl Store for Wrapped {
+    fn layout(&self) -> Layout {
+        self.inner.layout()
+    }
+
+    /// Small batches, one after the other: many writes from few rows, always in the same order.
+    fn limits(&self) -> Limits {
+        Limits { ops: 3, in_flight: 1, ..self.inner.limits() }
+    }
+
+    async fn facts(&self) -> Result<Facts, StoreError> {
+        self.alive()?;
+        self.inner.facts().await
+    }
+
+    async fn read(
+        &self,
+        space: Space,
+        reading: Reading,
+        sink: &mut Sink<'_>,
+    ) -> Result<Revision, StoreError> {
+        self.alive()?;
+        self.inner.read(space, reading, sink).await
+    }
+
+    async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError> {
+        self.alive()?;
+        self.inner.confirm(space, since).await
+    }
+
+    async fn note(&self, note: Note) -> Result<Option<Bytes>, StoreError> {
+        self.alive()?;
+        self.inner.note(note).await
+    }
+
+    async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {
+        self.write(self.inner.commit(fence, batch)).await
+    }
+
+    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError> {
+        self.write(self.inner.clear_some(fence, space)).await
+    }
+
+    async fn flush(&self) -> Result<(), StoreError> {
+        self.alive()?;
+        self.inner.flush().await
+    }
+
+    async fn lock(&self, owner: &str, ttl: Duration) -> Result<Fence, StoreError> {
+        self.inner.lock(owner, ttl).await
+    }
+
+    async fn renew(&self, fence: &Fence) -> Result<(), StoreError> {
+        self.inner.renew(fence).await
+    }
+
+    async fn unlock(&self, fence: &Fence) -> Result<(), StoreError> {
+        self.inner.unlock(fence).await
+    }
+}
