@@ -14,6 +14,7 @@
 //! | [`replica`] | one copy of a volume: core, store, promise, process |
 //! | [`engine`] | fan-out to the replicas: core, members, process |
 //! | [`frontend`] | clients and switch-over: table, core, process |
+//! | `blockdev` | a volume as a block device: FUSE, loop device, precautions |
 //! | [`check`] | the judge: blocks that know what they are, ledger, workload |
 //! | [`record`] | who may write and who is in service: the record, its file, its scribe |
 //! | [`role`] | the processes as commands |
@@ -22,6 +23,7 @@
 //! In each of replica, engine and frontend `core` is a state machine without I/O
 //! and `serve` the only place that meets sockets, disks and clocks.
 
+mod blockdev;
 pub mod blocks;
 pub mod check;
 pub mod engine;

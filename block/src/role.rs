@@ -12,6 +12,7 @@ use std::{
 use midflight_handover::Keeper;
 
 use crate::{
+    blockdev::shield,
     check,
     engine::serve::{self as engine, EngineArgs},
     frontend::serve::{self as frontend, FrontendArgs},
@@ -50,6 +51,11 @@ pub enum RoleError {
 
 impl Role {
     pub fn run(self) -> Result<(), RoleError> {
+        match &self {
+            // All these are on the way of the kernel's dirty pages when a volume is a block device.
+            Role::Replica(_) | Role::Engine(_) | Role::Frontend(_) | Role::Keeper(_) => shield::raise(),
+            Role::Check(_) => {}
+        }
         match self {
             Role::Replica(args) => Ok(replica::run(&args)?),
             Role::Engine(args) => Ok(engine::run(&args)?),

@@ -141,7 +141,7 @@ impl Driver {
             self.reactor.wait(until, &mut events).map_err(EngineError::Wait)?;
             for event in events.drain(..) {
                 match event {
-                    Event::Accepted { .. } => {}
+                    Event::Accepted { .. } | Event::Readable(_) => {}
                     Event::Connected(link) => self.on_connected(link)?,
                     Event::Arrived(link) => self.on_arrived(link)?,
                     Event::Closed(link) => self.on_closed(link)?,

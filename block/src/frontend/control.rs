@@ -21,6 +21,10 @@ pub enum Command {
         /// How long the old engine may take to answer what it has.
         drain_within_ms: u64,
     },
+    /// Make an attached volume a block device, by way of a file system at `mount`.
+    Expose { volume: String, mount: PathBuf },
+    /// Take the block device away.
+    Withdraw { volume: String },
     /// Stop offering a volume.
     Detach { volume: String },
 }
@@ -30,6 +34,9 @@ pub enum Command {
 pub enum Answer {
     Attached,
     Switched(Switched),
+    /// The volume is a block device at this path.
+    Exposed(PathBuf),
+    Withdrawn,
     Detached,
     /// Nothing changed, for this reason.
     Refused(String),

@@ -2,13 +2,15 @@
 //! until it is answered, and changes engines under them.
 //!
 //! `table` orders requests, `core` drives one volume and its switch-over,
-//! `clients` speaks NBD, `control` and `remote` are its commands and their giver,
+//! `clients` speaks NBD, `devices` FUSE, `exposure` makes and removes block devices, `control` and `remote` are its commands and their giver,
 //! `serve` connects them to sockets. `succession` is how one such process follows
 //! another, `keeping` its dealings with the keeper, `parked` what it leaves there.
 
 mod clients;
 pub mod control;
 pub mod core;
+mod devices;
+mod exposure;
 mod keeping;
 mod parked;
 pub mod remote;

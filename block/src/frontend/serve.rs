@@ -10,6 +10,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, Sender, channel},
     },
     time::{Duration, Instant},
 };
@@ -20,6 +21,8 @@ use super::{
     clients::{Clients, Next},
     control::{Answer, Command},
     core::{Input, Output, Standing, Volume},
+    devices::Devices,
+    exposure::Done,
     keeping::{Keeping, take_place},
     parked::ParkedVolume,
 };
@@ -89,6 +92,7 @@ pub fn run(args: &FrontendArgs) -> Result<(), FrontendError> {
         }
         None => (None, Vec::new()),
     };
+    let (done, works) = channel();
     let mut driver = Driver {
         reactor,
         sender: role::process_name(),
@@ -96,6 +100,9 @@ pub fn run(args: &FrontendArgs) -> Result<(), FrontendError> {
         doors: HashMap::new(),
         engines: HashMap::new(),
         clients: Clients::default(),
+        devices: Devices::default(),
+        works,
+        done,
         stalled: Vec::new(),
         outputs: Vec::new(),
         next_door: 1,
@@ -124,6 +131,10 @@ pub(super) struct Driver {
     /// Which volume each engine connection belongs to.
     engines: HashMap<LinkId, String>,
     pub(super) clients: Clients,
+    pub(super) devices: Devices,
+    /// What threads beside the loop have done.
+    pub(super) works: Receiver<Done>,
+    pub(super) done: Sender<Done>,
     /// Clients with input that had to wait for answers.
     stalled: Vec<LinkId>,
     outputs: Vec<Output>,
@@ -159,12 +170,14 @@ impl Driver {
 
     fn on_event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Connected(_) | Event::Woken => {}
+            Event::Woken => self.on_done(),
+            Event::Connected(_) => {}
             Event::Accepted { door: CONTROL, .. } => {}
             Event::Accepted { door, link } => match self.doors.get(&door) {
                 Some(volume) => self.clients.accept(&mut self.reactor, link, volume.clone()),
                 None => self.reactor.close(link),
             },
+            Event::Readable(link) => self.on_device(now, link),
             Event::Arrived(link) if self.engines.contains_key(&link) => self.on_engine(now, link),
             Event::Arrived(link) if self.clients.get(link).is_some() => self.on_client(now, link),
             Event::Arrived(link) => self.on_control(now, link),
@@ -236,6 +249,7 @@ impl Driver {
         for output in outputs.drain(..) {
             match output {
                 Output::Send(link, frame) => self.reactor.send(link, frame),
+                Output::Answer(answer) if self.devices.answer(&answer) => {}
                 Output::Answer(answer) => self.clients.answer(&mut self.reactor, answer),
                 Output::Close(link) => {
                     self.reactor.close(link);
@@ -285,7 +299,7 @@ impl Driver {
         }
     }
 
-    fn tell(&mut self, link: LinkId, tag: u64, answer: &Answer) {
+    pub(super) fn tell(&mut self, link: LinkId, tag: u64, answer: &Answer) {
         let payload = serde_json::to_vec(answer).expect("an answer holds only plain fields");
         let header = Header::new(Kind::Control, tag, crate::epoch::Epoch::NONE);
         self.reactor.send(link, Frame::with(header, payload.into()));
@@ -322,6 +336,8 @@ impl Driver {
                 self.detach(&volume);
                 Some(Answer::Detached)
             }
+            Command::Expose { volume, mount } => self.expose((link, tag), &volume, &mount),
+            Command::Withdraw { volume } => self.withdraw((link, tag), &volume),
             Command::Switch { volume, engine, drain_within_ms } => {
                 let Ok(to) = engine.parse() else {
                     return Some(Answer::Refused(format!("{engine} is no address")));
@@ -381,6 +397,9 @@ impl Driver {
 
     fn detach(&mut self, volume: &str) {
         let Some(place) = self.volumes.remove(volume) else { return };
+        if let Some(link) = self.devices.of_volume(volume) {
+            self.end_session(link);
+        }
         self.forget(volume);
         self.reactor.shut_door(place.door);
         self.doors.remove(&place.door);

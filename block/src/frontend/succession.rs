@@ -5,6 +5,8 @@
 //! tables, clients ── at SIGTERM  ──▶ keeper ──▶ successor of one that ended on purpose
 //! ```
 //!
+//! Block devices are like volumes: the kernel remembers what it asked.
+//!
 //! Invariant: a client is left with the keeper only together with all that it
 //! asked; a frontend that was killed leaves no client, for nobody knows what it
 //! had read from it.
@@ -15,6 +17,7 @@ use midflight_handover::{Parcel, Stay};
 
 use super::{
     core::Input,
+    devices::Exposed,
     parked::{ParkedRequest, ParkedTable, ParkedVolume, pack, take, unpack},
     serve::Driver,
     table::Request,
@@ -28,6 +31,7 @@ use crate::{
 const VOLUME: &str = "volume/";
 const TABLE: &str = "table/";
 const CLIENT: &str = "client/";
+const DEVICE: &str = "device/";
 
 impl Driver {
     /// Leaves with the keeper what a successor of this process needs of a volume.
@@ -49,6 +53,20 @@ impl Driver {
         }
     }
 
+    /// The kernel's side of a block device stays open whatever happens to this process.
+    pub(super) fn keep_device(&mut self, link: LinkId) {
+        if let (Some(keeping), Some((exposed, session))) = (&mut self.keeping, self.devices.exposed(link)) {
+            let key = format!("{DEVICE}{}", exposed.volume);
+            keeping.put(&key, Stay::Lasting, &pack(&exposed, &[]), &[session]);
+        }
+    }
+
+    pub(super) fn forget_device(&mut self, volume: &str) {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.remove(&format!("{DEVICE}{volume}"));
+        }
+    }
+
     /// A keeper that was replaced is told everything anew.
     pub(super) fn look_for_keeper(&mut self, now: Instant) {
         let found =
@@ -56,6 +74,8 @@ impl Driver {
         if found {
             let names: Vec<String> = self.volumes.keys().cloned().collect();
             names.iter().for_each(|volume| self.keep(volume));
+            let devices: Vec<LinkId> = names.iter().filter_map(|name| self.devices.of_volume(name)).collect();
+            devices.into_iter().for_each(|link| self.keep_device(link));
             tracing::info!(volumes = names.len(), "a new keeper has everything");
         }
     }
@@ -93,6 +113,7 @@ impl Driver {
         let mut parcels = parcels;
         let (volumes, tables, clients) =
             (of(&mut parcels, VOLUME), of(&mut parcels, TABLE), of(&mut parcels, CLIENT));
+        let devices = of(&mut parcels, DEVICE);
         let tables: HashMap<String, (ParkedTable, bytes::Bytes)> = tables
             .into_iter()
             .filter_map(|parcel| readable(&parcel.key, unpack::<ParkedTable>(parcel.state)))
@@ -112,6 +133,12 @@ impl Driver {
         }
         for link in links.into_values() {
             self.on_client(now, link);
+        }
+        for mut parcel in devices {
+            let exposed = readable(&parcel.key, unpack::<Exposed>(parcel.state));
+            if let (Some((exposed, _)), Some(session)) = (exposed, parcel.descriptors.pop()) {
+                readable(&parcel.key, self.devices.resume(&mut self.reactor, exposed, session));
+            }
         }
     }
 

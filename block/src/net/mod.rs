@@ -5,5 +5,5 @@
 pub mod address;
 pub mod link;
 pub mod reactor;
-mod receive;
+pub(crate) mod receive;
 pub mod signal;

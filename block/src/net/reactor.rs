@@ -56,12 +56,15 @@ pub enum Event {
     Arrived(LinkId),
     /// The peer closed, or could not be reached, or the socket failed; the link is gone.
     Closed(LinkId),
+    /// A watched descriptor can be read, or has failed.
+    Readable(LinkId),
     /// Another thread called `Waker::wake`.
     Woken,
 }
 
 const WAKER: u64 = u64::MAX;
 const DOOR_BIT: u64 = 1 << 63;
+const WATCH_BIT: u64 = 1 << 62;
 
 /// Wakes the reactor from another thread.
 #[derive(Debug, Clone)]
@@ -145,6 +148,20 @@ impl Reactor {
         Ok(id)
     }
 
+    /// Says when a descriptor that is no stream of ours can be read. It must be let
+    /// go with `unwatch` before it is closed.
+    pub fn watch(&mut self, fd: BorrowedFd<'_>) -> io::Result<LinkId> {
+        self.next += 1;
+        let data = epoll::EventData::new_u64(WATCH_BIT | self.next);
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?;
+        Ok(LinkId(self.next))
+    }
+
+    pub fn unwatch(&mut self, id: LinkId, fd: BorrowedFd<'_>) {
+        let removed = epoll::delete(&self.epoll, fd);
+        debug_assert!(removed.is_ok(), "{id:?} is watched");
+    }
+
     /// Goes on with a connection that another process released.
     pub fn resume(&mut self, released: Released) -> io::Result<LinkId> {
         let id = self.add(released.fd)?;
@@ -217,7 +234,7 @@ impl Reactor {
             && link.deaf != deaf
         {
             link.deaf = deaf;
-            Self::watch(&self.epoll, id, link);
+            Self::listen_for(&self.epoll, id, link);
         }
     }
 
@@ -251,6 +268,8 @@ impl Reactor {
         if data == WAKER {
             let _ = rustix::io::read(&*self.waker.0, &mut [0u8; 8]);
             events.push(Event::Woken);
+        } else if data & WATCH_BIT != 0 {
+            events.push(Event::Readable(LinkId(data & !WATCH_BIT)));
         } else if data & DOOR_BIT != 0 {
             self.accept(Door((data & !DOOR_BIT) as u32), events);
         } else {
@@ -307,7 +326,7 @@ impl Reactor {
             link.connecting = false;
             link.dirty = true;
             self.dirty.push(id);
-            Self::watch(&self.epoll, id, link);
+            Self::listen_for(&self.epoll, id, link);
             events.push(Event::Connected(id));
         } else {
             self.links.remove(&id);
@@ -325,7 +344,7 @@ impl Reactor {
             match link.flush() {
                 Ok(done) if done == link.awaits_room => {
                     link.awaits_room = !done;
-                    Self::watch(&self.epoll, id, link);
+                    Self::listen_for(&self.epoll, id, link);
                 }
                 Ok(_) => {}
                 Err(_) => {
@@ -336,7 +355,7 @@ impl Reactor {
         }
     }
 
-    fn watch(epoll: &OwnedFd, id: LinkId, link: &Link) {
+    fn listen_for(epoll: &OwnedFd, id: LinkId, link: &Link) {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, !link.deaf);
         flags.set(epoll::EventFlags::OUT, link.awaits_room);

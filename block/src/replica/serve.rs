@@ -142,7 +142,7 @@ impl Driver {
             self.reactor.wait(None, &mut events).map_err(ReplicaError::Wait)?;
             for event in events.drain(..) {
                 match event {
-                    Event::Accepted { .. } | Event::Connected(_) => {}
+                    Event::Accepted { .. } | Event::Connected(_) | Event::Readable(_) => {}
                     Event::Arrived(link) => self.on_arrived(link)?,
                     Event::Closed(link) => self.feed(Input::Closed(link))?,
                     Event::Woken => self.on_woken()?,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: at any moment at most one frontend serves the plane's clients.
 
-use std::{io, thread, time::Duration};
+use std::{io, path::PathBuf, thread, time::Duration};
 
 use rustix::process::Signal;
 
@@ -11,7 +11,10 @@ use super::{
     process::{Process, StartError},
 };
 use crate::{
-    frontend::remote::{ControlError, FrontendControl},
+    frontend::{
+        control::{Answer, Command},
+        remote::{ControlError, FrontendControl},
+    },
     net::address::Address,
 };
 
@@ -62,6 +65,21 @@ impl Plane {
     pub fn replace_keeper(&mut self) -> Result<(), TourError> {
         self.keeper.kill();
         self.keeper = start_keeper(&self.layout)?;
+        Ok(())
+    }
+
+    /// Makes the volume a block device; gives its path. Needs root.
+    pub fn expose(&mut self) -> Result<PathBuf, TourError> {
+        let mount = self.layout.folder.join("fuse");
+        match self.control.call(&Command::Expose { volume: self.layout.volume.clone(), mount })? {
+            Answer::Exposed(device) => Ok(device),
+            other => Err(ControlError::Refused(format!("{other:?}")).into()),
+        }
+    }
+
+    /// Takes the block device away.
+    pub fn withdraw(&mut self) -> Result<(), TourError> {
+        self.control.call(&Command::Withdraw { volume: self.layout.volume.clone() })?;
         Ok(())
     }
 

@@ -194,7 +194,8 @@ impl Stage {
             errand.go_on()?;
             let file = folder.join(format!("quorum-{number}"));
             fill_file(&file, size)?;
-            let at = Socket::free_port()?;
+            // Not TCP: there some versions of qemu wait out delayed acknowledgements, 40 ms each.
+            let at = Socket::Unix(folder.join(format!("quorum-{number}.sock")));
             servers.push(QemuNbd::start(&Source::File(&file), &at)?);
             children.push(at);
         }

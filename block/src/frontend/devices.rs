@@ -1,0 +1,176 @@
+//! Volumes as block devices: the kernel as a client of the frontend.
+//!
+//! Invariant: a call that has no answer is known to the kernel, which sends it
+//! again when asked; so a frontend may die at any moment.
+
+use std::{
+    collections::HashMap,
+    io::{self, IoSlice},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    time::Instant,
+};
+
+use bytes::BytesMut;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{core::Answer, table::Request};
+use crate::{
+    blockdev::protocol::{Carried, MOST_CALL, Turn, answer_head, resend, turn},
+    net::{
+        reactor::{LinkId, Reactor},
+        receive::receive,
+    },
+    wire::checksum,
+};
+
+/// Room for several calls.
+const CHUNK: usize = 4 * MOST_CALL;
+
+/// A volume's file system and loop device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Exposed {
+    pub(super) volume: String,
+    pub(super) mount: PathBuf,
+    pub(super) device: PathBuf,
+}
+
+#[derive(Debug)]
+struct Device {
+    volume: String,
+    mount: PathBuf,
+    session: OwnedFd,
+    input: BytesMut,
+    /// The loop device, once there is one.
+    device: Option<PathBuf>,
+}
+
+/// What a session's calls amount to.
+pub(super) enum NextCall {
+    /// No call waits.
+    Wait,
+    Request(Request),
+    /// Nobody can call any more.
+    Gone,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    all: HashMap<LinkId, Device>,
+}
+
+impl Devices {
+    pub(super) fn open(
+        &mut self,
+        reactor: &mut Reactor,
+        volume: String,
+        mount: PathBuf,
+        session: OwnedFd,
+    ) -> io::Result<LinkId> {
+        let link = reactor.watch(session.as_fd())?;
+        self.all.insert(link, Device { volume, mount, session, input: BytesMut::new(), device: None });
+        Ok(link)
+    }
+
+    /// Goes on with a predecessor's session.
+    pub(super) fn resume(
+        &mut self,
+        reactor: &mut Reactor,
+        exposed: Exposed,
+        session: OwnedFd,
+    ) -> io::Result<()> {
+        let link = self.open(reactor, exposed.volume, exposed.mount, session)?;
+        if let Some(device) = self.all.get_mut(&link) {
+            device.device = Some(exposed.device);
+            rustix::io::write(&device.session, &resend())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn volume(&self, link: LinkId) -> Option<&String> {
+        self.all.get(&link).map(|device| &device.volume)
+    }
+
+    pub(super) fn of_volume(&self, volume: &str) -> Option<LinkId> {
+        self.all.iter().find(|(_, device)| device.volume == volume).map(|(link, _)| *link)
+    }
+
+    pub(super) fn is_at(&mut self, link: LinkId, path: PathBuf) {
+        if let Some(device) = self.all.get_mut(&link) {
+            device.device = Some(path);
+        }
+    }
+
+    /// The session and what belongs to it, when it is complete.
+    pub(super) fn exposed(&self, link: LinkId) -> Option<(Exposed, BorrowedFd<'_>)> {
+        let device = self.all.get(&link)?;
+        let exposed = Exposed {
+            volume: device.volume.clone(),
+            mount: device.mount.clone(),
+            device: device.device.clone()?,
+        };
+        Some((exposed, device.session.as_fd()))
+    }
+
+    /// Ends a session; gives the folder of its file system.
+    pub(super) fn remove(&mut self, reactor: &mut Reactor, link: LinkId) -> Option<PathBuf> {
+        let device = self.all.remove(&link)?;
+        reactor.unwatch(link, device.session.as_fd());
+        Some(device.mount)
+    }
+
+    /// The next call that the volume has to carry out; others are answered here.
+    pub(super) fn next(&mut self, link: LinkId, size: u64, now: Instant) -> NextCall {
+        let Some(device) = self.all.get_mut(&link) else { return NextCall::Gone };
+        loop {
+            if device.input.capacity() < MOST_CALL {
+                device.input.reserve(CHUNK);
+            }
+            match receive(device.session.as_fd(), &mut device.input) {
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return NextCall::Wait,
+                // It was taken back before we read it.
+                Err(Errno::INTR | Errno::NOENT) => continue,
+                Err(_) => return NextCall::Gone,
+            }
+            match turn(device.input.split().freeze(), size) {
+                Ok(Turn::Nothing) => {}
+                Ok(Turn::Answer(answer)) => device.say(&answer, &[]),
+                Ok(Turn::Carry(Carried { unique, op, extent, payload })) => {
+                    return NextCall::Request(Request {
+                        client: link,
+                        cookie: unique,
+                        op,
+                        fua: false,
+                        extent,
+                        check: checksum(&payload),
+                        payload,
+                        arrived: now,
+                    });
+                }
+                Err(error) => tracing::warn!(%error, "call not understood"),
+            }
+        }
+    }
+
+    /// Says whether the answer was for a device.
+    pub(super) fn answer(&self, answer: &Answer) -> bool {
+        let Some(device) = self.all.get(&answer.client) else { return false };
+        let head = answer_head(answer.cookie, answer.op, answer.extent, answer.status);
+        device.say(&head, &answer.data);
+        true
+    }
+}
+
+impl Device {
+    fn say(&self, head: &[u8], data: &[u8]) {
+        let parts = [IoSlice::new(head), IoSlice::new(data)];
+        match rustix::io::writev(&self.session, &parts[..if data.is_empty() { 1 } else { 2 }]) {
+            // Nobody waits for it any more.
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(error) => tracing::warn!(volume = self.volume, %error, "answer the kernel"),
+        }
+    }
+}

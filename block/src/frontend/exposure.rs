@@ -1,0 +1,122 @@
+//! Makes volumes block devices, and takes that back.
+//!
+//! Mounting and loop devices ask the very process that serves the file, so they
+//! are done on a thread beside the loop.
+//!
+//! Invariant: a session is ended only when no loop device is on its file.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::Instant,
+};
+
+use super::{
+    control::Answer,
+    core::Input,
+    devices::NextCall,
+    serve::{Driver, Place},
+};
+use crate::{
+    blockdev::mount::{attach_loop, detach_loop, mount, unmount},
+    net::reactor::LinkId,
+};
+
+/// A command's giver and its number.
+pub(super) type Asker = (LinkId, u64);
+
+/// What the thread beside has done.
+pub(super) enum Done {
+    Looped { link: LinkId, asker: Asker, device: io::Result<PathBuf> },
+    Unlooped { link: LinkId, asker: Asker, result: io::Result<()> },
+}
+
+impl Driver {
+    /// Begins; the answer comes when the loop device is there, or is given at once.
+    pub(super) fn expose(&mut self, asker: Asker, volume: &str, at: &Path) -> Option<Answer> {
+        if !self.volumes.contains_key(volume) {
+            return Some(Answer::Refused(format!("{volume} is not attached")));
+        }
+        if let Some(link) = self.devices.of_volume(volume) {
+            return Some(match self.devices.exposed(link) {
+                Some((exposed, _)) => Answer::Exposed(exposed.device),
+                None => Answer::Refused(format!("{volume} is being exposed")),
+            });
+        }
+        let opened = mount(at).and_then(|session| {
+            self.devices.open(&mut self.reactor, volume.to_owned(), at.to_owned(), session)
+        });
+        let link = match opened {
+            Ok(link) => link,
+            Err(error) => return Some(Answer::Refused(format!("mount at {}: {error}", at.display()))),
+        };
+        let (at, done, waker) = (at.to_owned(), self.done.clone(), self.reactor.waker());
+        thread::spawn(move || {
+            let device = attach_loop(&at);
+            // The driver outlives its threads, or the process ends.
+            let _ = done.send(Done::Looped { link, asker, device });
+            waker.wake();
+        });
+        None
+    }
+
+    pub(super) fn withdraw(&mut self, asker: Asker, volume: &str) -> Option<Answer> {
+        let Some(link) = self.devices.of_volume(volume) else { return Some(Answer::Withdrawn) };
+        let Some((exposed, _)) = self.devices.exposed(link) else {
+            return Some(Answer::Refused(format!("{volume} is being exposed")));
+        };
+        let (done, waker) = (self.done.clone(), self.reactor.waker());
+        thread::spawn(move || {
+            let result = detach_loop(&exposed.device);
+            let _ = done.send(Done::Unlooped { link, asker, result });
+            waker.wake();
+        });
+        None
+    }
+
+    pub(super) fn on_done(&mut self) {
+        while let Ok(done) = self.works.try_recv() {
+            let (asker, answer) = match done {
+                Done::Looped { link, asker, device: Ok(device) } => {
+                    self.devices.is_at(link, device.clone());
+                    self.keep_device(link);
+                    (asker, Answer::Exposed(device))
+                }
+                Done::Looped { link, asker, device: Err(error) } => {
+                    self.end_session(link);
+                    (asker, Answer::Refused(format!("make a loop device: {error}")))
+                }
+                Done::Unlooped { link, asker, result: Ok(()) } => {
+                    self.end_session(link);
+                    (asker, Answer::Withdrawn)
+                }
+                Done::Unlooped { asker, result: Err(error), .. } => {
+                    (asker, Answer::Refused(format!("remove the loop device: {error}")))
+                }
+            };
+            self.tell(asker.0, asker.1, &answer);
+        }
+    }
+
+    /// Ends a session for good: whoever still calls gets errors.
+    pub(super) fn end_session(&mut self, link: LinkId) {
+        let Some(volume) = self.devices.volume(link).cloned() else { return };
+        if let Some(at) = self.devices.remove(&mut self.reactor, link) {
+            self.forget_device(&volume);
+            unmount(&at);
+        }
+    }
+
+    pub(super) fn on_device(&mut self, now: Instant, link: LinkId) {
+        let Some(volume) = self.devices.volume(link).cloned() else { return };
+        let Some(size) = self.volumes.get(&volume).map(|place: &Place| place.core.size()) else { return };
+        loop {
+            match self.devices.next(link, size, now) {
+                NextCall::Wait => return,
+                NextCall::Request(request) => self.feed(now, &volume, Input::Request(request)),
+                NextCall::Gone => return self.end_session(link),
+            }
+        }
+    }
+}

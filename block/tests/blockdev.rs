@@ -1,0 +1,192 @@
+//! A volume as a block device: ext4 on it, while engines and frontends change
+//! under it. Needs root, /dev/fuse, loop devices and e2fsprogs.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use midflight_block::tour::{DRAIN_WITHIN, Layout, Plane, replicas_equal};
+
+/// Why the test cannot run here, if so.
+fn hindrance() -> Option<&'static str> {
+    let found = |program: &str| {
+        Command::new(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    match () {
+        () if !rustix::process::geteuid().is_root() => Some("not root"),
+        () if !Path::new("/dev/fuse").exists() => Some("no /dev/fuse"),
+        () if !Path::new("/dev/loop-control").exists() => Some("no loop devices"),
+        () if !found("mkfs.ext4") || !found("losetup") => Some("mkfs.ext4 or losetup is not installed"),
+        () => None,
+    }
+}
+
+#[allow(clippy::print_stderr)]
+fn skipped() -> bool {
+    let why = hindrance();
+    if let Some(why) = why {
+        eprintln!("SKIPPED: {why}");
+    }
+    why.is_some()
+}
+
+fn start(folder: &Path, size: u64) -> Plane {
+    Plane::start(Layout {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
+        folder: folder.to_owned(),
+        volume: "vol-1".into(),
+        size,
+        replicas: 3,
+    })
+    .unwrap()
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&said));
+}
+
+/// A mounted file system that is gone when the test is.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(device: &Path, at: PathBuf) -> Mounted {
+        fs::create_dir_all(&at).unwrap();
+        run("mount", &["-t", "ext4", &device.display().to_string(), &at.display().to_string()]);
+        Mounted(at)
+    }
+
+    fn unmount(self) {
+        run("umount", &[&self.0.display().to_string()]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Gone already, unless the test failed.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
+    }
+}
+
+fn bytes(seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u32
+    };
+    std::iter::repeat_with(next).take(count / 4).flat_map(u32::to_ne_bytes).collect()
+}
+
+#[test]
+fn ext4_is_made_filled_and_checked_while_engines_and_frontends_change() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut plane = start(folder.path(), 96 << 20);
+    let device = plane.expose().unwrap();
+    let name = device.display().to_string();
+    let about = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop");
+    assert_eq!(fs::read_to_string(about.join("dio")).unwrap().trim(), "1", "direct I/O");
+    run("mkfs.ext4", &["-q", "-F", &name]);
+    let mounted = Mounted::new(&device, folder.path().join("ext4"));
+    let at = mounted.0.clone();
+    let writer = thread::spawn(move || {
+        for number in 0..24u64 {
+            let path = at.join(format!("file-{number}"));
+            fs::write(&path, bytes(number, 1 << 20)).unwrap();
+            fs::File::open(&path).unwrap().sync_all().unwrap();
+        }
+    });
+    let mut round = 0;
+    while !writer.is_finished() || round < 6 {
+        match round % 3 {
+            0 => drop(plane.switch(DRAIN_WITHIN).unwrap()),
+            1 => plane.replace_frontend().unwrap(),
+            _ => plane.restart_frontend().unwrap(),
+        }
+        round += 1;
+        thread::sleep(Duration::from_millis(20));
+    }
+    writer.join().unwrap();
+    let at = mounted.0.clone();
+    mounted.unmount();
+    let mounted = Mounted::new(&device, at);
+    for number in 0..24u64 {
+        let found = fs::read(mounted.0.join(format!("file-{number}"))).unwrap();
+        assert!(found == bytes(number, 1 << 20), "file {number}");
+    }
+    run("fstrim", &[&mounted.0.display().to_string()]);
+    mounted.unmount();
+    run("e2fsck", &["-f", "-n", &name]);
+    plane.withdraw().unwrap();
+    assert!(!about.exists(), "the loop device is free");
+    assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
+}
+
+/// A memory cgroup of our own; the processes in it must be gone before it is.
+struct Group(PathBuf);
+
+impl Group {
+    const LIMIT: u64 = 64 << 20;
+
+    fn new() -> Option<Group> {
+        let name = format!("midflight-{}", std::process::id());
+        let group = Group(Path::new("/sys/fs/cgroup/memory").join(name));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join("memory.limit_in_bytes"), Group::LIMIT.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+#[allow(clippy::print_stderr)]
+fn dirtying_twice_the_memory_there_is_does_not_hang() {
+    if skipped() {
+        return;
+    }
+    let Some(group) = Group::new() else {
+        eprintln!("SKIPPED: no memory cgroup to make");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut plane = start(folder.path(), 256 << 20);
+    let device = plane.expose().unwrap();
+    run("mkfs.ext4", &["-q", "-F", &device.display().to_string()]);
+    let mounted = Mounted::new(&device, folder.path().join("ext4"));
+    let file = mounted.0.join("dirty").display().to_string();
+    let megabytes = 2 * (Group::LIMIT >> 20);
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec dd if=/dev/zero of={file} bs=1M count={megabytes} conv=fsync status=none",
+        group.0.display()
+    );
+    let mut writer = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let status = loop {
+        if let Some(status) = writer.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            let _ = writer.kill();
+            panic!("the writer hangs");
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success(), "{status}");
+    assert_eq!(fs::metadata(&file).unwrap().len(), megabytes << 20);
+    mounted.unmount();
+    plane.withdraw().unwrap();
+}
