@@ -4,9 +4,12 @@
 //! Invariant: while a piece is on its way no client changes it, so what is
 //! written to the target is what everyone else holds.
 
+use std::collections::VecDeque;
+
 use super::{
     core::{Engine, Output, Phase},
     members::{Mask, Service, bit},
+    membership::LAYER,
     requests::Asker,
 };
 use crate::{
@@ -44,8 +47,12 @@ struct Piece {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
+    /// The target puts its layers in order.
+    Joining,
     /// These members have been asked what is missing.
     Asking(Mask),
+    /// The source has been asked which blocks the next layer has.
+    Mapping,
     Copying,
     Flushing,
     Done,
@@ -64,6 +71,12 @@ pub(super) struct Copying {
     known: bool,
     pieces: Vec<Piece>,
     progress: Progress,
+    /// The layer being copied, as in a header.
+    layer: u8,
+    /// Layers still to come, the head as its place.
+    layers: VecDeque<u8>,
+    /// What was under way when the member began to take writes.
+    under_way: Blocks,
 }
 
 impl Engine {
@@ -88,13 +101,76 @@ impl Engine {
             known: false,
             pieces: Vec::new(),
             progress,
+            layer: 0,
+            layers: VecDeque::new(),
+            under_way: Blocks::default(),
         });
     }
 
-    /// A member is about to be copied to; `asked` are asked what it misses.
-    pub(super) fn prepare_join(&mut self, member: usize, asked: Mask) {
-        let todo = self.being_changed();
-        self.begin(Purpose::Join(member), todo, Progress::Asking(asked));
+    /// A member is about to be copied to.
+    pub(super) fn prepare_join(&mut self, member: usize) {
+        let under_way = self.being_changed();
+        self.begin(Purpose::Join(member), Blocks::default(), Progress::Joining);
+        if let Some(copying) = &mut self.copying {
+            copying.under_way = under_way;
+        }
+    }
+
+    fn joining(&mut self, member: usize) -> Option<&mut Copying> {
+        let here = |copying: &&mut Copying| {
+            copying.purpose == Purpose::Join(member) && copying.progress == Progress::Joining
+        };
+        self.copying.as_mut().filter(here)
+    }
+
+    /// `asked` are asked what the member misses.
+    pub(super) fn ask_missing(&mut self, member: usize, asked: Mask) {
+        if let Some(copying) = self.joining(member) {
+            copying.todo.extend(&copying.under_way);
+            copying.progress = Progress::Asking(asked);
+        }
+    }
+
+    /// The member has this many of the snapshots; the rest, and the head, are copied whole.
+    pub(super) fn copy_layers(&mut self, member: usize, snapshots: usize, out: &mut Vec<Output>) {
+        let head = self.layout.snapshots.len() as u8 + 1;
+        let first = snapshots as u8 + 1;
+        tracing::info!(member, first, layers = head, "rebuild of whole layers begins");
+        if let Some(copying) = self.joining(member) {
+            copying.layers = (first..=head).collect();
+            self.map_next(out);
+        }
+    }
+
+    /// Asks the source what the next layer has.
+    fn map_next(&mut self, out: &mut Vec<Output>) {
+        let Some(copying) = &mut self.copying else { return };
+        let Some(layer) = copying.layers.pop_front() else { return };
+        copying.progress = Progress::Mapping;
+        copying.layer = layer;
+        let source = copying.source;
+        if let Some((_, link)) = self.members.usable().find(|(at, _)| *at == source) {
+            let header = Header { layer, ..Header::new(Kind::Layer, LAYER, self.epoch) };
+            out.push(Output::Send(link, Frame::bare(header)));
+        }
+    }
+
+    /// Which blocks a layer has. The head is copied as clients see it, so that
+    /// their writes and the copy agree.
+    pub(super) fn on_layer(&mut self, from: usize, frame: &Frame, out: &mut Vec<Output>) {
+        let (limit, head) = (self.blocks(), self.layout.snapshots.len() as u8 + 1);
+        let Some(copying) = &mut self.copying else { return };
+        if copying.progress != Progress::Mapping || copying.source != from {
+            return;
+        }
+        let Some(held) = Missing::decode(&frame.payload, limit) else { return self.on_lost(from, out) };
+        copying.todo = held.blocks;
+        if copying.layer == head {
+            copying.layer = 0;
+            copying.todo.extend(&copying.under_way);
+        }
+        copying.progress = Progress::Copying;
+        self.copy_on(out);
     }
 
     /// What the returning member misses, as one of the others has it. If nobody's
@@ -134,9 +210,9 @@ impl Engine {
     }
 
     pub(super) fn is_being_copied(&self, extent: Extent) -> bool {
-        self.copying
-            .as_ref()
-            .is_some_and(|copying| copying.pieces.iter().any(|piece| piece.extent.overlaps(extent)))
+        self.copying.as_ref().is_some_and(|copying| {
+            copying.layer == 0 && copying.pieces.iter().any(|piece| piece.extent.overlaps(extent))
+        })
     }
 
     /// Begins what can be begun.
@@ -158,7 +234,7 @@ impl Engine {
             let extent = Extent::new(offset, length).expect("a piece lies inside the volume");
             copying.pieces.push(Piece { extent, stage: Stage::Waiting });
         }
-        let (source, number) = (copying.source, copying.number);
+        let (source, number, layer) = (copying.source, copying.number, copying.layer);
         let waiting: Vec<Extent> = copying
             .pieces
             .iter()
@@ -166,11 +242,11 @@ impl Engine {
             .map(|piece| piece.extent)
             .collect();
         for extent in waiting {
-            if self.is_being_changed(extent) {
+            if layer == 0 && self.is_being_changed(extent) {
                 continue;
             }
             self.set_stage(extent, Stage::Reading);
-            let header = Header { extent, ..Header::new(Kind::Read, 0, self.epoch) };
+            let header = Header { extent, layer, ..Header::new(Kind::Read, 0, self.epoch) };
             self.send_to(bit(source), Frame::bare(header), Asker::Copy(number), out);
         }
         self.finish_copying(out);
@@ -213,7 +289,7 @@ impl Engine {
                 self.set_stage(extent, Stage::Writing);
                 let zeroes = frame.payload.iter().all(|byte| *byte == 0);
                 let kind = if zeroes { Kind::Zero } else { Kind::Write };
-                let header = Header { extent, ..Header::new(kind, 0, self.epoch) };
+                let header = Header { extent, layer: asked.layer, ..Header::new(kind, 0, self.epoch) };
                 let frame = if zeroes { Frame::bare(header) } else { Frame::with(header, frame.payload) };
                 self.send_to(self.targets(), frame, Asker::Copy(number), out);
             }
@@ -231,7 +307,7 @@ impl Engine {
     }
 
     /// Changes that waited for pieces may go on; those that still touch one wait again.
-    fn release_held(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn release_held(&mut self, out: &mut Vec<Output>) {
         for (link, frame) in std::mem::take(&mut self.held) {
             self.on_request(link, frame, out);
         }
@@ -242,6 +318,9 @@ impl Engine {
         let Some(copying) = &mut self.copying else { return };
         if copying.progress != Progress::Copying || !copying.pieces.is_empty() || !copying.todo.is_empty() {
             return;
+        }
+        if !copying.layers.is_empty() {
+            return self.map_next(out);
         }
         copying.progress = Progress::Flushing;
         let flush = Frame::bare(Header::new(Kind::Flush, 0, self.epoch));

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use super::{
     copying::Copying,
+    layout::Operation,
     members::{Members, Mode, Service},
     requests::{Pending, Unflushed},
 };
@@ -26,6 +27,7 @@ use crate::{
     wire::{
         CONTINUED, Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
+        layout::Layout,
         members::Promised,
     },
 };
@@ -115,10 +117,11 @@ pub struct Seat {
 #[derive(Debug)]
 pub struct Engine {
     volume: String,
-    sender: u64,
+    pub(super) sender: u64,
     pub(super) epoch: Epoch,
     pub(super) version: u64,
     pub(super) size: u64,
+    pub(super) layout: Layout,
     pub(super) phase: Phase,
     pub(super) members: Members,
     frontend: Option<LinkId>,
@@ -132,11 +135,18 @@ pub struct Engine {
     pub(super) copying: Option<Copying>,
     /// How many copyings there were.
     pub(super) copyings: u64,
+    /// Whether the frontend has sent again what an engine before had left undone:
+    /// until then copies may differ there.
+    pub(super) replayed: bool,
+    pub(super) operation: Option<Operation>,
+    /// How many layers this engine has named.
+    pub(super) layers: u64,
 }
 
 const PREPARE: u64 = u64::MAX;
 const PROMISE: u64 = u64::MAX - 1;
 const HELLO: u64 = u64::MAX - 2;
+const REPLAYED: u64 = u64::MAX - 3;
 /// Tags from here on are not requests for data.
 pub(super) const CONTROL: u64 = 1 << 62;
 
@@ -149,6 +159,7 @@ impl Engine {
             epoch: seat.epoch,
             version: seat.version,
             size: 0,
+            layout: Layout::default(),
             phase: Phase::Observing,
             frontend: None,
             frontend_epoch: Epoch::NONE,
@@ -158,6 +169,9 @@ impl Engine {
             changing: None,
             copying: None,
             copyings: 0,
+            replayed: false,
+            operation: None,
+            layers: 0,
         }
     }
 
@@ -263,12 +277,10 @@ impl Engine {
     fn on_member_hello(&mut self, at: usize, frame: &Frame, out: &mut Vec<Output>) {
         match Hello::accept(&frame.payload, &self.volume) {
             Ok(hello) if hello.epoch > self.epoch => self.on_fenced(hello.epoch, out),
-            Ok(hello) if self.size != 0 && hello.size != self.size => {
-                tracing::warn!(member = at, theirs = hello.size, ours = self.size, "member has another size");
-                self.on_lost(at, out);
-            }
             Ok(hello) => {
-                self.size = hello.size;
+                if self.members.service(at) == Service::In {
+                    self.size = self.size.max(hello.size);
+                }
                 let member = self.members.get(at);
                 member.greeted = true;
                 if member.service == Service::Out
@@ -314,6 +326,7 @@ impl Engine {
         self.pending = Window::default();
         self.held.clear();
         self.copying = None;
+        self.operation = None;
         out.extend(self.frontend.take().map(Output::Close));
         out.push(why);
     }
@@ -323,8 +336,15 @@ impl Engine {
         if header.kind == Kind::Hello {
             return self.on_frontend_hello(link, &frame, out);
         }
+        if header.kind == Kind::Control {
+            return self.on_command(link, &frame, out);
+        }
         if self.frontend != Some(link) {
             return out.push(Output::Close(link));
+        }
+        if header.kind == Kind::Reply && header.tag == REPLAYED {
+            self.replayed = true;
+            return;
         }
         let tag = header.tag;
         match (header.kind, self.phase) {
@@ -403,7 +423,7 @@ impl Engine {
                 self.on_all_promised(tag, out);
             }
             Phase::Promising { .. } => self.ask_members(Kind::Promise, PROMISE, out),
-            Phase::Draining { tag } if self.pending.is_empty() && self.held.is_empty() => {
+            Phase::Draining { tag } if self.is_drained() => {
                 self.reach(Phase::Drained, tag, out);
             }
             Phase::Observing
@@ -414,6 +434,10 @@ impl Engine {
             | Phase::Drained
             | Phase::Ended => {}
         }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.pending.is_empty() && self.held.is_empty() && self.operation.is_none()
     }
 
     fn reach(&mut self, phase: Phase, tag: u64, out: &mut Vec<Output>) {
@@ -442,6 +466,25 @@ impl Engine {
             stale.into_iter().for_each(|at| self.on_lost(at, out));
             return;
         }
+        // Some were in service before and one never was: its folder is new.
+        let versions = || promises().map(|(_, promise)| promise.version);
+        let unfit: Vec<usize> = promises()
+            .filter(|(_, promise)| {
+                promise.damaged || promise.version == 0 && versions().any(|other| other > 0)
+            })
+            .map(|(at, _)| at)
+            .collect();
+        if !unfit.is_empty() && unfit.len() < promises().count() {
+            unfit.into_iter().for_each(|at| self.on_lost(at, out));
+            return;
+        }
+        if !self.align(out) {
+            return;
+        }
+        let promises = || {
+            let all = self.members.iter().filter(|(_, member)| member.service == Service::In);
+            all.filter_map(|(at, member)| member.promise.as_ref().map(|promise| (at, promise)))
+        };
         let last_write = promises().map(|(_, promise)| promise.last_write).max().unwrap_or(Epoch::NONE);
         let mut regions = Blocks::default();
         promises().for_each(|(_, promise)| regions.extend(&promise.regions()));
@@ -456,6 +499,9 @@ impl Engine {
     /// Serves from now on; what earlier engines left unsynced is synced first of all.
     pub(super) fn serve(&mut self, tag: u64, out: &mut Vec<Output>) {
         self.reach(Phase::Serving, tag, out);
+        self.replayed = false;
+        let replayed = Frame::bare(Header::new(Kind::Ping, REPLAYED, self.epoch));
+        out.extend(self.frontend.map(|link| Output::Send(link, replayed)));
         self.tell_standing(out);
         self.settle(out);
     }

@@ -11,7 +11,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{net::reactor::LinkId, wire::members::Promised};
+use crate::{
+    net::reactor::LinkId,
+    wire::{layout::Step, members::Promised},
+};
 
 /// A set of members, one bit each.
 pub type Mask = u32;
@@ -67,6 +70,8 @@ pub struct Member {
     pub asked: Option<u64>,
     pub prepared: bool,
     pub promise: Option<Promised>,
+    /// A step towards the common layout that it was told to make.
+    pub stepping: Option<Step>,
     pub service: Service,
     /// Member version that it is known to have on disk.
     pub version: u64,
@@ -109,6 +114,7 @@ impl Members {
             asked: None,
             prepared: false,
             promise: None,
+            stepping: None,
             service: mode.at_start(),
             version,
             partial: *mode == Mode::Rebuilding,
@@ -189,6 +195,7 @@ impl Members {
     pub fn forget_promises(&mut self) {
         for member in &mut self.all {
             member.promise = None;
+            member.stepping = None;
             member.asked = None;
         }
     }

@@ -10,12 +10,16 @@
 
 use super::{
     core::{CONTROL, Change, Engine, Output, Phase},
+    layout::ALIGN,
     members::{Mode, Service, bit},
 };
 use crate::{
     blocks::Blocks,
     extent::Extent,
-    wire::{Frame, Header, Kind, PARTIAL, members::Missing},
+    wire::{
+        Frame, Header, Kind, PARTIAL,
+        members::{Joined, Missing},
+    },
 };
 
 /// Answers nobody waits for.
@@ -23,6 +27,8 @@ pub(super) const IGNORED: u64 = CONTROL;
 /// Plus the number of the member that leaves.
 const DEPART: u64 = CONTROL + 1000;
 const ABSENT: u64 = CONTROL + 2000;
+const JOIN: u64 = CONTROL + 3000;
+pub(super) const LAYER: u64 = CONTROL + 5000;
 /// Plus the member version.
 const STANDING: u64 = CONTROL + (1 << 60);
 
@@ -42,6 +48,7 @@ impl Engine {
             }
         }
         member.promise = None;
+        member.stepping = None;
         self.members.untell(at);
         if self.members.is_last(at) {
             return self.on_last_lost(at, out);
@@ -83,7 +90,7 @@ impl Engine {
             .find(|(_, member)| member.service == Service::Leaving && member.noted & staying == staying);
         let change = if let Some((member, _)) = gone {
             Some((member, Mode::Out))
-        } else if self.phase != Phase::Serving {
+        } else if self.phase != Phase::Serving || self.operation.is_some() {
             None
         } else if self.copying.is_some() {
             self.copied_member().map(|member| (member, Mode::InService))
@@ -123,7 +130,13 @@ impl Engine {
 
     /// An answer that is not about data.
     pub(super) fn on_told(&mut self, at: usize, tag: u64, frame: &Frame, out: &mut Vec<Output>) {
-        if tag >= STANDING {
+        if tag == ALIGN {
+            self.on_aligned(at, out);
+        } else if tag == LAYER {
+            self.on_layer(at, frame, out);
+        } else if tag == JOIN {
+            self.on_joined(at, frame, out);
+        } else if tag >= STANDING {
             self.members.get(at).version = tag - STANDING;
         } else if tag == ABSENT {
             self.on_missing(at, Some(frame), out);
@@ -185,20 +198,29 @@ impl Engine {
         }
     }
 
-    /// A member takes writes from now on. What was under way before is not among
-    /// them and is copied with the rest.
+    /// A member takes writes from now on, into the layers that it is told of. What
+    /// was under way before is not among them and is copied with the rest.
     fn begin_join(&mut self, at: usize, out: &mut Vec<Output>) {
-        let member = self.members.get(at);
-        let missing = Missing { replica: member.key, from: 0, blocks: Blocks::default() };
-        if let Some(link) = member.link {
-            out.push(Output::Send(link, Frame::bare(Header::new(Kind::Join, IGNORED, self.epoch))));
+        if let Some(link) = self.members.get(at).link {
+            let header = Header::new(Kind::Join, JOIN, self.epoch);
+            out.push(Output::Send(link, Frame::with(header, self.layout.encode())));
         }
+        self.prepare_join(at);
+    }
+
+    /// The member has the layers; either only what it missed must come, or whole layers.
+    fn on_joined(&mut self, at: usize, frame: &Frame, out: &mut Vec<Output>) {
+        let Some(joined) = Joined::decode(&frame.payload) else { return self.on_lost(at, out) };
+        if let Some(snapshots) = joined.snapshots {
+            return self.copy_layers(at, snapshots, out);
+        }
+        let missing = Missing { replica: self.members.get(at).key, from: 0, blocks: Blocks::default() };
         let mut asked = 0;
         for (other, link) in self.members.usable() {
             asked |= bit(other);
             let header = Header::new(Kind::Absent, ABSENT, self.epoch);
             out.push(Output::Send(link, Frame::with(header, missing.encode())));
         }
-        self.prepare_join(at, asked);
+        self.ask_missing(at, asked);
     }
 }

@@ -2,11 +2,13 @@
 //! replica in service.
 //!
 //! `core` decides, `requests` counts acknowledgements, `members` knows who is in
-//! service, `membership` changes that, `copying` makes copies equal, `paths` reaches them, `serve`
+//! service, `membership` changes that, `copying` makes copies equal, `layout` changes snapshots and size, `paths` reaches them, `serve`
 //! connects them to sockets.
 
+pub mod control;
 mod copying;
 pub mod core;
+mod layout;
 pub mod members;
 mod membership;
 mod paths;

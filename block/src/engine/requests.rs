@@ -22,6 +22,8 @@ pub(super) enum Asker {
     Copy(u64),
     /// The flush after everything has been copied.
     Copied(u64),
+    /// The change of the layout under way.
+    Operation,
     /// A flush of our own, so that little is unflushed when a member fails.
     Nobody,
 }
@@ -85,7 +87,7 @@ const READ_REGION_BITS: u32 = 21;
 /// Changes after which we flush if the client does not.
 const FLUSH_AFTER: u64 = 1 << 16;
 
-fn changes(kind: Kind) -> bool {
+pub(super) fn changes(kind: Kind) -> bool {
     matches!(kind, Kind::Write | Kind::Trim | Kind::Zero)
 }
 
@@ -96,7 +98,7 @@ impl Engine {
             let status = if asked.epoch == self.epoch { Status::Invalid } else { Status::NotServing };
             return out.push(Output::Send(frontend, Frame::bare(asked.reply(status, self.epoch))));
         }
-        if changes(asked.kind) && self.is_being_copied(asked.extent) {
+        if changes(asked.kind) && (self.is_exclusive() || self.is_being_copied(asked.extent)) {
             return self.held.push_back((frontend, frame));
         }
         let asker = Asker::Frontend(frontend);
@@ -244,8 +246,10 @@ impl Engine {
             }
             Asker::Copy(copying) => self.on_copied(copying, &pending.asked, last, out),
             Asker::Copied(copying) => self.on_all_copied(copying, out),
+            Asker::Operation => self.on_operated(out),
             Asker::Nobody => {}
         }
+        self.operate(out);
         if self.copying.is_some() {
             self.copy_on(out);
         }

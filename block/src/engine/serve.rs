@@ -96,7 +96,7 @@ pub fn run(args: &EngineArgs) -> Result<(), EngineError> {
     let address = listener.address(&args.listen).map_err(listen)?;
     let mut reactor = Reactor::new().map_err(EngineError::Wait)?;
     reactor.open_door(FRONTENDS, listener).map_err(listen)?;
-    let scribe = Scribe::start(store, args.term, reactor.waker());
+    let scribe = Scribe::start(store, &record, reactor.waker());
     let core = Engine::new(seat(args, epoch, &record));
     let address_of = |name: &str| {
         args.replicas.iter().find(|replica| replica.name == name).map(|replica| replica.address.clone())
@@ -202,9 +202,9 @@ impl Driver {
 
     fn on_woken(&mut self) -> Result<(), EngineError> {
         while let Some(outcome) = self.scribe.outcome() {
-            let Some(change) = self.changing.take() else { continue };
             match outcome {
                 Outcome::Done => {
+                    let Some(change) = self.changing.take() else { continue };
                     let replica = &self.names[change.member];
                     tracing::info!(replica, mode = ?change.mode, version = change.version, "record changed");
                     self.feed(Input::Changed(change))?;

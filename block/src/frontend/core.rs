@@ -396,6 +396,10 @@ impl Volume {
                 }
                 self.go(out);
             }
+            // It learns that everything that had to be sent again has been.
+            (Stage::Serving | Stage::Draining { .. }, Kind::Ping, _) => {
+                out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, header.epoch))));
+            }
             (Stage::Serving | Stage::Draining { .. }, Kind::Reply, _) => self.on_reply(now, link, frame, out),
             _ => self.drop_current(now, link, out),
         }

@@ -56,10 +56,11 @@ pub enum Verdict {
 }
 
 impl Record {
-    /// A new volume: everyone in service, nobody has it yet.
+    /// A new volume: everyone in service, nobody has it yet. A copy that was never in
+    /// service knows member version 0, which no record has.
     pub fn new(replicas: impl IntoIterator<Item = String>) -> Record {
         let member = |replica| Member { replica, mode: Mode::InService };
-        Record { term: 0, member_version: 0, members: replicas.into_iter().map(member).collect() }
+        Record { term: 0, member_version: 1, members: replicas.into_iter().map(member).collect() }
     }
 
     /// The record in which the next engine has the volume.

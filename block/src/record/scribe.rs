@@ -5,12 +5,12 @@
 //! the store cannot be reached it is tried again, never given up.
 
 use std::{
-    sync::mpsc::{Receiver, Sender, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
     time::Duration,
 };
 
-use super::{RecordError, RecordStore, Verdict, Wish};
+use super::{Record, RecordError, RecordStore, Verdict, Wish};
 use crate::net::reactor::Waker;
 
 /// How a wish ended.
@@ -30,15 +30,28 @@ pub struct Scribe {
 /// Waits between attempts while the store cannot be reached.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often an engine that wishes nothing looks at the record.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl Scribe {
-    /// Starts the thread; `waker` tells the loop that an outcome is there.
-    pub fn start(mut store: impl RecordStore, term: u64, waker: Waker) -> Scribe {
+    /// Starts the thread for an engine that knows the record as `known`; `waker` tells
+    /// the loop that an outcome is there.
+    pub fn start(mut store: impl RecordStore, known: &Record, waker: Waker) -> Scribe {
+        let (term, mut version) = (known.term, known.member_version);
         let (wishes, queue) = channel::<Wish>();
         let (tell, outcomes) = channel();
         thread::spawn(move || {
-            for wish in queue {
-                if tell.send(fulfil(&mut store, term, &wish)).is_err() {
+            loop {
+                let outcome = match queue.recv_timeout(LOOK_EVERY) {
+                    Ok(wish) => {
+                        version = wish.version;
+                        Some(fulfil(&mut store, term, &wish))
+                    }
+                    Err(RecvTimeoutError::Timeout) => look(&mut store, term, version),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                let Some(outcome) = outcome else { continue };
+                if tell.send(outcome).is_err() {
                     return;
                 }
                 waker.wake();
@@ -55,6 +68,16 @@ impl Scribe {
 
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcomes.try_recv().ok()
+    }
+}
+
+/// Whether the record is not what the engine believes: a change that an engine
+/// before it had sent has arrived late, or another has the volume.
+fn look(store: &mut impl RecordStore, term: u64, version: u64) -> Option<Outcome> {
+    let (_, record) = store.read().ok()?;
+    match record.term > term {
+        true => Some(Outcome::Outbid { term: record.term }),
+        false => (record.member_version != version).then_some(Outcome::Stale),
     }
 }
 
@@ -88,10 +111,7 @@ fn attempt(store: &mut impl RecordStore, term: u64, wish: &Wish) -> Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        engine::members::Mode,
-        record::{Record, Revision},
-    };
+    use crate::{engine::members::Mode, record::Revision};
 
     /// Fails a number of times, also after it has made the change.
     struct Flaky {
@@ -126,11 +146,14 @@ mod tests {
     fn a_change_whose_answer_was_lost_is_made_once() {
         let record = Record { term: 3, ..Record::new(["a".into(), "b".into()]) };
         let mut store = Flaky { record, failures: 1 };
-        let wish = Wish { replica: "b".into(), mode: Mode::Out, version: 1 };
+        let wish = Wish { replica: "b".into(), mode: Mode::Out, version: 2 };
         assert_eq!(fulfil(&mut store, 3, &wish), Outcome::Done);
-        assert_eq!((store.record.member_version, store.record.in_service()), (1, 1));
+        assert_eq!((store.record.member_version, store.record.in_service()), (2, 1));
         assert_eq!(fulfil(&mut store, 2, &wish), Outcome::Outbid { term: 3 });
-        let last = Wish { replica: "a".into(), mode: Mode::Out, version: 2 };
+        let last = Wish { replica: "a".into(), mode: Mode::Out, version: 3 };
         assert_eq!(fulfil(&mut store, 3, &last), Outcome::Stale);
+        assert_eq!(look(&mut store, 3, 2), None);
+        assert_eq!(look(&mut store, 3, 1), Some(Outcome::Stale));
+        assert_eq!(look(&mut store, 2, 2), Some(Outcome::Outbid { term: 3 }));
     }
 }

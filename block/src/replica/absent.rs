@@ -81,7 +81,10 @@ impl<D: Disk> Absent<D> {
 
     pub fn forget(&mut self, key: ReplicaKey) -> io::Result<()> {
         match self.maps.remove(&key) {
-            Some(_) => self.disk.remove(&file_name(key)),
+            Some(_) => {
+                self.disk.remove(&file_name(key))?;
+                self.disk.sync_folder()
+            }
             None => Ok(()),
         }
     }
@@ -90,6 +93,17 @@ impl<D: Disk> Absent<D> {
     pub fn forget_all(&mut self) -> io::Result<()> {
         let keys: Vec<ReplicaKey> = self.maps.keys().copied().collect();
         keys.into_iter().try_for_each(|key| self.forget(key))
+    }
+
+    /// What was marked so far is durable when it returns.
+    pub fn sync(&self) -> io::Result<()> {
+        self.maps.values().try_for_each(MapFile::sync)
+    }
+
+    /// The volume is about to be larger.
+    pub fn grow(&mut self, size: u64) -> io::Result<()> {
+        self.limit = self.limit.max(size.div_ceil(1 << BLOCK_BITS));
+        self.maps.values_mut().try_for_each(|map| map.grow(self.limit))
     }
 
     pub fn files(&self) -> impl Iterator<Item = D::File> {

@@ -8,7 +8,7 @@
 
 use std::{collections::HashMap, io};
 
-use super::{disk::Disk, promise::Standing, store::Store};
+use super::{disk::Disk, layers::SyncPlan, promise::Standing, store::Store};
 use crate::{
     epoch::Epoch,
     net::reactor::LinkId,
@@ -29,6 +29,8 @@ pub enum Input {
     Synced,
     /// The intent map as of `Output::SyncIntent` is durable.
     IntentSynced,
+    /// There is time for work on the layers.
+    Work,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub struct Replica<D: Disk> {
     /// Changes to regions that are not durably noted yet.
     pub(super) awaiting_note: Vec<(LinkId, Frame)>,
     pub(super) noting: Option<Vec<u64>>,
+    /// Changes of the layers that wait for the end of a sync.
+    pub(super) awaiting_sync: Vec<(LinkId, Frame)>,
 }
 
 impl<D: Disk> Replica<D> {
@@ -102,11 +106,22 @@ impl<D: Disk> Replica<D> {
             to_sync: Vec::new(),
             awaiting_note: Vec::new(),
             noting: None,
+            awaiting_sync: Vec::new(),
         }
     }
 
     pub fn store(&self) -> &Store<D> {
         &self.store
+    }
+
+    /// What `Output::Sync` is to carry out.
+    pub fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
+        self.store.sync_plan()
+    }
+
+    /// Whether `Input::Work` would be of use.
+    pub fn has_work(&self) -> bool {
+        self.syncing.is_empty() && self.store.has_work()
     }
 
     pub fn promised(&self) -> Epoch {
@@ -120,6 +135,7 @@ impl<D: Disk> Replica<D> {
             Input::Persisted(standing) => self.on_persisted(standing, out),
             Input::Synced => self.on_synced(out),
             Input::IntentSynced => self.on_noted(out),
+            Input::Work => self.on_work(out),
         }
     }
 
@@ -131,6 +147,10 @@ impl<D: Disk> Replica<D> {
             Kind::Ping => self.answer(link, &frame.header, Status::Ok, out),
             Kind::Prepare => self.on_prepare(link, &frame.header, out),
             Kind::Promise => self.on_promise(link, &frame.header, out),
+            // What comes after a change of the layers is done after it.
+            Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero if !self.awaiting_sync.is_empty() => {
+                self.awaiting_sync.push((link, frame));
+            }
             Kind::Read | Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero => {
                 match self.refusal(link, &frame).or_else(|| self.malformed(&frame)) {
                     None => self.on_request(link, frame, out),
@@ -143,12 +163,16 @@ impl<D: Disk> Replica<D> {
                 }
             }
             Kind::Settled => {}
-            Kind::Depart | Kind::Absent | Kind::Forget | Kind::Standing | Kind::Join => {
-                match self.refusal(link, &frame) {
-                    None => self.on_membership(link, &frame, out),
-                    Some(status) => self.answer(link, &frame.header, status, out),
-                }
-            }
+            Kind::Depart
+            | Kind::Absent
+            | Kind::Forget
+            | Kind::Standing
+            | Kind::Join
+            | Kind::Step
+            | Kind::Layer => match self.refusal(link, &frame) {
+                None => self.on_membership(link, &frame, out),
+                Some(status) => self.answer(link, &frame.header, status, out),
+            },
             Kind::Hello | Kind::Reply | Kind::Drain | Kind::Go | Kind::Control => {
                 out.push(Output::Close(link));
             }
@@ -214,6 +238,8 @@ impl<D: Disk> Replica<D> {
             version: self.durable.version,
             lost_power: self.served_in != self.boot,
             regions: self.store.regions().runs().iter().map(|run| (run.first, run.count)).collect(),
+            layout: self.store.layout(),
+            damaged: !self.store.layers().is_whole(),
         };
         out.push(Output::Send(link, Frame::with(header.reply(Status::Ok, epoch), promised.encode())));
     }
@@ -292,6 +318,7 @@ impl<D: Disk> Replica<D> {
         }
         self.held.retain(|(_, to, _)| *to != link);
         self.awaiting_note.retain(|(from, _)| *from != link);
+        self.awaiting_sync.retain(|(from, _)| *from != link);
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 
 pub trait Disk: Debug + Clone + Send + 'static {
     type File: Debug + Clone + Send + 'static;
@@ -32,6 +32,15 @@ pub trait Disk: Debug + Clone + Send + 'static {
     fn sync_folder(&self) -> io::Result<()>;
     fn names(&self) -> io::Result<Vec<String>>;
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// The first bytes at or after `from` that are not a hole, and where they end.
+    fn next_data(&self, file: &Self::File, from: u64) -> io::Result<Option<(u64, u64)>>;
+
+    fn remove_if_there(&self, name: &str) -> io::Result<()> {
+        match self.names()?.iter().any(|there| there == name) {
+            true => self.remove(name),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A folder that this process alone owns: an exclusive lock is held on it until
@@ -126,6 +135,14 @@ impl Disk for Folder {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.path.join(name))
+    }
+
+    fn next_data(&self, file: &Arc<File>, from: u64) -> io::Result<Option<(u64, u64)>> {
+        match rustix::fs::seek(file, SeekFrom::Data(from)) {
+            Ok(start) => Ok(Some((start, rustix::fs::seek(file, SeekFrom::Hole(start))?))),
+            Err(rustix::io::Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

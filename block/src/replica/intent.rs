@@ -99,6 +99,21 @@ impl<D: Disk> Intent<D> {
         }
     }
 
+    /// Notes every region, durable when it returns.
+    pub fn note_all(&mut self, size: u64) -> io::Result<()> {
+        let count = size.div_ceil(1 << REGION_BITS);
+        self.map.set(Run { first: 0, count })?;
+        self.map.sync()?;
+        self.time += 1;
+        self.durable.extend((0..count).map(|region| (region, self.time)));
+        Ok(())
+    }
+
+    /// The volume is about to be larger.
+    pub fn grow(&mut self, size: u64) -> io::Result<()> {
+        self.map.grow(size.div_ceil(1 << REGION_BITS))
+    }
+
     pub fn flush_began(&mut self, number: u64) {
         self.flushes.push_back((number, self.time));
         if self.flushes.len() > MOST_FLUSHES {

@@ -39,7 +39,7 @@ impl<D: Disk> MapFile<D> {
         disk.read_at(&file, &mut page, 0)?;
         let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
         let version = u32::from_le_bytes(page[8..12].try_into().expect("four bytes"));
-        if !sealed(&page) || &page[..8] != MAGIC || version != VERSION || word(24) != limit {
+        if !sealed(&page) || &page[..8] != MAGIC || version != VERSION || word(24) < limit {
             return Ok(None);
         }
         let mut map = MapFile { disk: disk.clone(), file, note: word(16), pages: BTreeMap::new(), limit };
@@ -54,16 +54,22 @@ impl<D: Disk> MapFile<D> {
         let file = disk.open(name)?;
         disk.resize(&file, 0)?;
         disk.resize(&file, (1 + pages(limit)) * PAGE as u64)?;
-        let mut page = vec![0; PAGE];
-        page[..8].copy_from_slice(MAGIC);
-        page[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        page[16..24].copy_from_slice(&note.to_le_bytes());
-        page[24..32].copy_from_slice(&limit.to_le_bytes());
-        seal(&mut page);
-        disk.write_at(&file, &page, 0)?;
+        disk.write_at(&file, &header(note, limit), 0)?;
         disk.sync(&file)?;
         disk.sync_folder()?;
         Ok(MapFile { disk: disk.clone(), file, note, pages: BTreeMap::new(), limit })
+    }
+
+    /// Makes room for more members; durable when it returns. A map that has more
+    /// room than its volume needs is as good.
+    pub fn grow(&mut self, limit: u64) -> io::Result<()> {
+        if limit <= self.limit {
+            return Ok(());
+        }
+        self.disk.resize(&self.file, (1 + pages(limit)) * PAGE as u64)?;
+        self.disk.write_at(&self.file, &header(self.note, limit), 0)?;
+        self.limit = limit;
+        self.sync()
     }
 
     fn read_page(&mut self, number: u64) -> io::Result<()> {
@@ -144,6 +150,16 @@ impl<D: Disk> MapFile<D> {
 
 fn pages(limit: u64) -> u64 {
     limit.div_ceil(BITS_PER_PAGE)
+}
+
+fn header(note: u64, limit: u64) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    page[..8].copy_from_slice(MAGIC);
+    page[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    page[16..24].copy_from_slice(&note.to_le_bytes());
+    page[24..32].copy_from_slice(&limit.to_le_bytes());
+    seal(&mut page);
+    page
 }
 
 fn seal(page: &mut [u8]) {

@@ -2,7 +2,8 @@
 //! was being written, and fail.
 //!
 //! Invariant: after `lose_power` a file holds what was synced, and any part, cut
-//! at sectors, of what was written since.
+//! at sectors, of what was written since; a name that was made or removed since the
+//! folder was synced may be there or not.
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +21,8 @@ struct Content {
     now: Vec<u8>,
     /// Ranges changed since the last sync, in order.
     unsynced: Vec<(u64, Vec<u8>)>,
+    /// Whether the folder was synced since the file was made.
+    named: bool,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +31,23 @@ struct State {
     /// The next operations of each kind fail.
     fail_sync: bool,
     full: bool,
+    /// Files removed since the folder was synced.
+    removed: Vec<(String, Content)>,
+    /// Changes left until the machine stops, if that is planned.
+    left: Option<u64>,
+}
+
+impl State {
+    fn spend(&mut self) -> io::Result<()> {
+        match &mut self.left {
+            Some(0) => Err(io::Error::other("the machine has stopped")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -48,9 +68,34 @@ impl MemoryDisk {
         self.state().full = full;
     }
 
+    /// After this many changes the machine stops: everything fails.
+    pub fn stop_after(&self, changes: u64) {
+        self.state().left = Some(changes);
+    }
+
+    /// The machine runs again, with what its memory held.
+    pub fn go_on(&self) {
+        self.state().left = None;
+    }
+
+    /// Turns a bit of a file over, as a bad disk does.
+    pub fn flip(&self, name: &str, bit: u64) {
+        let mut state = self.state();
+        let content = state.files.get_mut(name).expect("the file is there");
+        content.now[(bit / 8) as usize] ^= 1 << (bit % 8);
+        content.durable = content.now.clone();
+    }
+
     /// Forgets what was not synced, except for what `keep` says of each sector.
     pub fn lose_power(&self, mut keep: impl FnMut() -> bool) {
         let mut state = self.state();
+        state.left = None;
+        for (name, content) in std::mem::take(&mut state.removed) {
+            if keep() {
+                state.files.entry(name).or_insert(content);
+            }
+        }
+        state.files.retain(|_, content| content.named || keep());
         for content in state.files.values_mut() {
             let mut after = content.durable.clone();
             after.resize(content.now.len(), 0);
@@ -69,6 +114,7 @@ impl MemoryDisk {
 
     fn change(&self, file: &str, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state();
+        state.spend()?;
         if state.full {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -78,7 +124,11 @@ impl MemoryDisk {
             content.now.resize(end, 0);
         }
         content.now[offset as usize..end].copy_from_slice(data);
-        content.unsynced.push((offset, data.to_vec()));
+        // A disk writes whole sectors, with all that was in them.
+        let first = offset as usize / SECTOR * SECTOR;
+        let last = end.div_ceil(SECTOR) * SECTOR;
+        let sectors = content.now[first..last.min(content.now.len())].to_vec();
+        content.unsynced.push((first as u64, sectors));
         Ok(())
     }
 }
@@ -97,7 +147,9 @@ impl Disk for MemoryDisk {
 
     fn resize(&self, file: &String, size: u64) -> io::Result<()> {
         let mut state = self.state();
+        state.spend()?;
         let content = state.files.entry(file.clone()).or_default();
+        content.unsynced.retain(|(offset, data)| offset + data.len() as u64 <= size);
         content.now.resize(size as usize, 0);
         content.durable.resize(size as usize, 0);
         Ok(())
@@ -122,6 +174,7 @@ impl Disk for MemoryDisk {
 
     fn sync(&self, file: &String) -> io::Result<()> {
         let mut state = self.state();
+        state.spend()?;
         if state.fail_sync {
             return Err(io::Error::other("this disk has failed"));
         }
@@ -132,6 +185,10 @@ impl Disk for MemoryDisk {
     }
 
     fn sync_folder(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.spend()?;
+        state.removed.clear();
+        state.files.values_mut().for_each(|content| content.named = true);
         Ok(())
     }
 
@@ -140,8 +197,17 @@ impl Disk for MemoryDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.state().files.remove(name);
+        let mut state = self.state();
+        state.spend()?;
+        if let Some(content) = state.files.remove(name) {
+            state.removed.push((name.to_owned(), content));
+        }
         Ok(())
+    }
+
+    fn next_data(&self, file: &String, from: u64) -> io::Result<Option<(u64, u64)>> {
+        let size = self.state().files[file].now.len() as u64;
+        Ok((from < size).then_some((from, size)))
     }
 }
 
@@ -155,6 +221,7 @@ mod tests {
         let file = disk.open("a").unwrap();
         disk.write_at(&file, &[1; 1024], 0).unwrap();
         disk.sync(&file).unwrap();
+        disk.sync_folder().unwrap();
         disk.write_at(&file, &[2; 1024], 0).unwrap();
         let mut turn = false;
         disk.lose_power(|| {

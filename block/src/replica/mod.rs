@@ -1,6 +1,6 @@
 //! One copy of a volume: a folder, and the process that owns it.
 //!
-//! `core` decides (`requests` what is asked), `store` keeps the bytes, `promise` the fence, `intent` where
+//! `core` decides (`requests` what is asked), `store` keeps the copy, `layers` its bytes, `promise` the fence, `intent` where
 //! copies may differ after a crash, `absent` what other copies miss, `map` a set
 //! of blocks in a file, `disk` is the file system or its twin in memory, `serve`
 //! connects them to sockets.
@@ -9,6 +9,7 @@ pub mod absent;
 pub mod core;
 pub mod disk;
 pub mod intent;
+pub mod layers;
 pub mod map;
 #[cfg(test)]
 pub mod memory;

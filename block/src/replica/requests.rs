@@ -12,7 +12,11 @@ use super::{
 };
 use crate::{
     net::reactor::LinkId,
-    wire::{Frame, Header, Kind, PARTIAL, Status, members::Missing},
+    wire::{
+        Frame, Header, Kind, PARTIAL, Status,
+        layout::{Layout, Step},
+        members::{Joined, Missing},
+    },
 };
 
 impl<D: Disk> Replica<D> {
@@ -21,7 +25,14 @@ impl<D: Disk> Replica<D> {
         let extent = header.extent;
         match header.kind {
             Kind::Read => {
-                let answer = match self.store.read(extent) {
+                let read = match header.layer.checked_sub(1) {
+                    None => self.store.read(extent),
+                    Some(place) => self.store.layers().read_layer(place.into(), extent),
+                };
+                if let Err(error) = self.store.note_damage() {
+                    return out.push(Output::Die(error.to_string()));
+                }
+                let answer = match read {
                     Ok(data) => {
                         Frame::with(Header { extent, ..header.reply(Status::Ok, header.epoch) }, data)
                     }
@@ -33,6 +44,11 @@ impl<D: Disk> Replica<D> {
                 self.store.flush_began(header.tag);
                 self.to_sync.push((link, Frame::bare(header.reply(Status::Ok, header.epoch))));
                 self.start_sync(out);
+            }
+            _ if header.layer > 0 => {
+                let data = (header.kind == Kind::Write).then_some(&frame.payload[..]);
+                let done = self.store.fill(usize::from(header.layer) - 1, extent, data);
+                self.answer_change(link, header, done, out);
             }
             _ => match self.store.admit(extent) {
                 Ok(true) => {
@@ -114,23 +130,33 @@ impl<D: Disk> Replica<D> {
             let needed = self.needed(&frame.header);
             self.answer_when_durable(needed, link, frame, out);
         }
+        for (link, frame) in std::mem::take(&mut self.awaiting_sync) {
+            self.on_frame(link, frame, out);
+        }
         self.start_sync(out);
     }
 
     pub(super) fn on_membership(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         let header = &frame.header;
         let ok = Frame::bare(header.reply(Status::Ok, header.epoch));
+        let rebuilds = matches!(header.kind, Kind::Standing | Kind::Join | Kind::Step);
+        if rebuilds && !self.syncing.is_empty() {
+            return self.awaiting_sync.push((link, frame.clone()));
+        }
         if header.kind == Kind::Standing {
+            if let Err(error) = self.store.filled() {
+                return self.fail(link, header, &error, out);
+            }
             self.version = header.extent.offset();
             self.served_in = self.boot;
             let needed = Standing { epoch: header.epoch, version: self.version, boot: self.boot };
             return self.answer_when_durable(needed, link, ok, out);
         }
-        if header.kind == Kind::Join {
-            return match self.store.absent.forget_all() {
-                Ok(()) => out.push(Output::Send(link, ok)),
-                Err(error) => self.fail(link, header, &error, out),
-            };
+        match header.kind {
+            Kind::Join => return self.on_join(link, frame, out),
+            Kind::Step => return self.on_step(link, frame, out),
+            Kind::Layer => return self.tell_layer(link, header, out),
+            _ => {}
         }
         let Some(missing) = Missing::decode(&frame.payload, self.store.blocks()) else {
             return self.answer(link, header, Status::Invalid, out);
@@ -146,6 +172,64 @@ impl<D: Disk> Replica<D> {
         match done {
             Ok(()) => out.push(Output::Send(link, ok)),
             Err(error) => self.fail(link, header, &error, out),
+        }
+    }
+
+    fn on_join(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        let Some(wanted) = Layout::decode(&frame.payload) else {
+            return self.answer(link, header, Status::Invalid, out);
+        };
+        match self.store.adopt(&wanted) {
+            Ok(snapshots) => {
+                let joined = Joined { snapshots };
+                let reply = header.reply(Status::Ok, header.epoch);
+                out.push(Output::Send(link, Frame::with(reply, joined.encode())));
+            }
+            Err(error) => self.fail(link, header, &error, out),
+        }
+    }
+
+    fn on_step(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        let Some(step) = Step::decode(&frame.payload) else {
+            return self.answer(link, header, Status::Invalid, out);
+        };
+        match self.store.take_step(&step) {
+            Ok(()) => {
+                self.last_write = self.last_write.max(header.epoch);
+                self.answer(link, header, Status::Ok, out);
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.answer(link, header, Status::Invalid, out);
+            }
+            Err(error) => self.fail(link, header, &error, out),
+        }
+    }
+
+    fn tell_layer(&self, link: LinkId, header: &Header, out: &mut Vec<Output>) {
+        match self.store.layers().blocks_of(usize::from(header.layer) - 1) {
+            Ok(blocks) => {
+                let held = Missing { replica: 0, from: 0, blocks };
+                let reply = Header { layer: header.layer, ..header.reply(Status::Ok, header.epoch) };
+                out.push(Output::Send(link, Frame::with(reply, held.encode())));
+            }
+            Err(error) => self.fail(link, header, &error, out),
+        }
+    }
+
+    /// A piece of work on the layers. What it finds damaged is noted; this process
+    /// ends, and its copy comes back by rebuild.
+    pub(super) fn on_work(&mut self, out: &mut Vec<Output>) {
+        if !self.has_work() {
+            return;
+        }
+        if let Err(error) = self.store.work() {
+            let noted = self.store.note_damage();
+            let why = noted.err().map_or(error.to_string(), |worse| format!("{error}; {worse}"));
+            if status_of(&error) != Status::NoSpace {
+                out.push(Output::Die(why));
+            }
         }
     }
 

@@ -11,11 +11,13 @@ use std::{
     path::PathBuf,
     sync::mpsc::{Receiver, Sender, channel},
     thread,
+    time::Instant,
 };
 
 use super::{
     core::{Input, Output, Replica},
     disk::{Disk, Folder, TakeFolder},
+    layers::SyncPlan,
     promise::{BadPromise, PromiseFile, Standing},
     store::Store,
 };
@@ -36,7 +38,7 @@ pub struct ReplicaArgs {
     /// Volume this is a copy of.
     #[arg(long)]
     pub volume: String,
-    /// Size of the volume in bytes.
+    /// Size of the volume in bytes, for a folder that holds no copy yet.
     #[arg(long)]
     pub size: u64,
     /// Where engines connect: unix:PATH or IP:PORT; port 0 lets the kernel choose.
@@ -62,16 +64,16 @@ pub enum ReplicaError {
 }
 
 /// Names the present run of the machine; 0 where the kernel does not say.
-fn boot() -> u64 {
+pub fn boot() -> u64 {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
-enum Job<F> {
+enum Job<D: Disk> {
     Persist(Standing),
-    Sync(Vec<F>),
-    SyncIntent(F),
+    Sync(SyncPlan<D>),
+    SyncIntent(D::File),
 }
 
 enum Done {
@@ -85,7 +87,8 @@ const ENGINES: Door = Door(0);
 pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
     let folder = Folder::take(&args.folder)?;
     let promise = PromiseFile::open(folder.clone())?;
-    let store = Store::open(&folder, args.size)
+    let boot = boot();
+    let store = Store::open(&folder, args.size, boot)
         .map_err(|source| ReplicaError::Store { volume: args.volume.clone(), source })?;
     let listen = |source| ReplicaError::Listen { address: args.listen.clone(), source };
     let listener = Listener::bind(&args.listen).map_err(listen)?;
@@ -93,7 +96,7 @@ pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
     let mut reactor = Reactor::new().map_err(ReplicaError::Wait)?;
     reactor.open_door(ENGINES, listener).map_err(listen)?;
 
-    let core = Replica::new(args.volume.clone(), store, promise.standing(), boot());
+    let core = Replica::new(args.volume.clone(), store, promise.standing(), boot);
     let (jobs, queue) = channel();
     let (finished, done) = channel();
     let waker = reactor.waker();
@@ -106,7 +109,7 @@ pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
 fn work<D: Disk>(
     disk: &D,
     mut promise: PromiseFile<D>,
-    queue: &Receiver<Job<D::File>>,
+    queue: &Receiver<Job<D>>,
     finished: &Sender<Done>,
     waker: &Waker,
 ) {
@@ -114,7 +117,7 @@ fn work<D: Disk>(
         let (result, input) = match job {
             Job::Persist(standing) => (promise.store(standing), Input::Persisted(standing)),
             Job::SyncIntent(file) => (disk.sync(&file), Input::IntentSynced),
-            Job::Sync(files) => (files.iter().try_for_each(|file| disk.sync(file)), Input::Synced),
+            Job::Sync(plan) => (plan.carry_out(disk), Input::Synced),
         };
         let done = match result {
             Ok(()) => Done::Input(input),
@@ -130,7 +133,7 @@ fn work<D: Disk>(
 struct Driver {
     core: Replica<Folder>,
     reactor: Reactor,
-    jobs: Sender<Job<<Folder as Disk>::File>>,
+    jobs: Sender<Job<Folder>>,
     done: Receiver<Done>,
     outputs: Vec<Output>,
 }
@@ -139,7 +142,8 @@ impl Driver {
     fn run(mut self) -> Result<(), ReplicaError> {
         let mut events = Vec::new();
         loop {
-            self.reactor.wait(None, &mut events).map_err(ReplicaError::Wait)?;
+            let until = self.core.has_work().then(Instant::now);
+            self.reactor.wait(until, &mut events).map_err(ReplicaError::Wait)?;
             for event in events.drain(..) {
                 match event {
                     Event::Accepted { .. } | Event::Connected(_) | Event::Readable(_) => {}
@@ -147,6 +151,9 @@ impl Driver {
                     Event::Closed(link) => self.feed(Input::Closed(link))?,
                     Event::Woken => self.on_woken()?,
                 }
+            }
+            if until.is_some() {
+                self.feed(Input::Work)?;
             }
         }
     }
@@ -185,8 +192,9 @@ impl Driver {
                 Output::Persist(standing) => self.hand_over(Job::Persist(standing))?,
                 Output::SyncIntent => self.hand_over(Job::SyncIntent(self.core.store().intent_file()))?,
                 Output::Sync => {
-                    let files = self.core.store().written_files();
-                    self.hand_over(Job::Sync(files))?;
+                    let plan =
+                        self.core.sync_plan().map_err(|error| ReplicaError::Dead(error.to_string()))?;
+                    self.hand_over(Job::Sync(plan))?;
                 }
                 Output::Die(why) => return Err(ReplicaError::Dead(why)),
             }
@@ -195,7 +203,7 @@ impl Driver {
         Ok(())
     }
 
-    fn hand_over(&self, job: Job<<Folder as Disk>::File>) -> Result<(), ReplicaError> {
+    fn hand_over(&self, job: Job<Folder>) -> Result<(), ReplicaError> {
         self.jobs.send(job).map_err(|_| ReplicaError::Dead("the thread that syncs is gone".into()))
     }
 }

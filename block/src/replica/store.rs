@@ -1,62 +1,64 @@
-//! The bytes of one copy of a volume, with the notes that every change leaves:
-//! where copies may differ after a crash, and what absent copies miss.
+//! One copy of a volume, with the notes that every change leaves: where copies may
+//! differ after a crash, and what absent copies miss.
 //!
 //! Invariant: a read returns, for every byte, the last write applied to it; no
 //! byte changes before its region is durably noted.
 
 use std::io;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use super::{absent::Absent, disk::Disk, intent::Intent};
+use super::{
+    absent::Absent,
+    disk::Disk,
+    intent::Intent,
+    layers::{Layers, SyncPlan},
+};
 use crate::{
     blocks::{BLOCK_BITS, Blocks, REGION_BITS},
     extent::Extent,
+    wire::layout::{Layout, Step},
 };
-
-const HEAD: &str = "head.img";
 
 #[derive(Debug)]
 pub struct Store<D: Disk> {
-    disk: D,
-    head: D::File,
-    size: u64,
+    layers: Layers<D>,
     intent: Intent<D>,
     pub absent: Absent<D>,
 }
 
 impl<D: Disk> Store<D> {
-    /// Opens the copy in a folder, making an empty one of `size` bytes if there is none.
-    pub fn open(disk: &D, size: u64) -> io::Result<Store<D>> {
-        let head = disk.open(HEAD)?;
-        let found = disk.size(&head)?;
-        if found == 0 {
-            disk.resize(&head, size)?;
-            disk.sync(&head)?;
-            disk.sync_folder()?;
-        } else if found != size {
-            let text = format!("the folder holds a volume of {found} bytes, not {size}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
+    /// Opens the copy in a folder, making an empty one of `size` bytes if there is
+    /// none. `boot` names the present run of the machine.
+    pub fn open(disk: &D, size: u64, boot: u64) -> io::Result<Store<D>> {
+        let layers = Layers::open(disk, size, boot)?;
+        let size = layers.size();
         let intent = Intent::open(disk, size)?;
         let suspect = intent.regions().refine(REGION_BITS, BLOCK_BITS, size.div_ceil(1 << BLOCK_BITS));
         let absent = Absent::open(disk, size, &suspect)?;
-        Ok(Store { disk: disk.clone(), head, size, intent, absent })
+        Ok(Store { layers, intent, absent })
     }
 
     pub fn size(&self) -> u64 {
-        self.size
+        self.layers.size()
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.layers.layout()
+    }
+
+    /// Snapshots and what else the layers are asked that changes nothing.
+    pub fn layers(&self) -> &Layers<D> {
+        &self.layers
     }
 
     /// How many blocks the volume has.
     pub fn blocks(&self) -> u64 {
-        self.size.div_ceil(1 << BLOCK_BITS)
+        self.size().div_ceil(1 << BLOCK_BITS)
     }
 
     pub fn read(&self, extent: Extent) -> io::Result<Bytes> {
-        let mut buffer = BytesMut::zeroed(extent.length() as usize);
-        self.disk.read_at(&self.head, &mut buffer, extent.offset())?;
-        Ok(buffer.freeze())
+        self.layers.read(extent)
     }
 
     /// Whether an extent may be changed now. If not, it may be after the sync of
@@ -84,7 +86,7 @@ impl<D: Disk> Store<D> {
 
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.absent.mark(offset, data.len() as u64)?;
-        self.disk.write_at(&self.head, data, offset)
+        self.layers.write(offset, data)
     }
 
     /// Makes an extent read as zeroes.
@@ -93,12 +95,12 @@ impl<D: Disk> Store<D> {
             return Ok(());
         }
         self.absent.mark(extent.offset(), u64::from(extent.length()))?;
-        self.disk.punch(&self.head, extent.offset(), u64::from(extent.length()))
+        self.layers.clear(extent.offset(), u64::from(extent.length()))
     }
 
-    /// The files that hold what was written so far, to be synced elsewhere.
-    pub fn written_files(&self) -> Vec<D::File> {
-        self.absent.files().chain([self.head.clone()]).collect()
+    /// What makes durable all that was written so far.
+    pub fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
+        Ok(self.layers.sync_plan()?.and(self.absent.files()))
     }
 
     /// A flush of this number has arrived; what was written before it will be
@@ -110,5 +112,52 @@ impl<D: Disk> Store<D> {
     /// Every copy has completed the flush of this number.
     pub fn settled(&mut self, number: u64) -> io::Result<()> {
         self.intent.settled(number)
+    }
+
+    /// Makes a step of the layout; nobody else may be syncing. A revert changes every
+    /// block: absent copies miss them all, and until all copies are known to have
+    /// made it, any may differ.
+    pub fn take_step(&mut self, step: &Step) -> io::Result<()> {
+        match step {
+            Step::Freeze { .. } | Step::Remove { .. } => {}
+            Step::Revert { .. } => {
+                self.intent.note_all(self.size())?;
+                self.absent.mark(0, self.size())?;
+                self.absent.sync()?;
+            }
+            Step::Expand { size } => {
+                self.intent.grow(*size)?;
+                self.absent.grow(*size)?;
+            }
+        }
+        self.layers.take_step(step)
+    }
+
+    /// Takes the layers of another copy over, to be copied from it; see `Layers::adopt`.
+    pub fn adopt(&mut self, wanted: &Layout) -> io::Result<Option<usize>> {
+        self.absent.forget_all()?;
+        self.intent.grow(wanted.size)?;
+        self.absent.grow(wanted.size)?;
+        self.layers.adopt(wanted)
+    }
+
+    pub fn fill(&mut self, place: usize, extent: Extent, data: Option<&[u8]>) -> io::Result<()> {
+        self.layers.fill(place, extent, data)
+    }
+
+    pub fn filled(&mut self) -> io::Result<()> {
+        self.layers.filled()
+    }
+
+    pub fn has_work(&self) -> bool {
+        self.layers.has_work()
+    }
+
+    pub fn work(&mut self) -> io::Result<()> {
+        self.layers.work()
+    }
+
+    pub fn note_damage(&mut self) -> io::Result<()> {
+        self.layers.note_damage()
     }
 }

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     check::pattern::BLOCK,
     engine::{
+        control::{Answer, Command},
         core::{self as engine, Change, Engine, Phase, Seat},
         members::{Mode, Service},
     },
@@ -25,25 +26,35 @@ use crate::{
     replica::{
         core::{self as replica, Replica},
         disk::Disk,
+        layers::SyncPlan,
         memory::MemoryDisk,
         promise::{PromiseFile, Standing},
         store::Store,
     },
+    wire::{Frame, Header, Kind},
 };
 
 pub(super) const BLOCKS: u64 = 8;
 const VOLUME: &str = "vol";
+/// The connection on which commands come.
+const COORDINATOR: LinkId = LinkId::from_bits(1 << 60);
 
 pub(super) struct ReplicaNode {
     pub(super) disk: MemoryDisk,
     pub(super) core: Option<Replica<MemoryDisk>>,
     promise: Option<PromiseFile<MemoryDisk>>,
     persisting: Option<Standing>,
-    syncing: bool,
+    syncing: Option<SyncPlan<MemoryDisk>>,
     noting: bool,
     boot: u64,
     /// Whether it lost power and has not been made whole since.
     pub(super) lost: bool,
+}
+
+impl ReplicaNode {
+    fn works(&self) -> bool {
+        self.core.as_ref().is_some_and(Replica::has_work)
+    }
 }
 
 pub(super) struct EngineNode {
@@ -77,6 +88,8 @@ pub(super) struct World {
     pub(super) shelf: Shelf,
     pub(super) switched: Vec<Switched>,
     pub(super) refused: Vec<String>,
+    /// What engines answered to commands.
+    pub(super) answers: Vec<Answer>,
 }
 
 pub(super) fn address_of(engine: usize) -> Address {
@@ -116,6 +129,7 @@ impl World {
             },
             switched: Vec::new(),
             refused: Vec::new(),
+            answers: Vec::new(),
         };
         for _ in 0..3 {
             let disk = MemoryDisk::default();
@@ -124,7 +138,7 @@ impl World {
                 core: None,
                 promise: None,
                 persisting: None,
-                syncing: false,
+                syncing: None,
                 noting: false,
                 boot: 1,
                 lost: false,
@@ -146,11 +160,11 @@ impl World {
     pub(super) fn start_replica(&mut self, at: usize) {
         let node = &mut self.replicas[at];
         let promise = PromiseFile::open(node.disk.clone()).expect("the promise is readable");
-        let store = Store::open(&node.disk, BLOCKS * BLOCK as u64).expect("the store opens");
+        let store = Store::open(&node.disk, BLOCKS * BLOCK as u64, node.boot).expect("the store opens");
         node.core = Some(Replica::new(VOLUME.into(), store, promise.standing(), node.boot));
         node.promise = Some(promise);
         node.persisting = None;
-        node.syncing = false;
+        node.syncing = None;
         node.noting = false;
     }
 
@@ -170,6 +184,16 @@ impl World {
                 self.feed_engine(at, engine::Input::Outbid { by: Epoch::of_term(term) });
             }
             Verdict::Stale => self.end_engine(at),
+        }
+    }
+
+    /// Engines look at the record now and then, and end when it is not what they know.
+    fn look_at_record(&mut self) {
+        for at in 0..self.engines.len() {
+            let node = &self.engines[at];
+            if node.core.is_some() && node.epoch.term() == self.shelf.record.term {
+                self.end_engine(at);
+            }
         }
     }
 
@@ -205,6 +229,16 @@ impl World {
         let links = vec![None; self.replicas.len()];
         self.engines.push(EngineNode { core: Some(core), epoch, paused: false, links, changing: None });
         at
+    }
+
+    /// Gives a command to the newest engine.
+    pub(super) fn command(&mut self, command: &Command) {
+        let payload = serde_json::to_vec(command).expect("a command is plain").into();
+        let frame = Frame::with(Header::new(Kind::Control, 0, Epoch::NONE), payload);
+        let newest = self.engines.len() - 1;
+        if !self.engines[newest].paused {
+            self.feed_engine(newest, engine::Input::Frame(COORDINATOR, frame));
+        }
     }
 
     pub(super) fn kill_engine(&mut self, at: usize) {
@@ -279,6 +313,10 @@ impl World {
         core.apply(input, &mut outputs);
         for output in outputs {
             match output {
+                engine::Output::Send(COORDINATOR, frame) => {
+                    let answer = serde_json::from_slice(&frame.payload).expect("an answer is readable");
+                    self.answers.push(answer);
+                }
                 engine::Output::Send(link, frame) => self.network.send(Node::Engine(at), link, frame),
                 engine::Output::Close(link) => {
                     self.network.close(Node::Engine(at), link);
@@ -308,7 +346,9 @@ impl World {
                 replica::Output::Close(link) => self.network.close(Node::Replica(at), link),
                 replica::Output::Persist(standing) => node.persisting = Some(standing),
                 replica::Output::SyncIntent => node.noting = true,
-                replica::Output::Sync => node.syncing = true,
+                replica::Output::Sync => {
+                    node.syncing = node.core.as_mut().and_then(|core| core.sync_plan().ok());
+                }
                 replica::Output::Die(_) => return self.kill_replica(at),
             }
         }
@@ -318,7 +358,7 @@ impl World {
         let node = &mut self.replicas[at];
         node.core = None;
         node.persisting = None;
-        node.syncing = false;
+        node.syncing = None;
         node.noting = false;
         self.network.drop_node(Node::Replica(at));
     }
@@ -407,6 +447,15 @@ impl World {
         core.store().read(extent).expect("memory reads").to_vec()
     }
 
+    /// The snapshots of a replica, each with what the volume was then.
+    pub(super) fn snapshots(&self, at: usize) -> Vec<(String, Vec<u8>)> {
+        let extent = crate::extent::Extent::new(0, (BLOCKS * BLOCK as u64) as u32).expect("small");
+        let layers = self.replicas[at].core.as_ref().expect("a live replica").store().layers();
+        let names = layers.layout().snapshots.into_iter().map(|snapshot| snapshot.name).enumerate();
+        let read = |place| layers.read_snapshot(place, extent).expect("memory reads").to_vec();
+        names.map(|(place, name)| (name, read(place))).collect()
+    }
+
     pub(super) fn in_service(&self) -> impl Iterator<Item = usize> {
         (0..self.replicas.len()).filter(|at| self.mode(*at) == Mode::InService)
     }
@@ -445,7 +494,7 @@ impl World {
         let jobs: Vec<usize> = (0..self.replicas.len())
             .filter(|at| {
                 let node = &self.replicas[*at];
-                node.persisting.is_some() || node.syncing || node.noting
+                node.persisting.is_some() || node.syncing.is_some() || node.noting || node.works()
             })
             .collect();
         let wishes: Vec<usize> = (0..self.engines.len())
@@ -472,7 +521,9 @@ impl World {
                     None => {
                         let late = choice - arrivals.len() - jobs.len() - wishes.len();
                         let (term, wish) = self.shelf.late.swap_remove(late);
-                        self.write_record(term, &wish);
+                        if let Verdict::Apply(_) = self.write_record(term, &wish) {
+                            self.look_at_record();
+                        }
                     }
                 },
             },
@@ -520,9 +571,10 @@ impl World {
             let file = node.core.as_ref().map(|core| core.store().intent_file());
             (file.map_or(Ok(()), |file| node.disk.sync(&file)), replica::Input::IntentSynced)
         } else {
-            node.syncing = false;
-            let files = node.core.as_ref().map(|core| core.store().written_files()).unwrap_or_default();
-            (files.iter().try_for_each(|file| node.disk.sync(file)), replica::Input::Synced)
+            match node.syncing.take() {
+                Some(plan) => (plan.carry_out(&node.disk), replica::Input::Synced),
+                None => (Ok(()), replica::Input::Work),
+            }
         };
         match done {
             Ok(()) => self.feed_replica(at, input),

@@ -8,7 +8,7 @@ pub mod process;
 
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,12 +23,14 @@ use serde::{Deserialize, Serialize};
 use crate::{
     check::workload::{Report, Workload, WorkloadError},
     epoch::Epoch,
+    extent::Extent,
     frontend::{
         control::{Answer, Command, Switched},
         remote::{ControlError, FrontendControl},
     },
     net::address::Address,
     record::{Record, RecordError, RecordStore, file::FileRecord},
+    replica::{disk::Folder, serve::boot, store::Store},
 };
 
 /// What to build.
@@ -348,33 +350,41 @@ pub const DRAIN_WITHIN: Duration = Duration::from_millis(20);
 
 /// Whether all copies hold the same bytes. Nobody may be writing.
 pub fn replicas_equal(layout: &Layout) -> Result<bool, TourError> {
-    let head = |number| replica_folder(layout, number).join("head.img");
+    let open = |number| {
+        let path = replica_folder(layout, number);
+        let fail = |source| TourError::Folder { path: path.clone(), source };
+        let folder = Folder::take(&path).map_err(|error| fail(io::Error::other(error)))?;
+        Store::open(&folder, layout.size, boot()).map_err(fail)
+    };
+    let first = open(0)?;
     for number in 1..layout.replicas {
-        if !same_bytes(&head(0), &head(number))? {
+        let alike = alike(&first, &open(number)?);
+        let path = replica_folder(layout, number);
+        if !alike.map_err(|source| TourError::Folder { path, source })? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn same_bytes(one: &Path, other: &Path) -> Result<bool, TourError> {
-    use std::io::Read;
-    let open = |path: &Path| {
-        std::fs::File::open(path).map_err(|source| TourError::Folder { path: path.to_owned(), source })
-    };
-    let (mut one_file, mut other_file) = (open(one)?, open(other)?);
-    let fail = |source| TourError::Folder { path: one.to_owned(), source };
-    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    loop {
-        let count = one_file.read(&mut left).map_err(fail)?;
-        if count == 0 {
-            return Ok(other_file.read(&mut right).map_err(fail)? == 0);
+/// Whether two copies have the same snapshots and hold the same in each, and now.
+fn alike(one: &Store<Folder>, other: &Store<Folder>) -> io::Result<bool> {
+    if one.layout() != other.layout() {
+        return Ok(false);
+    }
+    for offset in (0..one.size()).step_by(COMPARED_AT_ONCE as usize) {
+        let length = (one.size() - offset).min(COMPARED_AT_ONCE) as u32;
+        let extent = Extent::new(offset, length).expect("inside the volume");
+        for place in 0..one.layout().snapshots.len() {
+            if one.layers().read_snapshot(place, extent)? != other.layers().read_snapshot(place, extent)? {
+                return Ok(false);
+            }
         }
-        match other_file.read_exact(&mut right[..count]) {
-            Ok(()) if left[..count] == right[..count] => {}
-            Ok(()) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-            Err(error) => return Err(fail(error)),
+        if one.read(extent)? != other.read(extent)? {
+            return Ok(false);
         }
     }
+    Ok(true)
 }
+
+const COMPARED_AT_ONCE: u64 = 1 << 20;

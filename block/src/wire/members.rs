@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::layout::Layout;
 use crate::{blocks::Blocks, epoch::Epoch};
 
 /// Most runs of blocks in one message; sets of more are rounded up.
@@ -22,6 +23,9 @@ pub struct Promised {
     pub lost_power: bool,
     /// Regions written since all copies were known to be equal, as runs.
     pub regions: Vec<(u64, u64)>,
+    pub layout: Layout,
+    /// Whether a layer was found damaged, or is not all there.
+    pub damaged: bool,
 }
 
 impl Promised {
@@ -38,6 +42,23 @@ impl Promised {
     }
 
     pub fn decode(payload: &[u8]) -> Option<Promised> {
+        serde_json::from_slice(payload).ok()
+    }
+}
+
+/// What a copy that is about to be rebuilt has of the layers it was told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Snapshots that are there; none when even the head is, as it was at some time.
+    pub snapshots: Option<usize>,
+}
+
+impl Joined {
+    pub fn encode(self) -> Bytes {
+        serde_json::to_vec(&self).expect("it holds only plain fields").into()
+    }
+
+    pub fn decode(payload: &[u8]) -> Option<Joined> {
         serde_json::from_slice(payload).ok()
     }
 }

@@ -9,6 +9,7 @@
 //! before that many bytes have arrived.
 
 pub mod hello;
+pub mod layout;
 pub mod members;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -57,8 +58,13 @@ pub enum Kind {
     Join = 17,
     /// Engine to replica: every copy has completed the flush of this tag. Nobody answers.
     Settled = 18,
-    /// Engine to replica: are you there?
+    /// Engine to replica: are you there? Engine to frontend: have you sent everything
+    /// again that was unanswered?
     Ping = 19,
+    /// Engine to replica: change the layout; payload is a `Step`.
+    Step = 20,
+    /// Engine to replica: which blocks does a layer hold?
+    Layer = 21,
 }
 
 impl Kind {
@@ -66,7 +72,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Read, Write, Flush, Trim, Zero, Reply, Prepare, Promise, Drain, Go, Control, Depart,
-            Absent, Forget, Standing, Join, Settled, Ping,
+            Absent, Forget, Standing, Join, Settled, Ping, Step, Layer,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == bits)
@@ -112,6 +118,8 @@ pub const CONTINUED: u8 = 4;
 pub struct Header {
     pub kind: Kind,
     pub flags: u8,
+    /// 0 for the volume as clients see it, else the place of a layer, the oldest is 1.
+    pub layer: u8,
     pub status: Status,
     /// Chosen by the asker, repeated by the answerer.
     pub tag: u64,
@@ -123,7 +131,7 @@ pub struct Header {
 
 impl Header {
     pub fn new(kind: Kind, tag: u64, epoch: Epoch) -> Header {
-        Header { kind, flags: 0, status: Status::Ok, tag, epoch, extent: Extent::EMPTY, check: 0 }
+        Header { kind, flags: 0, layer: 0, status: Status::Ok, tag, epoch, extent: Extent::EMPTY, check: 0 }
     }
 
     pub fn fua(&self) -> bool {
@@ -141,6 +149,7 @@ impl Header {
         raw[2] = LAYOUT;
         raw[3] = self.kind as u8;
         raw[4] = self.flags;
+        raw[5] = self.layer;
         raw[6..8].copy_from_slice(&(self.status as u16).to_le_bytes());
         raw[8..16].copy_from_slice(&self.tag.to_le_bytes());
         raw[16..24].copy_from_slice(&self.epoch.bits().to_le_bytes());
@@ -226,6 +235,7 @@ fn decode_header(raw: &[u8]) -> Result<(Header, usize), BadFrame> {
     let header = Header {
         kind: Kind::from_bits(raw[3]).ok_or(BadFrame::Kind(raw[3]))?,
         flags: raw[4],
+        layer: raw[5],
         status: Status::from_bits(status).ok_or(BadFrame::Status(status))?,
         tag: u64_at(raw, 8),
         epoch: Epoch::from_bits(u64_at(raw, 16)),

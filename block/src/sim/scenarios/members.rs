@@ -4,13 +4,14 @@ use super::{busy, finish, seeds, steps_until};
 use crate::{engine::members::Mode, sim::world::World};
 
 /// Every copy is in service again and they are alike.
-fn assert_whole(world: &mut World) {
+pub(super) fn assert_whole(world: &mut World) {
     steps_until(world, "every copy in service", World::is_whole);
     finish(world);
     for at in 1..world.replicas.len() {
         let (one, other) = (world.content(0), world.content(at));
         let differ = one.iter().zip(&other).position(|(one, other)| one != other);
         assert_eq!(differ, None, "replica {at} differs; {:?}", world.shelf.record.members);
+        assert!(world.snapshots(0) == world.snapshots(at), "snapshots of replica {at} differ");
     }
 }
 
@@ -40,7 +41,7 @@ fn a_replica_that_loses_power_gets_back_what_it_had_not_synced() {
             busy(&mut world, 50);
         }
         world.start_replica(2);
-        steps_until(&mut world, "noticed", |world| world.shelf.record.member_version > 0);
+        steps_until(&mut world, "noticed", |world| world.shelf.record.member_version > 1);
         assert_whole(&mut world);
     }
 }
@@ -180,7 +181,7 @@ fn nothing_is_lost_whatever_happens_to_anyone() {
 
 /// One misfortune. Any process may be killed; power is lost only while the volume
 /// has another copy that is in service and was never away.
-fn disturb(world: &mut World) {
+pub(super) fn disturb(world: &mut World) {
     let last = world.engines.len() - 1;
     let victim = (world.dice() % world.replicas.len() as u64) as usize;
     let others_serve = world

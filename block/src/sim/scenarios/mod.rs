@@ -2,6 +2,7 @@
 //! at random.
 
 mod members;
+mod snapshots;
 
 use super::{network::Node, world::World};
 

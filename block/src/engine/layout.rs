@@ -1,0 +1,231 @@
+//! Snapshots, reverts and expansion: one change of the layout at a time, made at
+//! every member in service.
+//!
+//! ```text
+//! asked ─▶ Draining ─ nothing under way ─▶ Flushing ─▶ Telling ─ all have made it ─▶ answered
+//!             └────────────── where the order of writes does not matter ──▲
+//! ```
+//!
+//! Invariant: between the first and the last member that freezes or reverts no
+//! write is carried out, so the frozen layers are equal, and an engine that finds
+//! the change half made can finish it.
+
+use super::{
+    control::{Answer, Command, Status},
+    core::{CONTROL, Engine, Output, Phase},
+    members::Service,
+    requests::{Asker, changes},
+};
+use crate::{
+    net::reactor::LinkId,
+    record::Record,
+    wire::{
+        Frame, Header, Kind,
+        layout::{LONGEST_NAME, Layout, MOST_SNAPSHOTS, Step},
+    },
+};
+
+/// Answers to steps that bring members to the same layout before the engine serves.
+pub(super) const ALIGN: u64 = CONTROL + 4000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Draining,
+    Flushing,
+    Telling,
+}
+
+#[derive(Debug)]
+pub(super) struct Operation {
+    asker: (LinkId, u64),
+    step: Step,
+    stage: Stage,
+}
+
+impl Operation {
+    /// Whether writes wait until it is done.
+    fn is_exclusive(&self) -> bool {
+        match self.step {
+            Step::Freeze { .. } | Step::Revert { .. } => true,
+            Step::Remove { .. } | Step::Expand { .. } => false,
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn on_command(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+        let asker = (link, frame.header.tag);
+        let wanted = match serde_json::from_slice(&frame.payload) {
+            Ok(Command::Status) => Err(Answer::Status(self.status())),
+            Ok(command) => self.plan(&command),
+            Err(error) => Err(Answer::Refused(format!("not a command: {error}"))),
+        };
+        match wanted {
+            Ok(step) => {
+                let operation = Operation { asker, step, stage: Stage::Draining };
+                self.operation = Some(operation);
+                self.operate(out);
+            }
+            Err(answer) => self.tell(asker, &answer, out),
+        }
+    }
+
+    fn tell(&self, (link, tag): (LinkId, u64), answer: &Answer, out: &mut Vec<Output>) {
+        let payload = serde_json::to_vec(answer).expect("an answer holds only plain fields");
+        let header = Header::new(Kind::Control, tag, self.epoch);
+        out.push(Output::Send(link, Frame::with(header, payload.into())));
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            epoch: self.epoch,
+            serving: self.phase == Phase::Serving,
+            layout: self.layout.clone(),
+            in_service: self.members.in_service().count_ones() as usize,
+            members: self.members.iter().count(),
+        }
+    }
+
+    /// The step that a command asks for, or the answer if there is nothing to do.
+    fn plan(&mut self, command: &Command) -> Result<Step, Answer> {
+        let refuse = |why: &str| Answer::Refused(why.to_owned());
+        let find = |name: &str| self.layout.position(name).map(|at| self.layout.snapshots[at].id);
+        let step = match command {
+            Command::Status => return Err(Answer::Status(self.status())),
+            Command::Snapshot { name } if find(name).is_some() => return Err(Answer::Done),
+            Command::Snapshot { name } if name.is_empty() || name.len() > LONGEST_NAME => {
+                return Err(refuse("a snapshot needs a name of at most 128 bytes"));
+            }
+            Command::Snapshot { .. } if self.layout.snapshots.len() >= MOST_SNAPSHOTS => {
+                return Err(refuse("the volume has 250 snapshots; remove one first"));
+            }
+            Command::Snapshot { name } => Step::Freeze { name: name.clone(), head: self.new_layer() },
+            Command::RemoveSnapshot { name } => match find(name) {
+                Some(id) => Step::Remove { id },
+                None => return Err(Answer::Done),
+            },
+            Command::Revert { name } => match find(name) {
+                Some(id) => Step::Revert { id, head: self.new_layer() },
+                None => return Err(refuse("there is no such snapshot")),
+            },
+            Command::Expand { size } if *size == self.layout.size => return Err(Answer::Done),
+            Command::Expand { size } if *size < self.layout.size => {
+                return Err(refuse("a volume cannot be made smaller"));
+            }
+            Command::Expand { size } => Step::Expand { size: *size },
+        };
+        let idle =
+            self.replayed && self.operation.is_none() && self.copying.is_none() && self.changing.is_none();
+        if self.phase != Phase::Serving || !idle || self.members.any(Service::Leaving).is_some() {
+            return Err(refuse("the volume does not serve, or is being rebuilt or changed; try again later"));
+        }
+        Ok(step)
+    }
+
+    /// A name that no layer of this volume ever had: this process is unique, and so
+    /// is the count within it.
+    fn new_layer(&mut self) -> u64 {
+        self.layers += 1;
+        let [sender, count] = [self.sender, self.layers].map(u64::to_le_bytes);
+        let digits = sender.into_iter().chain(count).map(|byte| format!("{byte:02x}")).collect::<String>();
+        Record::key(&digits).max(1)
+    }
+
+    /// Whether a change has to wait for the operation under way.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.operation.as_ref().is_some_and(Operation::is_exclusive)
+    }
+
+    /// Takes the next step of the operation under way, if it can be taken.
+    pub(super) fn operate(&mut self, out: &mut Vec<Output>) {
+        let busy = self.pending.iter().any(|(_, pending)| changes(pending.asked.kind));
+        let Some(operation) = &mut self.operation else { return };
+        if operation.stage != Stage::Draining || operation.is_exclusive() && busy {
+            return;
+        }
+        if operation.is_exclusive() {
+            operation.stage = Stage::Flushing;
+            let flush = Frame::bare(Header::new(Kind::Flush, 0, self.epoch));
+            return self.send_to(self.members.in_service(), flush, Asker::Operation, out);
+        }
+        self.tell_step(out);
+    }
+
+    fn tell_step(&mut self, out: &mut Vec<Output>) {
+        let Some(operation) = &mut self.operation else { return };
+        operation.stage = Stage::Telling;
+        let frame = Frame::with(Header::new(Kind::Step, 0, self.epoch), operation.step.encode());
+        self.send_to(self.members.in_service(), frame, Asker::Operation, out);
+    }
+
+    /// Every member in service has flushed, or made the step.
+    pub(super) fn on_operated(&mut self, out: &mut Vec<Output>) {
+        match self.operation.as_ref().map(|operation| operation.stage) {
+            Some(Stage::Flushing) => self.tell_step(out),
+            Some(Stage::Telling) => {
+                let Some(operation) = self.operation.take() else { return };
+                self.layout = self.layout.after(&operation.step);
+                self.size = self.layout.size;
+                self.tell(operation.asker, &Answer::Done, out);
+                self.release_held(out);
+                self.change_members(out);
+            }
+            Some(Stage::Draining) | None => {}
+        }
+    }
+
+    /// Brings everyone in service to the layout that most can reach: an engine
+    /// before may have died in the middle of a change. Says whether all are there.
+    pub(super) fn align(&mut self, out: &mut Vec<Output>) -> bool {
+        let all = self.members.iter().filter(|(_, member)| member.service == Service::In);
+        let layouts: Vec<(usize, Layout)> = all
+            .filter_map(|(at, member)| member.promise.as_ref().map(|promise| (at, promise.layout.clone())))
+            .collect();
+        let reach =
+            |target: &Layout| layouts.iter().filter(|(_, layout)| layout.steps_to(target).is_some()).count();
+        // Of equals the last: it has come at least as far as those before it.
+        let Some(target) =
+            layouts.iter().map(|(_, layout)| layout).max_by_key(|layout| reach(layout)).cloned()
+        else {
+            return false;
+        };
+        let mut aligned = true;
+        for (at, layout) in layouts {
+            match layout.steps_to(&target) {
+                None => {
+                    aligned = false;
+                    tracing::warn!(member = at, "member has other layers");
+                    self.on_lost(at, out);
+                }
+                Some(steps) => {
+                    let Some(step) = steps.into_iter().next() else { continue };
+                    aligned = false;
+                    self.align_member(at, step, out);
+                }
+            }
+        }
+        if aligned {
+            self.size = target.size;
+            self.layout = target;
+        }
+        aligned
+    }
+
+    fn align_member(&mut self, at: usize, step: Step, out: &mut Vec<Output>) {
+        let epoch = self.epoch;
+        let member = self.members.get(at);
+        let Some(link) = member.link.filter(|_| member.stepping.is_none()) else { return };
+        let frame = Frame::with(Header::new(Kind::Step, ALIGN, epoch), step.encode());
+        member.stepping = Some(step);
+        out.push(Output::Send(link, frame));
+    }
+
+    /// A member has made a step towards the common layout.
+    pub(super) fn on_aligned(&mut self, at: usize, out: &mut Vec<Output>) {
+        let member = self.members.get(at);
+        if let (Some(step), Some(promise)) = (member.stepping.take(), &mut member.promise) {
+            promise.layout = promise.layout.after(&step);
+        }
+        self.advance(out);
+    }
+}

@@ -1,0 +1,182 @@
+//! The layers of a copy on disk: which there are, in which order, and how far each
+//! has come.
+//!
+//! Every state is written to two slots, one after the other: a torn write leaves
+//! the state before it in the other one, and a flipped byte the same state. A slot
+//! has a format, a serial number and a checksum.
+//!
+//! Invariant: a change of the layers is this file's next serial number and nothing
+//! else; files it does not name are rubbish.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{super::disk::Disk, bits::damaged};
+use crate::wire::layout::{Layout, Snapshot};
+
+pub(super) const FILE: &str = "layers";
+const SLOT: usize = 128 << 10;
+const HEADER: usize = 28;
+const MAGIC: &[u8; 8] = b"mfchain\0";
+const FORMAT: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Chain {
+    pub(super) size: u64,
+    /// Oldest first.
+    pub(super) frozen: Vec<Link>,
+    pub(super) head: u64,
+    /// Whether something that the head needs is damaged.
+    pub(super) broken: bool,
+    /// Whether the layers of another copy are being taken over: the head holds nothing.
+    pub(super) adopting: bool,
+}
+
+/// A frozen layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Link {
+    pub(super) id: u64,
+    pub(super) name: String,
+    /// Where the volume ended when it was frozen.
+    pub(super) size: u64,
+    pub(super) state: State,
+    /// Whether what it has is on its way to the layer above.
+    pub(super) removing: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum State {
+    /// It is being copied from another replica.
+    Filling,
+    /// It has all its blocks, not all their checksums.
+    Frozen,
+    /// Every block of it is checked when it is read.
+    Sealed,
+    /// A block was found not to be what it must be.
+    Damaged,
+}
+
+impl Chain {
+    /// Places of the layers that count as snapshots.
+    pub(super) fn kept(&self) -> Vec<usize> {
+        (0..self.frozen.len()).filter(|at| !self.frozen[*at].removing).collect()
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let snapshot = |at: usize| Snapshot { id: self.frozen[at].id, name: self.frozen[at].name.clone() };
+        Layout {
+            size: self.size,
+            snapshots: self.kept().into_iter().map(snapshot).collect(),
+            head: self.head,
+        }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        let whole = |link: &Link| matches!(link.state, State::Frozen | State::Sealed);
+        !self.broken && !self.adopting && self.frozen.iter().all(whole)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct ChainFile<D: Disk> {
+    disk: D,
+    file: D::File,
+    serial: u64,
+    now: Chain,
+}
+
+impl<D: Disk> ChainFile<D> {
+    /// Opens the chain of a folder; a folder without one gets one of `size` bytes.
+    pub(super) fn open(disk: &D, size: u64) -> io::Result<ChainFile<D>> {
+        let file = disk.open(FILE)?;
+        if disk.size(&file)? < 2 * SLOT as u64 {
+            disk.resize(&file, 2 * SLOT as u64)?;
+        }
+        let slots = [read(disk, &file, 0)?, read(disk, &file, 1)?];
+        let alike = slots[0] == slots[1];
+        match slots.into_iter().flatten().max_by_key(|(serial, _)| *serial) {
+            Some((serial, now)) => {
+                let mut chain = ChainFile { disk: disk.clone(), file, serial, now };
+                if !alike {
+                    chain.store(chain.now.clone())?;
+                }
+                Ok(chain)
+            }
+            // The first slot may be torn by the very first write.
+            None if is_blank(disk, &file)? => {
+                let now = Chain { size, frozen: Vec::new(), head: 0, broken: false, adopting: false };
+                Ok(ChainFile { disk: disk.clone(), file, serial: 0, now })
+            }
+            None => Err(damaged("both copies of the list of layers are damaged".into())),
+        }
+    }
+
+    /// Whether this folder never had a chain.
+    pub(super) fn is_new(&self) -> bool {
+        self.serial == 0
+    }
+
+    pub(super) fn now(&self) -> &Chain {
+        &self.now
+    }
+
+    /// Durable when it returns.
+    pub(super) fn store(&mut self, chain: Chain) -> io::Result<()> {
+        let serial = self.serial + 1;
+        let body = serde_json::to_vec(&chain)?;
+        if body.len() + HEADER > SLOT {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many layers"));
+        }
+        let mut raw = Vec::with_capacity(HEADER + body.len());
+        raw.extend(MAGIC);
+        raw.extend(FORMAT.to_le_bytes());
+        raw.extend((body.len() as u32).to_le_bytes());
+        raw.extend(serial.to_le_bytes());
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&raw);
+        hasher.update(&body);
+        raw.extend(hasher.finalize().to_le_bytes());
+        raw.extend(body);
+        for slot in 0..2 {
+            self.disk.write_at(&self.file, &raw, slot * SLOT as u64)?;
+            self.disk.sync(&self.file)?;
+        }
+        self.serial = serial;
+        self.now = chain;
+        Ok(())
+    }
+}
+
+fn read<D: Disk>(disk: &D, file: &D::File, slot: u64) -> io::Result<Option<(u64, Chain)>> {
+    let mut raw = vec![0; SLOT];
+    disk.read_at(file, &mut raw, slot * SLOT as u64)?;
+    let four = |at: usize| u32::from_le_bytes(raw[at..at + 4].try_into().expect("four bytes"));
+    let length = four(12) as usize;
+    if &raw[..8] != MAGIC || length > SLOT - HEADER {
+        return Ok(None);
+    }
+    let body = &raw[HEADER..HEADER + length];
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&raw[..HEADER - 4]);
+    hasher.update(body);
+    if hasher.finalize() != four(HEADER - 4) {
+        return Ok(None);
+    }
+    if four(8) != FORMAT {
+        let text = format!("the folder has format {}, this build reads {FORMAT}", four(8));
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    let serial = u64::from_le_bytes(raw[16..24].try_into().expect("eight bytes"));
+    Ok(Some((serial, serde_json::from_slice(body)?)))
+}
+
+/// Whether the second slot was never written.
+fn is_blank<D: Disk>(disk: &D, file: &D::File) -> io::Result<bool> {
+    let mut raw = vec![0; SLOT];
+    disk.read_at(file, &mut raw, SLOT as u64)?;
+    Ok(raw.iter().all(|byte| *byte == 0))
+}

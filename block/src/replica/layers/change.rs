@@ -1,0 +1,220 @@
+//! Changes of the layers: freeze, remove, revert, expand, and taking over the
+//! layers of another copy.
+//!
+//! Invariant: every change is one new state of the chain; the files it needs are
+//! durable before, the files it frees are removed after.
+
+use std::io;
+
+use super::{
+    BLOCK, BitFile, Frozen, Head, Layers, blocks,
+    chain::{Chain, Link, State},
+    create_image, file_name, sweep,
+};
+use crate::{
+    blocks::{BLOCK_BITS, Run},
+    extent::Extent,
+    replica::disk::Disk,
+    wire::layout::{LONGEST_NAME, Layout, MOST_SNAPSHOTS, Snapshot, Step},
+};
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+impl<D: Disk> Layers<D> {
+    /// Makes a step; one that was made already changes nothing. Durable when it returns.
+    pub fn take_step(&mut self, step: &Step) -> io::Result<()> {
+        let chain = self.chain.now().clone();
+        let taken = |id: &u64| chain.frozen.iter().any(|link| link.id == *id);
+        if let Step::Freeze { head, .. } | Step::Revert { head, .. } = step
+            && taken(head)
+        {
+            return Err(refused("a layer has that name already"));
+        }
+        match step {
+            Step::Freeze { head, .. } if chain.head == *head => Ok(()),
+            Step::Freeze { name, head } => self.freeze(chain, name, *head),
+            Step::Remove { id } => self.remove(chain, *id),
+            Step::Revert { head, .. } if chain.head == *head => Ok(()),
+            Step::Revert { id, head } => self.revert(chain, *id, *head),
+            Step::Expand { size } => self.expand(chain, *size),
+        }
+    }
+
+    fn freeze(&mut self, mut chain: Chain, name: &str, head: u64) -> io::Result<()> {
+        if chain.kept().len() >= MOST_SNAPSHOTS || name.is_empty() || name.len() > LONGEST_NAME {
+            return Err(refused("no room for another snapshot, or its name is too long"));
+        }
+        self.sync_plan()?.carry_out(&self.disk)?;
+        let (id, size) = (chain.head, chain.size);
+        chain.frozen.push(Link { id, name: name.to_owned(), size, state: State::Frozen, removing: false });
+        chain.head = head;
+        let fresh = Head::create(&self.disk, &chain, self.boot)?;
+        self.chain.store(chain)?;
+        let old = std::mem::replace(&mut self.head, fresh);
+        self.frozen.push(Frozen { image: old.image, size, map: old.map.map(|map| map.durable), sums: None });
+        self.disk.remove_if_there(&file_name(id, "live"))
+    }
+
+    fn remove(&mut self, mut chain: Chain, id: u64) -> io::Result<()> {
+        match chain.frozen.iter_mut().find(|link| link.id == id) {
+            Some(link) if !link.removing => {
+                link.removing = true;
+                self.task = None;
+                self.chain.store(chain)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn revert(&mut self, mut chain: Chain, id: u64, head: u64) -> io::Result<()> {
+        let at = chain.kept().into_iter().find(|at| chain.frozen[*at].id == id);
+        let at = at.ok_or_else(|| refused("there is no such snapshot"))?;
+        chain.frozen.truncate(at + 1);
+        chain.head = head;
+        let fresh = Head::create(&self.disk, &chain, self.boot)?;
+        self.replace(chain, fresh)
+    }
+
+    /// Puts a chain in place that has a new head and fewer of the old layers.
+    fn replace(&mut self, chain: Chain, head: Head<D>) -> io::Result<()> {
+        self.task = None;
+        let kept = chain.frozen.len();
+        self.chain.store(chain)?;
+        self.head = head;
+        self.frozen.truncate(kept);
+        sweep(&self.disk, self.chain.now())
+    }
+
+    fn expand(&mut self, mut chain: Chain, size: u64) -> io::Result<()> {
+        if size <= chain.size {
+            return Ok(());
+        }
+        self.disk.resize(&self.head.image, size)?;
+        self.disk.sync(&self.head.image)?;
+        if let Some(map) = &mut self.head.map {
+            map.live.grow(blocks(size))?;
+            map.durable.grow(blocks(size))?;
+            map.durable.sync()?;
+        }
+        chain.size = size;
+        self.chain.store(chain)
+    }
+
+    /// Takes the layers of another copy over. Gives how many snapshots are here
+    /// already, or `None` when even the head is the same layer and only what was
+    /// written since must come. The others, and the head, are made empty.
+    pub fn adopt(&mut self, wanted: &Layout) -> io::Result<Option<usize>> {
+        let chain = self.chain.now().clone();
+        if chain.is_whole()
+            && let Some(steps) = self.layout().steps_to(wanted)
+            && !steps.iter().any(|step| matches!(step, Step::Freeze { .. } | Step::Revert { .. }))
+        {
+            steps.iter().try_for_each(|step| self.take_step(step))?;
+            return Ok(None);
+        }
+        let kept = chain.kept();
+        let is_here = |(at, snapshot): (&usize, &Snapshot)| {
+            let below = kept.iter().position(|kept| kept == at).and_then(|place| place.checked_sub(1));
+            let from = below.map_or(0, |place| kept[place] + 1);
+            let whole = |link: &Link| matches!(link.state, State::Frozen | State::Sealed);
+            chain.frozen[*at].id == snapshot.id && chain.frozen[from..=*at].iter().all(whole)
+        };
+        let common = kept.iter().zip(&wanted.snapshots).take_while(|pair| is_here(*pair)).count();
+        let mut next = chain.clone();
+        next.frozen.truncate(common.checked_sub(1).map_or(0, |last| kept[last] + 1));
+        next.broken = false;
+        next.adopting = false;
+        next.size = wanted.size;
+        self.take_over(next, &wanted.snapshots[common..], wanted)?;
+        Ok(Some(common))
+    }
+
+    fn take_over(&mut self, mut chain: Chain, missing: &[Snapshot], wanted: &Layout) -> io::Result<()> {
+        // Layers may come back under names that are in use here: until all is in
+        // place, nothing above what is kept counts.
+        self.task = None;
+        self.frozen.truncate(chain.frozen.len());
+        self.chain.store(Chain { adopting: true, ..chain.clone() })?;
+        for snapshot in missing {
+            let image = create_image(&self.disk, snapshot.id, chain.size)?;
+            let map = match chain.frozen.is_empty() {
+                true => None,
+                false => {
+                    let name = file_name(snapshot.id, "map");
+                    Some(BitFile::create(&self.disk, &name, blocks(chain.size), 0)?)
+                }
+            };
+            let (id, name, size) = (snapshot.id, snapshot.name.clone(), chain.size);
+            chain.frozen.push(Link { id, name, size, state: State::Filling, removing: false });
+            self.frozen.push(Frozen { image, size, map, sums: None });
+        }
+        chain.head = wanted.head;
+        let head = Head::create(&self.disk, &chain, self.boot)?;
+        self.replace(chain, head)
+    }
+
+    /// Writes to a layer that is being copied, by its place in the layout; no data
+    /// means zeroes.
+    pub fn fill(&mut self, place: usize, extent: Extent, data: Option<&[u8]>) -> io::Result<()> {
+        let at = self.chain.now().kept().get(place).copied();
+        let filling = at.filter(|at| self.chain.now().frozen[*at].state == State::Filling);
+        let layer = &self.frozen[filling.ok_or_else(|| refused("that layer is not being copied"))?];
+        if let Some(data) = data {
+            self.disk.write_at(&layer.image, data, extent.offset())?;
+        }
+        if let Some(map) = &layer.map {
+            map.set(Run::touched(extent.offset(), u64::from(extent.length()), BLOCK_BITS))?;
+        }
+        Ok(())
+    }
+
+    /// Everything that was to be copied has been. Durable when it returns.
+    pub fn filled(&mut self) -> io::Result<()> {
+        let mut chain = self.chain.now().clone();
+        let filling: Vec<usize> =
+            (0..chain.frozen.len()).filter(|at| chain.frozen[*at].state == State::Filling).collect();
+        if filling.is_empty() {
+            return Ok(());
+        }
+        for at in filling {
+            self.disk.sync(&self.frozen[at].image)?;
+            self.frozen[at].map.iter().try_for_each(BitFile::sync)?;
+            chain.frozen[at].state = State::Frozen;
+        }
+        self.chain.store(chain)
+    }
+
+    /// Notes durably in which layer a read has met damage, so that it is copied
+    /// anew from another replica.
+    pub fn note_damage(&mut self) -> io::Result<()> {
+        let Some(mut at) = self.found_damage.take() else { return Ok(()) };
+        let mut chain = self.chain.now().clone();
+        loop {
+            match chain.frozen.get_mut(at) {
+                Some(link) => {
+                    link.state = State::Damaged;
+                    if !link.removing {
+                        break;
+                    }
+                }
+                None => {
+                    chain.broken = true;
+                    break;
+                }
+            }
+            at += 1;
+        }
+        self.task = None;
+        self.chain.store(chain)
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.chain.now().is_whole()
+    }
+
+    pub(super) fn length_of(&self, at: usize) -> u64 {
+        self.frozen[at].size.div_ceil(BLOCK)
+    }
+}

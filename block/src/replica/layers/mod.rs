@@ -1,0 +1,480 @@
+//! The bytes of one copy: a live head over frozen layers.
+//!
+//! ```text
+//! head      ·  7  ·  ·  9     takes writes
+//! frozen    3  ·  ·  4  ·     a snapshot; its blocks are checked once it is sealed
+//! frozen    1  2  0  0  5     the oldest layer holds every block, holes are zeroes
+//! ```
+//!
+//! A block is where its newest layer has it. A copy without snapshots has no maps
+//! and is one sparse file.
+//!
+//! `chain` says which layers there are, `bits` what a layer holds, `sums` what its
+//! blocks must be, `change` freezes, reverts and adopts, `work` seals and merges.
+//!
+//! Invariant: a block whose bit is durable in the head has its data on disk: after a
+//! loss of power a block reads as what it was at the last flush or later, never as
+//! a hole in the head.
+
+mod bits;
+mod chain;
+mod change;
+mod sums;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::{cell::Cell, collections::BTreeSet, io};
+
+use bytes::{Bytes, BytesMut};
+
+use self::{
+    bits::{BitFile, Sector, damaged},
+    chain::{Chain, ChainFile, State},
+    sums::{SumFile, sum},
+    work::Task,
+};
+use super::disk::Disk;
+use crate::{
+    blocks::{BLOCK_BITS, Blocks, Run},
+    extent::Extent,
+    wire::layout::Layout,
+};
+
+pub(super) const BLOCK: u64 = 1 << BLOCK_BITS;
+
+#[derive(Debug)]
+pub struct Layers<D: Disk> {
+    disk: D,
+    /// The present run of the machine.
+    boot: u64,
+    chain: ChainFile<D>,
+    head: Head<D>,
+    /// As in the chain.
+    frozen: Vec<Frozen<D>>,
+    task: Option<Task>,
+    /// The layer in which a read met damage.
+    found_damage: Cell<Option<usize>>,
+}
+
+#[derive(Debug)]
+struct Head<D: Disk> {
+    image: D::File,
+    /// What it holds, unless it is the only layer.
+    map: Option<HeadMap<D>>,
+}
+
+/// What the head holds: `live` is written with the data and counts while the
+/// machine runs, `durable` is written after the data has been synced.
+#[derive(Debug)]
+struct HeadMap<D: Disk> {
+    live: BitFile<D>,
+    durable: BitFile<D>,
+    /// Sectors in which `durable` lags.
+    lagging: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Frozen<D: Disk> {
+    image: D::File,
+    size: u64,
+    /// None for the oldest layer: it holds everything.
+    map: Option<BitFile<D>>,
+    sums: Option<SumFile<D>>,
+}
+
+/// Where a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Head,
+    Frozen(usize),
+    /// Beyond the end of the layers below: zeroes.
+    Nowhere,
+}
+
+/// Layers that are looked through, newest first.
+#[derive(Debug, Clone, Copy)]
+struct View {
+    head: bool,
+    /// From the first to before the second.
+    frozen: (usize, usize),
+}
+
+/// What makes everything durable that was written before it was made.
+#[derive(Debug)]
+pub struct SyncPlan<D: Disk> {
+    data: Vec<D::File>,
+    /// Written when the data is on disk.
+    map: Option<D::File>,
+    sectors: Vec<(u64, Sector)>,
+}
+
+impl<D: Disk> SyncPlan<D> {
+    pub fn carry_out(&self, disk: &D) -> io::Result<()> {
+        self.data.iter().try_for_each(|file| disk.sync(file))?;
+        let Some(map) = &self.map else { return Ok(()) };
+        for (number, sector) in &self.sectors {
+            disk.write_at(map, sector, (1 + number) * bits::SECTOR as u64)?;
+        }
+        disk.sync(map)
+    }
+
+    pub fn and(mut self, files: impl Iterator<Item = D::File>) -> SyncPlan<D> {
+        self.data.extend(files);
+        self
+    }
+}
+
+fn file_name(id: u64, kind: &str) -> String {
+    format!("layer-{id:016x}.{kind}")
+}
+
+fn blocks(size: u64) -> u64 {
+    size.div_ceil(BLOCK)
+}
+
+impl<D: Disk> Layers<D> {
+    /// Opens the layers in a folder, making an empty head of `size` bytes if there
+    /// are none.
+    pub fn open(disk: &D, size: u64, boot: u64) -> io::Result<Layers<D>> {
+        let mut chain = ChainFile::open(disk, size)?;
+        if chain.is_new() {
+            create_image(disk, chain.now().head, size)?;
+            disk.sync_folder()?;
+            chain.store(chain.now().clone())?;
+        }
+        let now = chain.now().clone();
+        sweep(disk, &now)?;
+        let mut frozen = Vec::new();
+        for (at, link) in now.frozen.iter().enumerate() {
+            let limit = blocks(link.size);
+            let map = match at {
+                0 => None,
+                _ => Some(BitFile::open(disk, &file_name(link.id, "map"), limit)?.0),
+            };
+            let sums = match link.state {
+                State::Sealed => Some(SumFile::open(disk, &file_name(link.id, "sum"), limit)?),
+                State::Filling | State::Frozen | State::Damaged => None,
+            };
+            let image = disk.open(&file_name(link.id, "img"))?;
+            frozen.push(Frozen { image, size: link.size, map, sums });
+        }
+        let head = match now.adopting {
+            true => Head::create(disk, &now, boot)?,
+            false => Head::open(disk, &now, boot)?,
+        };
+        let found_damage = Cell::new(None);
+        Ok(Layers { disk: disk.clone(), boot, chain, head, frozen, task: None, found_damage })
+    }
+
+    pub fn size(&self) -> u64 {
+        self.chain.now().size
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.chain.now().layout()
+    }
+
+    fn live(&self) -> View {
+        View { head: true, frozen: (0, self.frozen.len()) }
+    }
+
+    /// What the snapshot at this place of the layout has and those below have not;
+    /// one past the last is the head.
+    fn own(&self, place: usize) -> View {
+        let kept = self.chain.now().kept();
+        let above = |place: usize| kept.get(place).map_or(self.frozen.len(), |at| at + 1);
+        let from = place.checked_sub(1).map_or(0, above);
+        View { head: place >= kept.len(), frozen: (from, above(place)) }
+    }
+
+    fn place(&self, block: u64, view: View) -> io::Result<Place> {
+        if view.head {
+            match &self.head.map {
+                Some(map) if !map.live.has(block)? => {}
+                Some(_) | None => return Ok(Place::Head),
+            }
+        }
+        for at in (view.frozen.0..view.frozen.1).rev() {
+            if self.frozen[at].has(block)? {
+                return Ok(Place::Frozen(at));
+            }
+        }
+        Ok(Place::Nowhere)
+    }
+
+    /// What a client reads.
+    pub fn read(&self, extent: Extent) -> io::Result<Bytes> {
+        let mut buffer = BytesMut::zeroed(extent.length() as usize);
+        if self.head.map.is_none() {
+            self.disk.read_at(&self.head.image, &mut buffer, extent.offset())?;
+        } else {
+            self.read_view(self.live(), extent.offset(), &mut buffer)?;
+        }
+        Ok(buffer.freeze())
+    }
+
+    /// What one layer has of an extent, by its place in the layout.
+    pub fn read_layer(&self, place: usize, extent: Extent) -> io::Result<Bytes> {
+        let mut buffer = BytesMut::zeroed(extent.length() as usize);
+        self.read_view(self.own(place), extent.offset(), &mut buffer)?;
+        Ok(buffer.freeze())
+    }
+
+    /// What the volume was at a snapshot, by its place in the layout.
+    pub fn read_snapshot(&self, place: usize, extent: Extent) -> io::Result<Bytes> {
+        let mut buffer = BytesMut::zeroed(extent.length() as usize);
+        let view = View { frozen: (0, self.own(place).frozen.1), ..self.own(place) };
+        self.read_view(view, extent.offset(), &mut buffer)?;
+        Ok(buffer.freeze())
+    }
+
+    fn read_view(&self, view: View, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let first = at / BLOCK;
+            let place = self.place(first, view)?;
+            let mut until = first + 1;
+            while until * BLOCK < end && self.place(until, view)? == place {
+                until += 1;
+            }
+            let stop = end.min(until * BLOCK);
+            let part = &mut buffer[(at - offset) as usize..(stop - offset) as usize];
+            match place {
+                Place::Head => self.disk.read_at(&self.head.image, part, at)?,
+                Place::Frozen(layer) => self.read_frozen(layer, at, part)?,
+                Place::Nowhere => part.fill(0),
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Reads whole blocks of a frozen layer, checks them, and gives what was asked.
+    fn read_frozen(&self, layer: usize, offset: u64, part: &mut [u8]) -> io::Result<()> {
+        let first = offset / BLOCK;
+        let count = blocks(offset + part.len() as u64) - first;
+        let whole = self.frozen[layer].read_blocks(&self.disk, first, count).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::InvalidData {
+                self.found_damage.set(Some(layer));
+            }
+        })?;
+        let skip = (offset - first * BLOCK) as usize;
+        part.copy_from_slice(&whole[skip..skip + part.len()]);
+        Ok(())
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = offset + data.len() as u64;
+        if self.head.map.is_none() || data.is_empty() {
+            return self.disk.write_at(&self.head.image, data, offset);
+        }
+        self.raise_edges(offset, end)?;
+        self.disk.write_at(&self.head.image, data, offset)?;
+        self.head.note(Run::touched(offset, data.len() as u64, BLOCK_BITS))
+    }
+
+    /// Makes an extent read as zeroes.
+    pub fn clear(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        if self.head.map.is_some() {
+            self.raise_edges(offset, offset + length)?;
+        }
+        self.disk.punch(&self.head.image, offset, length)?;
+        self.head.note(Run::touched(offset, length, BLOCK_BITS))
+    }
+
+    /// A block that is changed in part gets the rest from below first.
+    fn raise_edges(&mut self, offset: u64, end: u64) -> io::Result<()> {
+        let last = (end - 1) / BLOCK;
+        let partial = |block: u64| {
+            let stop = ((block + 1) * BLOCK).min(self.size());
+            offset > block * BLOCK || end < stop
+        };
+        let mut edges = vec![offset / BLOCK];
+        edges.extend((last != offset / BLOCK).then_some(last));
+        edges.retain(|block| partial(*block));
+        for block in edges {
+            if self.place(block, self.live())? == Place::Head {
+                continue;
+            }
+            let length = (self.size() - block * BLOCK).min(BLOCK);
+            let mut whole = vec![0; length as usize];
+            self.read_view(self.live(), block * BLOCK, &mut whole)?;
+            self.disk.write_at(&self.head.image, &whole, block * BLOCK)?;
+        }
+        Ok(())
+    }
+
+    /// What makes durable all that was written so far.
+    pub fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
+        let data = vec![self.head.image.clone()];
+        let Some(map) = &mut self.head.map else {
+            return Ok(SyncPlan { data, map: None, sectors: Vec::new() });
+        };
+        let mut sectors = Vec::new();
+        for number in std::mem::take(&mut map.lagging) {
+            let sector = map.live.sector(number)?;
+            map.durable.put_later(number, sector);
+            sectors.push((number, sector));
+        }
+        Ok(SyncPlan { data, map: Some(map.durable.file()), sectors })
+    }
+
+    /// Blocks that a layer has, by its place in the layout.
+    pub fn blocks_of(&self, place: usize) -> io::Result<Blocks> {
+        let mut found = Blocks::default();
+        let view = self.own(place);
+        for layer in &self.frozen[view.frozen.0..view.frozen.1] {
+            let mut from = 0;
+            while let Some(run) = layer.next_run(&self.disk, from, u64::MAX)? {
+                found.insert_all(run);
+                from = run.end();
+            }
+        }
+        if view.head {
+            let mut from = 0;
+            while let Some(run) = self.head.next_run(&self.disk, from, self.size())? {
+                found.insert_all(run);
+                from = run.end();
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl<D: Disk> Frozen<D> {
+    fn has(&self, block: u64) -> io::Result<bool> {
+        match &self.map {
+            _ if block * BLOCK >= self.size => Ok(false),
+            Some(map) => map.has(block),
+            None => Ok(true),
+        }
+    }
+
+    /// Whole blocks, zeroes beyond the end, checked when the layer is sealed.
+    fn read_blocks(&self, disk: &D, first: u64, count: u64) -> io::Result<Vec<u8>> {
+        let mut whole = vec![0; (count * BLOCK) as usize];
+        let there = self.size.saturating_sub(first * BLOCK).min(count * BLOCK) as usize;
+        disk.read_at(&self.image, &mut whole[..there], first * BLOCK)?;
+        if let Some(sums) = &self.sums {
+            let expected = sums.get(first, blocks(there as u64) as usize)?;
+            for ((block, data), expected) in (first..).zip(whole.chunks(BLOCK as usize)).zip(expected) {
+                if sum(data) != expected {
+                    return Err(damaged(format!("block {block} of a frozen layer is damaged")));
+                }
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Blocks that it holds from one on; of the oldest layer those with data.
+    fn next_run(&self, disk: &D, from: u64, most: u64) -> io::Result<Option<Run>> {
+        match &self.map {
+            Some(map) => map.next_run(from, most),
+            None => next_data(disk, &self.image, from, most),
+        }
+    }
+}
+
+fn next_data<D: Disk>(disk: &D, image: &D::File, from: u64, most: u64) -> io::Result<Option<Run>> {
+    let Some((start, end)) = disk.next_data(image, from * BLOCK)? else { return Ok(None) };
+    let first = (start / BLOCK).max(from);
+    Ok(Some(Run { first, count: (blocks(end) - first).min(most) }))
+}
+
+impl<D: Disk> Head<D> {
+    /// An empty head above the frozen layers, durable.
+    fn create(disk: &D, chain: &Chain, boot: u64) -> io::Result<Head<D>> {
+        let image = create_image(disk, chain.head, chain.size)?;
+        let create =
+            |kind: &str, note| BitFile::create(disk, &file_name(chain.head, kind), blocks(chain.size), note);
+        let map = match chain.frozen.is_empty() {
+            true => None,
+            false => {
+                let (durable, live) = (create("map", 0)?, create("live", boot)?);
+                durable.sync()?;
+                Some(HeadMap { live, durable, lagging: BTreeSet::new() })
+            }
+        };
+        disk.sync_folder()?;
+        Ok(Head { image, map })
+    }
+
+    fn open(disk: &D, chain: &Chain, boot: u64) -> io::Result<Head<D>> {
+        let image = disk.open(&file_name(chain.head, "img"))?;
+        let map = match chain.frozen.is_empty() {
+            true => None,
+            false => Some(HeadMap::open(disk, chain, boot)?),
+        };
+        Ok(Head { image, map })
+    }
+
+    fn note(&mut self, run: Run) -> io::Result<()> {
+        if let Some(map) = &mut self.map {
+            map.lagging.extend(map.live.set(run)?);
+        }
+        Ok(())
+    }
+
+    fn next_run(&self, disk: &D, from: u64, most: u64) -> io::Result<Option<Run>> {
+        match &self.map {
+            Some(map) => map.live.next_run(from, most),
+            None => next_data(disk, &self.image, from, most),
+        }
+    }
+}
+
+impl<D: Disk> HeadMap<D> {
+    /// While the machine has run on, the live map has everything. After a loss of
+    /// power only the durable one can be trusted.
+    fn open(disk: &D, chain: &Chain, boot: u64) -> io::Result<HeadMap<D>> {
+        let limit = blocks(chain.size);
+        let (durable, _) = BitFile::open(disk, &file_name(chain.head, "map"), limit)?;
+        let live_name = file_name(chain.head, "live");
+        let live = BitFile::open(disk, &live_name, limit).ok().filter(|(_, note)| *note == boot && boot != 0);
+        let live = match live {
+            Some((live, _)) => live,
+            None => {
+                let live = BitFile::create(disk, &live_name, limit, 0)?;
+                for number in 0..durable.sectors() {
+                    let sector = durable.sector(number)?;
+                    if sector.iter().any(|byte| *byte != 0) {
+                        live.put_sector(number, sector)?;
+                    }
+                }
+                live.set_note(boot)?;
+                live
+            }
+        };
+        let mut lagging = BTreeSet::new();
+        for number in 0..live.sectors() {
+            if live.sector(number)? != durable.sector(number)? {
+                lagging.insert(number);
+            }
+        }
+        Ok(HeadMap { live, durable, lagging })
+    }
+}
+
+fn create_image<D: Disk>(disk: &D, id: u64, size: u64) -> io::Result<D::File> {
+    let image = disk.open(&file_name(id, "img"))?;
+    disk.resize(&image, 0)?;
+    disk.resize(&image, size)?;
+    disk.sync(&image)?;
+    Ok(image)
+}
+
+/// Removes what a change that did not happen has left behind.
+fn sweep<D: Disk>(disk: &D, chain: &Chain) -> io::Result<()> {
+    let mut known: BTreeSet<String> = ["img", "map", "live"].map(|kind| file_name(chain.head, kind)).into();
+    for link in &chain.frozen {
+        known.extend(["img", "map", "sum"].map(|kind| file_name(link.id, kind)));
+    }
+    for name in disk.names()? {
+        if name.starts_with("layer-") && !known.contains(&name) {
+            disk.remove(&name)?;
+        }
+    }
+    Ok(())
+}

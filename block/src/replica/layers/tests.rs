@@ -1,0 +1,285 @@
+//! Layers against a model: what a read must give, after every step, whatever the
+//! machine does.
+
+use proptest::prelude::*;
+
+use super::{super::memory::MemoryDisk, *};
+use crate::wire::layout::Step;
+
+const BLOCKS: u64 = 6;
+const SIZE: u64 = BLOCKS * BLOCK + 100;
+
+fn extent(offset: u64, length: u64) -> Extent {
+    Extent::new(offset, length as u32).unwrap()
+}
+
+/// Something that happens to a copy.
+#[derive(Debug, Clone)]
+enum Act {
+    Write { offset: u64, length: u64, fill: u8 },
+    Clear { offset: u64, length: u64 },
+    Flush,
+    Freeze,
+    Remove(usize),
+    Revert(usize),
+    Expand(u64),
+    Work(u8),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        5 => (0..SIZE - 1, 1..2 * BLOCK, 1..255u8).prop_map(|(offset, length, fill)| Act::Write { offset, length, fill }),
+        1 => (0..SIZE - 1, 1..2 * BLOCK).prop_map(|(offset, length)| Act::Clear { offset, length }),
+        2 => Just(Act::Flush),
+        2 => Just(Act::Freeze),
+        1 => (0..4usize).prop_map(Act::Remove),
+        1 => (0..4usize).prop_map(Act::Revert),
+        1 => (1..3 * BLOCK).prop_map(Act::Expand),
+        3 => (1..12u8).prop_map(Act::Work),
+    ]
+}
+
+/// What the volume and its snapshots must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Model {
+    live: Vec<u8>,
+    snapshots: Vec<(u64, Vec<u8>)>,
+    head: u64,
+    ids: u64,
+}
+
+impl Model {
+    fn new() -> Model {
+        Model { live: vec![0; SIZE as usize], snapshots: Vec::new(), head: 0, ids: 0 }
+    }
+
+    fn cut(&self, offset: u64, length: u64) -> u64 {
+        length.min(self.live.len() as u64 - offset)
+    }
+
+    /// The step that an act stands for, if it is one.
+    fn step(&mut self, act: &Act) -> Option<Step> {
+        self.ids += 1;
+        match act {
+            Act::Freeze => Some(Step::Freeze { name: format!("s{}", self.ids), head: self.ids }),
+            Act::Remove(at) => self.snapshots.get(*at).map(|(id, _)| Step::Remove { id: *id }),
+            Act::Revert(at) => {
+                self.snapshots.get(*at).map(|(id, _)| Step::Revert { id: *id, head: self.ids })
+            }
+            Act::Expand(more) => Some(Step::Expand { size: self.live.len() as u64 + more }),
+            Act::Write { .. } | Act::Clear { .. } | Act::Flush | Act::Work(_) => None,
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Freeze { head, .. } => {
+                self.snapshots.push((self.head, self.live.clone()));
+                self.head = *head;
+            }
+            Step::Remove { id } => self.snapshots.retain(|(known, _)| known != id),
+            Step::Revert { id, head } => {
+                let at = self.snapshots.iter().position(|(known, _)| known == id).unwrap();
+                self.snapshots.truncate(at + 1);
+                let size = self.live.len();
+                self.live = self.snapshots[at].1.clone();
+                self.live.resize(size, 0);
+                self.head = *head;
+            }
+            Step::Expand { size } => self.live.resize(*size as usize, 0),
+        }
+    }
+
+    fn check(&self, layers: &Layers<MemoryDisk>) {
+        let layout = layers.layout();
+        assert_eq!((layout.size, layout.head), (self.live.len() as u64, self.head));
+        let ids: Vec<u64> = layout.snapshots.iter().map(|snapshot| snapshot.id).collect();
+        assert_eq!(ids, self.snapshots.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+        assert!(layers.read(extent(0, layout.size)).unwrap() == self.live, "the volume differs");
+        for (place, (id, expected)) in self.snapshots.iter().enumerate() {
+            let found = layers.read_snapshot(place, extent(0, layout.size)).unwrap();
+            assert!(found[..expected.len()] == expected[..], "snapshot {id} differs");
+            assert!(found[expected.len()..].iter().all(|byte| *byte == 0), "snapshot {id} has grown");
+        }
+    }
+}
+
+fn perform(
+    layers: &mut Layers<MemoryDisk>,
+    disk: &MemoryDisk,
+    model: &mut Model,
+    act: &Act,
+) -> io::Result<()> {
+    if let Some(step) = model.step(act) {
+        layers.take_step(&step)?;
+        model.apply(&step);
+        return Ok(());
+    }
+    match act {
+        Act::Write { offset, length, fill } => {
+            let length = model.cut(*offset, *length);
+            layers.write(*offset, &vec![*fill; length as usize])?;
+            model.live[*offset as usize..(offset + length) as usize].fill(*fill);
+        }
+        Act::Clear { offset, length } => {
+            let length = model.cut(*offset, *length);
+            layers.clear(*offset, length)?;
+            model.live[*offset as usize..(offset + length) as usize].fill(0);
+        }
+        Act::Flush => layers.sync_plan()?.carry_out(disk)?,
+        Act::Work(pieces) => {
+            for _ in 0..*pieces {
+                layers.work()?;
+            }
+        }
+        Act::Freeze | Act::Remove(_) | Act::Revert(_) | Act::Expand(_) => {}
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn layers_read_as_the_model_says_also_when_opened_again(acts in proptest::collection::vec(act(), 1..40)) {
+        let disk = MemoryDisk::default();
+        let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
+        let mut model = Model::new();
+        for act in &acts {
+            perform(&mut layers, &disk, &mut model, act).unwrap();
+            model.check(&layers);
+        }
+        // The process is killed; the machine runs on.
+        let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
+        model.check(&layers);
+        while layers.has_work() {
+            layers.work().unwrap();
+        }
+        model.check(&layers);
+        layers.sync_plan().unwrap().carry_out(&disk).unwrap();
+        model.check(&Layers::open(&disk, SIZE, 2).unwrap());
+    }
+
+    /// The machine stops at every change in turn. Process killed: all that was
+    /// acknowledged is there. Power lost: all that was flushed is, and every block is
+    /// what it was then or became since.
+    #[test]
+    fn a_crash_at_any_change_loses_nothing_that_must_stay(
+        acts in proptest::collection::vec(act(), 1..14), stop in 0..400u64, power: bool, seed: u64,
+    ) {
+        let disk = MemoryDisk::default();
+        let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
+        let mut model = Model::new();
+        let mut flushed = model.clone();
+        let mut since: Vec<Model> = vec![model.clone()];
+        disk.stop_after(stop);
+        for act in &acts {
+            let mut next = model.clone();
+            let result = perform(&mut layers, &disk, &mut next, act);
+            let mut attempted = model.clone();
+            if result.is_ok() {
+                attempted = next.clone();
+            } else if let Some(step) = model.clone().step(act) {
+                attempted.apply(&step);
+            } else if let Act::Write { offset, length, fill } = act {
+                let length = model.cut(*offset, *length);
+                attempted.live[*offset as usize..(offset + length) as usize].fill(*fill);
+            } else if let Act::Clear { offset, length } = act {
+                let length = model.cut(*offset, *length);
+                attempted.live[*offset as usize..(offset + length) as usize].fill(0);
+            }
+            since.push(attempted);
+            if result.is_err() {
+                break;
+            }
+            // A new head begins with everything below it on disk.
+            let synced = matches!(act, Act::Flush) || next.head != model.head;
+            model = next;
+            if synced {
+                flushed = model.clone();
+                since = vec![model.clone()];
+            }
+        }
+        drop(layers);
+        disk.go_on();
+        let mut dice = seed | 1;
+        if !power {
+            since.drain(..since.len() - 1);
+        }
+        if power {
+            disk.lose_power(|| {
+                dice ^= dice << 13;
+                dice ^= dice >> 7;
+                dice ^= dice << 17;
+                dice % 2 == 0
+            });
+        }
+        let mut layers = Layers::open(&disk, SIZE, if power { 2 } else { 1 }).unwrap();
+        for _ in 0..2 {
+            judge(&layers, &since, if power { &flushed } else { &model });
+            while layers.has_work() {
+                layers.work().unwrap();
+            }
+        }
+    }
+
+    /// A bit turned over in any file is found out when it is read, or before.
+    #[test]
+    fn a_flipped_bit_is_never_served(acts in proptest::collection::vec(act(), 4..20), pick: prop::sample::Index, bit: u64) {
+        let disk = MemoryDisk::default();
+        let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
+        let mut model = Model::new();
+        for act in acts.iter().chain([&Act::Freeze]) {
+            perform(&mut layers, &disk, &mut model, act).unwrap();
+        }
+        while layers.has_work() {
+            layers.work().unwrap();
+        }
+        layers.sync_plan().unwrap().carry_out(&disk).unwrap();
+        drop(layers);
+        let names: Vec<String> = disk.names().unwrap();
+        let name = &names[pick.index(names.len())];
+        let bits = disk.size(&name.clone()).unwrap() * 8;
+        prop_assume!(bits > 0);
+        disk.flip(name, bit % bits);
+        let Ok(layers) = Layers::open(&disk, SIZE, 1) else { return Ok(()) };
+        let live = layers.read(extent(0, model.live.len() as u64));
+        prop_assert!(live.is_err() || live.unwrap() == model.live, "{name} {}", bit % bits);
+        for (place, (id, expected)) in model.snapshots.iter().enumerate() {
+            let found = layers.read_snapshot(place, extent(0, expected.len() as u64));
+            prop_assert!(found.is_err() || found.unwrap() == *expected, "{name} snapshot {id}");
+        }
+    }
+}
+
+/// The layout is one that was reached or attempted; every sector of the volume is
+/// as some state since `least` has it, and no snapshot differs.
+fn judge(layers: &Layers<MemoryDisk>, since: &[Model], least: &Model) {
+    let layout = layers.layout();
+    let fits = |model: &&Model| {
+        model.head == layout.head
+            && model.live.len() as u64 == layout.size
+            && model
+                .snapshots
+                .iter()
+                .map(|(id, _)| *id)
+                .eq(layout.snapshots.iter().map(|snapshot| snapshot.id))
+    };
+    let states: Vec<&Model> = since.iter().chain([least]).filter(fits).collect();
+    assert!(!states.is_empty(), "the layout was never asked for: {layout:?}");
+    let live = layers.read(extent(0, layout.size)).unwrap();
+    let all: Vec<&Model> = since.iter().chain([least]).filter(|model| model.head == layout.head).collect();
+    for (number, sector) in live.chunks(512).enumerate() {
+        let at = number * 512;
+        let possible = |model: &&Model| {
+            let mut then = model.live.clone();
+            then.resize(live.len().max(then.len()), 0);
+            then[at..at + sector.len()] == *sector
+        };
+        assert!(all.iter().any(possible), "sector {number} was never so: {:?}", &sector[..4]);
+    }
+    for (place, (id, expected)) in states[0].snapshots.iter().enumerate() {
+        let found = layers.read_snapshot(place, extent(0, expected.len() as u64)).unwrap();
+        assert!(found == *expected, "snapshot {id} differs");
+    }
+}
