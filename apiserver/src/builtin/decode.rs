@@ -4,16 +4,29 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 
+/// Where the built-in kinds hold bytes; `*` is every element of a list or map.
+const BYTES: [(&str, &[&str]); 4] = [
+    ("Secret", &["data", "*"]),
+    ("ConfigMap", &["binaryData", "*"]),
+    ("ValidatingWebhookConfiguration", &["webhooks", "*", "clientConfig", "caBundle"]),
+    ("CustomResourceDefinition", &["spec", "conversion", "webhook", "clientConfig", "caBundle"]),
+];
+
 /// Why the object cannot be taken for one of its kind, if so.
 pub(crate) fn undecodable(kind: &Kind, object: &Value) -> Option<String> {
-    let field = match kind.kind.as_str() {
-        "Secret" if kind.built_in => "data",
-        "ConfigMap" if kind.built_in => "binaryData",
-        _ => return None,
-    };
-    let values = object.get(field)?.as_object()?.values();
-    let offset = values.filter_map(Value::as_str).find_map(first_illegal)?;
+    let (_, path) = BYTES.iter().find(|(name, _)| kind.built_in && kind.kind == *name)?;
+    let offset = first_illegal_in(object, path)?;
     Some(format!("illegal base64 data at input byte {offset}"))
+}
+
+fn first_illegal_in(value: &Value, path: &[&str]) -> Option<usize> {
+    match (path, value) {
+        ([], Value::String(text)) => first_illegal(text),
+        (["*", rest @ ..], Value::Array(items)) => items.iter().find_map(|item| first_illegal_in(item, rest)),
+        (["*", rest @ ..], Value::Object(map)) => map.values().find_map(|item| first_illegal_in(item, rest)),
+        ([step, rest @ ..], Value::Object(map)) => first_illegal_in(map.get(*step)?, rest),
+        _ => None,
+    }
 }
 
 /// Where text stops being base64, as the real server counts it; line ends do not matter.

@@ -23,12 +23,18 @@ pub(super) fn validate(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cau
     let mut faults = Vec::new();
     name(kind, &new, &mut faults);
     namespace(kind, &new, &mut faults);
-    labels(new.get("labels"), "metadata.labels", &mut faults);
-    annotations(new.get("annotations"), "metadata.annotations", &mut faults);
-    owners(new.get("ownerReferences"), &mut faults);
+    let mut content = Vec::new();
+    labels(new.get("labels"), "metadata.labels", &mut content);
+    annotations(new.get("annotations"), "metadata.annotations", &mut content);
+    owners(new.get("ownerReferences"), &mut content);
+    // On an update the real server judges the content three times and the changes twice, and tells all.
+    let times = if old.is_some() { 3 } else { 1 };
+    faults.extend(std::iter::repeat_n(content, times).flatten());
     finalizers(kind, &new, &mut faults);
     if let Some(old) = old.and_then(metadata) {
-        changes(&new, &old, &mut faults);
+        let mut changed = Vec::new();
+        changes(&new, &old, &mut changed);
+        faults.extend(std::iter::repeat_n(changed, 2).flatten());
     }
     faults
 }

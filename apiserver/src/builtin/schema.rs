@@ -81,6 +81,8 @@ fn inline<'a>(definitions: &'a Map<String, Value>, schema: &Value, within: &mut 
         match key.as_str() {
             // Built-in kinds are read into structs: an absent field is an empty one.
             "$ref" | "description" | "required" => {}
+            // Bytes are judged when an object is decoded, for which empty is fine.
+            "format" if value == "byte" => {}
             "properties" => {
                 let properties = value.as_object().into_iter().flatten();
                 let properties =

@@ -21,10 +21,6 @@ use crate::{error::Cause, kind::Kind, present::JsonPath, schema::FieldError, sel
 /// Everything wrong with a prepared object of any kind. `old` is what it replaces.
 pub fn validate(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut faults = metadata::validate(kind, new, old);
-    if old.is_some() {
-        // The real server judges the metadata of an update twice, and tells both.
-        faults.extend(faults.clone());
-    }
     if !kind.built_in {
         scale(kind, new, &mut faults);
         return faults;

@@ -82,8 +82,13 @@ pub(crate) async fn delete(call: &Call, body: &Bytes) -> Result<Response<Body>, 
 
 /// Kinds whose delete answers with the object rather than a status.
 fn returns_object(call: &Call) -> bool {
-    let plurals = ["pods", "persistentvolumes", "persistentvolumeclaims", "serviceaccounts"];
-    call.served.resource().group.is_empty() && plurals.contains(&&*call.served.resource().plural)
+    let resource = call.served.resource();
+    let plurals: &[&str] = match &*resource.group {
+        "" => &["namespaces", "pods", "persistentvolumes", "persistentvolumeclaims", "serviceaccounts"],
+        "storage.k8s.io" => &["csidrivers", "csinodes", "storageclasses"],
+        _ => &[],
+    };
+    plurals.contains(&&*resource.plural)
 }
 
 pub(crate) fn delete_options(call: &Call, body: &Bytes) -> Result<DeleteOptions, ApiError> {

@@ -74,7 +74,7 @@ pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Respo
     }
     for _ in 0..ATTEMPTS {
         let mut write = Write::new(call, &options, part);
-        write.patch = Some(body);
+        write.patched = true;
         match kind {
             PatchKind::Apply => apply_faults(&mut write, &faults)?,
             PatchKind::Json | PatchKind::Merge | PatchKind::Strategic => write.faults.clone_from(&faults),
@@ -90,7 +90,10 @@ pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Respo
 fn apply_faults(write: &mut Write<'_>, faults: &[String]) -> Result<(), ApiError> {
     match write.options.field_validation {
         FieldValidation::Strict if !faults.is_empty() => {
-            let message = format!("error strict decoding YAML: {}", faults.join(", "));
+            let message = format!(
+                "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  {}",
+                faults.join("\n  ")
+            );
             Err(ApiError::new(Reason::BadRequest, message))
         }
         FieldValidation::Warn => {

@@ -42,7 +42,7 @@ fn duplicate(error: &YamlError) -> Option<String> {
     match error {
         YamlError::WithSnippet { error, .. } => duplicate(error),
         YamlError::DuplicateMappingKey { key, location } => Some(format!(
-            "error converting YAML to JSON: yaml: unmarshal errors:\n  line {}: key {} already set in map",
+            "line {}: key {} already set in map",
             location.line(),
             quote(key.as_deref().unwrap_or_default()),
         )),

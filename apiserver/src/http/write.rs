@@ -38,8 +38,8 @@ pub(crate) struct Write<'a> {
     pub(crate) part: Part,
     /// Set when the object carries the managedFields it shall have.
     pub(crate) applied: bool,
-    /// The patch of which the object is the result, if the client did not send the object itself.
-    pub(crate) patch: Option<&'a [u8]>,
+    /// Set when the object is the result of a patch, not what the client sent.
+    pub(crate) patched: bool,
     /// What a strict reader found wrong with what the client sent.
     pub(crate) faults: Vec<String>,
     pub(crate) warnings: Vec<String>,
@@ -60,7 +60,7 @@ impl<'a> Write<'a> {
             options,
             part,
             applied: false,
-            patch: None,
+            patched: false,
             faults: Vec::new(),
             warnings: deprecated.into_iter().collect(),
         }
@@ -147,6 +147,8 @@ impl<'a> Write<'a> {
         let now = Timestamp::now();
         call.check(live)?;
         self.prune(&mut new)?;
+        // What is left to its default has not changed.
+        self.default(&mut new);
         lifecycle::for_update(&call.served, live, &mut new, self.part, naming(call, "", "", now))?;
         self.default(&mut new);
         self.judge(&new, Some(live))?;
@@ -201,7 +203,7 @@ impl<'a> Write<'a> {
             return Ok(());
         }
         let strict = self.options.field_validation == FieldValidation::Strict;
-        let patched = (self.patch.is_some() && strict).then(|| object.to_string());
+        let sent = (self.patched && strict).then(|| object.to_string());
         let mut unknown = lifecycle::drop_unknown_metadata(object);
         unknown.extend(self.call.served.schema().prune(object));
         let named = unknown.iter().map(|field| format!("unknown field {field:?}"));
@@ -217,15 +219,8 @@ impl<'a> Write<'a> {
             }
             FieldValidation::Strict => {
                 let reason = format!("strict decoding error: {}", faults.join(", "));
-                // What a patch itself does wrong is shown by the patch, what it leads to by the object.
-                let shown = match self.patch {
-                    Some(patch) if unknown.is_empty() => Some(String::from_utf8_lossy(patch).into_owned()),
-                    _ => patched,
-                };
-                Err(match shown {
-                    Some(shown) => {
-                        invalid("", "", "", &[FieldError::invalid("patch", &shown.into(), reason)])
-                    }
+                Err(match sent {
+                    Some(sent) => invalid("", "", "", &[FieldError::invalid("patch", &sent.into(), reason)]),
                     None => lifecycle::undecodable(&self.call.served, &reason),
                 })
             }
@@ -238,9 +233,15 @@ impl<'a> Write<'a> {
         self.warnings.extend(new);
     }
 
+    /// Fills in defaults, unless the object is not even made of the right types: `judge` tells that.
     fn default(&self, object: &mut Value) {
-        builtin::prepare(self.call.served.kind(), object);
-        self.call.served.schema().default(object);
+        let (kind, schema) = (self.call.served.kind(), self.call.served.schema());
+        let mistyped = |error: &FieldError| error.fault == Fault::TypeInvalid;
+        schema.default(object);
+        if kind.built_in && !schema.validate(object, None).iter().any(mistyped) {
+            builtin::prepare(kind, object);
+            schema.default(object);
+        }
     }
 
     /// 422 with everything that is wrong with the object.
@@ -256,7 +257,7 @@ impl<'a> Write<'a> {
             _ => schema.validate_after(new, live, rules),
         };
         let mistyped = found.iter().find(|error| error.fault == Fault::TypeInvalid);
-        if let (true, Some(error)) = (kind.built_in && self.patch.is_none(), mistyped) {
+        if let (true, Some(error)) = (kind.built_in && !self.patched, mistyped) {
             return Err(lifecycle::undecodable(&self.call.served, &error.to_string()));
         }
         faults.extend(found.into_iter().map(Cause::from));

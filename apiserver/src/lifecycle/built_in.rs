@@ -35,6 +35,10 @@ pub(super) fn on_create(served: &Served, object: &mut Value) {
         object["status"] = json!({"phase": "Active"});
     } else if served.is("", "pods") {
         object["status"] = json!({"phase": "Pending", "qosClass": quality_of_service(object)});
+    } else if served.is("apps", "daemonsets") {
+        let given = object["metadata"]["annotations"][TEMPLATE_GENERATION].as_str();
+        let generation = given.and_then(|text| text.parse().ok()).unwrap_or(1).max(1);
+        set_template_generation(object, generation);
     } else if served.is("", "configmaps") || served.is("", "secrets") {
         for field in ["data", "binaryData"] {
             if object[field].as_object().is_some_and(serde_json::Map::is_empty) {
@@ -44,8 +48,21 @@ pub(super) fn on_create(served: &Served, object: &mut Value) {
     }
 }
 
-/// The finalizers of a namespace change only through their own endpoint.
+/// Counts the templates of a daemon set, as an annotation that only the server writes.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn set_template_generation(set: &mut Value, generation: i64) {
+    set["metadata"]["annotations"][TEMPLATE_GENERATION] = json!(generation.to_string());
+}
+
+/// The finalizers of a namespace change only through their own endpoint; a daemon set counts its templates.
 pub(super) fn on_update(served: &Served, live: &Value, new: &mut Value, part: Part) {
+    if served.is("apps", "daemonsets") && part == Part::Main {
+        let before = text(live, "/metadata/annotations/deprecated.daemonset.template.generation");
+        let before: i64 = before.parse().unwrap_or(1);
+        let changed = live["spec"]["template"] != new["spec"]["template"];
+        set_template_generation(new, before + i64::from(changed));
+    }
     if served.is("", "namespaces") && part == Part::Main {
         if !new["spec"].is_object() {
             new["spec"] = json!({});

@@ -122,7 +122,7 @@ fn an_object_on_its_way_out_takes_no_new_finalizer() {
         map
     };
     let faults = validate(&kind_of(&map(&[])), &map(&["a/b", "a/c"]), Some(&map(&["a/b"])));
-    assert_eq!(faults.len(), 2, "metadata is judged twice");
+    assert_eq!(faults.len(), 2, "changes are judged twice");
     assert_eq!(
         faults[0].message,
         "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"a/c\"}"

@@ -2,11 +2,21 @@
 
 use serde_json::{Value, json};
 
-use crate::fixtures::{config_map, core, namespaced, under};
+use crate::fixtures::{config_map, core, definition, namespaced, under};
 use crate::scenario::{Scenario, delete, get, merge, post, put, scenario, steps, strategic};
 
 fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "p"}}, "spec": {"containers": [{"name": "a", "image": "a:1"}]}})
+}
+
+fn labelled(name: &str) -> Value {
+    let mut map = config_map(name, json!({"kind": "text", "apiVersion": "{\"kind\":\"x\"}"}));
+    map["metadata"]["labels"] = json!({"listed": "yes"});
+    map
+}
+
+fn typed(kind: &str, data: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s1"}, "type": kind, "data": data})
 }
 
 fn nodes(rest: &str) -> String {
@@ -102,6 +112,49 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
                 "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "{ns}",
                 "csi": {"driver": "driver.midflight.dev", "volumeHandle": "v"}}})).focus(&["/spec/csi", "/spec/capacity", "/spec/persistentVolumeReclaimPolicy"]),
             delete("/api/v1/persistentvolumes/{ns}").status_only(),
+        ]),
+        scenario("items of a list do not say what they are", steps![
+            post(core("configmaps", ""), labelled("c1")).status_only(),
+            post(core("configmaps", ""), labelled("c2")).status_only(),
+            get(core("configmaps", "?labelSelector=listed")),
+            get(core("configmaps", "?labelSelector=listed&limit=1")).without(&["/metadata"]),
+            delete(core("configmaps", "?labelSelector=listed")),
+        ]),
+        scenario("nobody owns what is always there", steps![
+            post(core("pods", ""), pod("p1")).focus(&["/metadata/managedFields"]),
+            post(sets(""), set()).focus(&["/metadata/managedFields"]),
+            post(core("persistentvolumeclaims", ""), json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c1"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "none", "resources": {"requests": {"storage": "1Gi"}}}})).focus(&["/metadata/managedFields"]),
+            post("/api/v1/persistentvolumes", json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "{ns}"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "{ns}",
+                "csi": {"driver": "driver.midflight.dev", "volumeHandle": "v"}}})).focus(&["/metadata/managedFields"]),
+            delete("/api/v1/persistentvolumes/{ns}").status_only(),
+            post(nodes(""), json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "{ns}", "labels": {"a": "b"}}, "spec": {"unschedulable": true}})).focus(&["/metadata/managedFields"]),
+            delete(nodes("{ns}")).status_only(),
+            post("/apis/storage.k8s.io/v1/storageclasses", json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "{ns}"},
+                "provisioner": "driver.midflight.dev", "parameters": {"a": "b"}})).focus(&["/metadata/managedFields"]),
+            delete("/apis/storage.k8s.io/v1/storageclasses/{ns}").status_only(),
+            post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition("{ns}.midflight.dev", "things", "Thing", json!({"type": "object"}))).focus(&["/metadata/managedFields"]),
+            delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.{ns}.midflight.dev").status_only(),
+        ]),
+        scenario("a secret has what its type needs", steps![
+            post(core("secrets", ""), typed("kubernetes.io/basic-auth", json!({}))).is(422),
+            post(core("secrets", ""), typed("kubernetes.io/ssh-auth", json!({"ssh-privatekey": ""}))).is(422),
+            post(core("secrets", ""), typed("kubernetes.io/dockerconfigjson", json!({}))).is(422),
+            post(core("secrets", ""), typed("kubernetes.io/dockercfg", json!({".dockercfg": "e30="}))).status_only(),
+            post(core("secrets", ""), typed("kubernetes.io/service-account-token", json!({}))).is(422),
+        ]),
+        scenario("a daemon set counts its templates", steps![
+            post(sets(""), set()).focus(&["/metadata/annotations", "/metadata/generation"]),
+            put(sets("d1"), set()).focus(&["/metadata/annotations", "/metadata/generation"]),
+            strategic(sets("d1"), json!({"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "a:2"}]}}}})).focus(&["/metadata/annotations", "/metadata/generation"]),
+            merge(sets("d1"), json!({"spec": {"minReadySeconds": 1}})).focus(&["/metadata/annotations", "/metadata/generation"]),
+        ]),
+        scenario("fields of a wrong type are refused", steps![
+            post(sets(""), json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "d1"}, "spec": "text"})).is(400),
+            post(sets(""), json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "d1"}, "spec": {"template": {"spec": 5}}})).is(400),
+            post(core("pods", ""), json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p1"}, "spec": {"containers": {"name": "a"}}})).is(400),
+            post(core("secrets", ""), json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s1"}, "stringData": {"a": 1}})).is(400),
         ]),
     ]
 }

@@ -235,5 +235,16 @@ fn read() -> Vec<Scenario> {
             post(gadgets(""), json!("x")).content_type("text/plain").is(415),
             get(gadgets("")).accept("text/html").is(406),
         ]),
+        scenario("metadata is judged again with every write", steps![
+            post(gadgets(""), gadget("g1", json!({}))).status_only(),
+            merge(gadgets("g1"), json!({"metadata": {"labels": {"a": "no spaces"}}})).is(422),
+            merge(gadgets("g1"), json!({"metadata": {"annotations": {"no spaces": "a"}}})).is(422),
+            merge(gadgets("g1"), json!({"metadata": {"finalizers": ["no spaces"]}})).is(422),
+            merge(gadgets("g1"), json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": ""}]}})).is(422),
+        ]),
+        scenario("what is left to its default has not changed", steps![
+            post(gadgets(""), gadget("g1", json!({}))).save("g"),
+            put(gadgets("g1"), gadget_with(json!({"name": "g1", "resourceVersion": "{g:/metadata/resourceVersion}"}), json!({}))),
+        ]),
     ]
 }

@@ -59,5 +59,11 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             post(leases(""), lease(json!({"leaseDurationSeconds": "long"}))).is(400),
             post(leases(""), lease(json!({"leaseTransitions": -1}))).is(422),
         ]),
+        scenario("an event that says when it happened says who tells it and why", steps![
+            post(core("events", ""), json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e4"}, "eventTime": "2020-01-01T00:00:00.000000Z",
+                "involvedObject": {"kind": "ConfigMap", "name": "c1", "namespace": "{ns}"}})).is(422),
+            post(events_v1(""), json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e4"}, "eventTime": "2020-01-01T00:00:00.000000Z",
+                "type": "Odd", "reportingController": "no spaces", "deprecatedCount": 3})).is(422),
+        ]),
     ]
 }

@@ -3,11 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::fixtures::{GROUP, config_map, core, gadget, gadgets};
-use crate::scenario::{Scenario, merge, post, put, scenario, steps};
+use crate::scenario::{Scenario, apply, merge, post, put, scenario, steps};
 
 /// One scenario that posts a gadget of each spec, all of them wrong.
 fn refused(name: &'static str, specs: Vec<Value>) -> Scenario {
     scenario(name, specs.into_iter().map(|spec| post(gadgets(""), gadget("g1", spec)).is(422).into()).collect())
+}
+
+/// A gadget in YAML that gives its size twice.
+fn twice(name: &str) -> String {
+    format!("apiVersion: {GROUP}/v1\nkind: Gadget\nmetadata:\n  name: {name}\nspec:\n  size: 2\n  size: 3\n")
 }
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
@@ -136,6 +141,19 @@ fn field_validation() -> Vec<Scenario> {
         scenario("a deprecated version warns", steps![
             post("/apis/conformance.midflight.dev/v1beta1/namespaces/{ns}/gadgets",
                 json!({"apiVersion": format!("{GROUP}/v1beta1"), "kind": "Gadget", "metadata": {"name": "g1"}})),
+        ]),
+        scenario("a field given twice in a patch", steps![
+            post(gadgets(""), gadget("g1", json!({"size": 1}))).status_only(),
+            merge(gadgets("g1?fieldValidation=Strict"), json!("{\"spec\": {\"size\": 2, \"size\": 3}}")).is(422),
+            merge(gadgets("g1?fieldValidation=Strict"), json!("{\"spec\": {\"size\": 2, \"size\": 3, \"siz\": 1}}")).is(422),
+            merge(gadgets("g1?fieldValidation=Warn"), json!("{\"spec\": {\"size\": 2, \"size\": 3}}")).focus(&["/spec/size"]),
+            merge(gadgets("g1?fieldValidation=Ignore"), json!("{\"spec\": {\"size\": 4, \"size\": 5}}")).focus(&["/spec/size"]),
+        ]),
+        scenario("a field given twice in YAML", steps![
+            post(gadgets("?fieldValidation=Strict"), json!(twice("g1"))).content_type("application/yaml").is(400),
+            post(gadgets("?fieldValidation=Warn"), json!(twice("g1"))).content_type("application/yaml").focus(&["/spec/size"]),
+            apply(gadgets("g2?fieldManager=a&fieldValidation=Strict"), json!(twice("g2"))).is(400),
+            apply(gadgets("g2?fieldManager=a&fieldValidation=Warn"), json!(twice("g2"))).is(201).focus(&["/spec/size"]),
         ]),
     ]
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::fixtures::{GROUP, core, config_map, gadget, gadget_with, gadgets};
-use crate::scenario::{Scenario, Step, delete, get, merge, post, scenario, steps};
+use crate::scenario::{Scenario, Step, delete, delete_with, get, merge, post, scenario, steps};
 
 const HOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
@@ -65,6 +65,20 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             post(HOOKS, hook("/echo", json!({"rules": [{"apiGroups": [GROUP], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["gadgets/status"]}]}))).status_only(),
             merge(gadgets("g1/status"), json!({"status": {"phase": "Up"}})).is(400).eventually(),
             merge(gadgets("g1"), json!({"spec": {"size": 5}})).status_only(),
+            delete(format!("{HOOKS}/{{ns}}")).status_only(),
+        ]),
+        scenario("a scale is asked for as what it is", steps![
+            post(gadgets(""), gadget("g1", json!({"replicas": 1}))).status_only(),
+            post(HOOKS, hook("/echo", json!({"rules": [{"apiGroups": [GROUP], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["gadgets/scale"]}]}))).status_only(),
+            merge(gadgets("g1/scale?fieldManager=m"), json!({"spec": {"replicas": 5}})).is(400).eventually(),
+            delete(format!("{HOOKS}/{{ns}}")).status_only(),
+        ]),
+        scenario("the review tells how something is deleted", steps![
+            post(gadgets(""), gadget("g1", json!({}))).save("g").status_only(),
+            post(HOOKS, hook("/echo", json!({}))).status_only(),
+            merge(gadgets("g1?fieldManager=m&fieldValidation=Strict"), json!({"spec": {"size": 5}})).is(400).eventually(),
+            delete_with(gadgets("g1"), json!({"propagationPolicy": "Foreground", "gracePeriodSeconds": 5})).is(400),
+            delete(gadgets("g1?propagationPolicy=Orphan&dryRun=All")).is(400),
             delete(format!("{HOOKS}/{{ns}}")).status_only(),
         ]),
         under_hook("warnings reach the client", "/warn", json!({}), steps![
