@@ -77,6 +77,27 @@ fn a_folder_of_a_newer_version() {
 }
 
 #[test]
+fn a_store_of_a_newer_version() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["down"]);
+    let store = sandbox.dir().join("store.redb");
+    let good = fs::read(&store).unwrap();
+    let database = redb::Database::open(&store).unwrap();
+    let write = database.begin_write().unwrap();
+    let meta = redb::TableDefinition::<&str, &[u8]>::new("meta");
+    write.open_table(meta).unwrap().insert("format", &99_u64.to_le_bytes()[..]).unwrap();
+    write.commit().unwrap();
+    drop(database);
+    let newer = fs::read(&store).unwrap();
+    let refused = sandbox.fails(1, &["up", "--detach"]);
+    assert!(refused.contains("99") && refused.contains("newer midflight"), "{refused}");
+    assert!(fs::read(&store).unwrap() == newer, "the store was touched");
+    fs::write(&store, good).unwrap();
+    sandbox.ok(&["up", "--detach"]);
+}
+
+#[test]
 fn a_purge_of_what_is_not_ours() {
     let sandbox = Sandbox::new();
     fs::create_dir(sandbox.dir()).unwrap();

@@ -143,7 +143,7 @@ start_on_free_ports() {
     await "$state" etcd 30 listens "$state" etcd "$client" || return 1
 
     # Anonymous requests are refused, as the embedded server does. ServiceAccount admission is off: pods of
-    # the tests need no account. The watch cache is small, so that a version too old is soon too old.
+    # the tests need no account.
     launch "$state" kube-apiserver "$bin/kube-apiserver" --etcd-servers "http://127.0.0.1:$client" \
         --bind-address 127.0.0.1 --secure-port "$secure" --advertise-address 127.0.0.1 --endpoint-reconciler-type none \
         --tls-cert-file "$state/server.crt" --tls-private-key-file "$state/server.key" \

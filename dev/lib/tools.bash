@@ -13,6 +13,8 @@ install_tools() {
     for entry in $WANTED_TOOLS; do
         command -v "${entry%%:*}" >/dev/null || missing+=("${entry#*:}")
     done
+    # Without Go, the real control plane is built with the one from PyPI.
+    command -v go >/dev/null || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv ca-certificates)
     if ((${#missing[@]} == 0)); then
         say "all tools are there"
         return 0

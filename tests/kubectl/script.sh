@@ -53,7 +53,7 @@ kind: Parcel
 metadata: {name: two}
 spec: {weight: 6, stamps: [{name: red, value: 2}]}
 YAML
-refused 'conflict with "alice".*\.spec\.weight|\.spec\.weight' "apply --server-side conflicts" n apply --server-side --field-manager=bob -f bob.yaml
+refused 'conflict with "alice": \.spec\.weight' "apply --server-side conflicts" n apply --server-side --field-manager=bob -f bob.yaml
 has "$(n apply --server-side --field-manager=bob --force-conflicts -f bob.yaml)" "serverside-applied" "apply --force-conflicts takes over"
 is "$(n get parcel two -o jsonpath='{.spec.weight} {.spec.stamps[*].name}')" "6 blue red" "both managers' stamps are there"
 has "$(n get parcel two -o yaml --show-managed-fields)" "manager: bob" "managed fields are shown"
@@ -62,14 +62,16 @@ has "$(n apply --server-side -f parcel.yaml 2>&1)" "serverside-applied" "server-
 # --- create, get
 has "$(n create configmap settings --from-literal=a=1)" "created" "create configmap"
 refused "already exists" "create refuses what exists" n create configmap settings --from-literal=a=1
-has "$(n create -f parcel.yaml --dry-run=server -o name 2>&1 || true)" "already exists|parcel" "create --dry-run=server asks the server"
+sed 's/name: one/name: never/' parcel.yaml >never.yaml
+is "$(n create -f never.yaml --dry-run=server -o jsonpath='{.metadata.name} {.spec.weight}')" "never 100" "create --dry-run=server shows what the server would make"
+refused "not found" "and makes nothing" n get parcel never
 has "$(n get parcels)" "NAME +WEIGHT +PHASE +AGE" "get: table"
 has "$(n get pcl -o wide)" "NAME +WEIGHT +PHASE +ADDRESS +AGE" "get: wide, short name"
 has "$(n get parcels --show-labels)" "color=red" "get --show-labels"
 has "$(n get parcel one -o json)" '"kind": "Parcel"' "get: json"
 has "$(n get parcels -o name)" "parcel.kubectl.midflight.dev/two" "get: name"
 has "$(n get parcels -o custom-columns=N:.metadata.name,W:.spec.weight)" "^two +6" "get: custom columns"
-has "$(n get parcels --sort-by=.spec.weight)" "two" "get --sort-by"
+is "$(n get parcels --sort-by=.spec.weight -o name | tr '\n' ' ')" "parcel.kubectl.midflight.dev/two parcel.kubectl.midflight.dev/one " "get --sort-by"
 is "$(n get parcels -l color=red -o name)" "parcel.kubectl.midflight.dev/one" "get: label selector"
 is "$(n get parcels -l 'color notin (red)' -o name)" "parcel.kubectl.midflight.dev/two" "get: set selector"
 is "$(n get parcels --field-selector metadata.name=two -o name)" "parcel.kubectl.midflight.dev/two" "get: field selector"
@@ -163,7 +165,7 @@ n delete parcel foreground --cascade=foreground >/dev/null
 is "$(n get configmap of-foreground --ignore-not-found)" "" "delete --cascade=foreground"
 owned orphan
 n delete parcel orphan --cascade=orphan >/dev/null
-is "$(n get configmap of-orphan -o jsonpath='{.metadata.ownerReferences}')" "" "delete --cascade=orphan"
+is "$(n get configmap of-orphan -o jsonpath='{.metadata.name}{.metadata.ownerReferences}')" "of-orphan" "delete --cascade=orphan"
 has "$(n delete configmap --all)" "deleted" "delete --all"
 
 # --- discovery, auth, events

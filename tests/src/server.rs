@@ -108,7 +108,7 @@ impl Killable {
     /// Starts `embedded_api` (its path is cargo's `CARGO_BIN_EXE_embedded_api`) and waits until it serves.
     pub async fn start(program: &str, history: usize) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("mf-api.")?;
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let address = lasting_address()?;
         let child = launch(program.as_ref(), folder.path(), address, history)?;
         let mut server = Killable { program: program.into(), folder, address, history, child };
         server.await_ready().await?;
@@ -148,6 +148,14 @@ impl Killable {
             sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// A free address that stays free while its server is dead: its port is below those the kernel gives to
+/// outgoing connections, such as those of clients that retry.
+fn lasting_address() -> anyhow::Result<SocketAddr> {
+    let ports = 20_000 + std::process::id() as u16 % 4_000..32_000;
+    let free = ports.step_by(7).find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+    Ok(free.context("no port is free")?.local_addr()?)
 }
 
 fn launch(program: &Path, folder: &Path, address: SocketAddr, history: usize) -> anyhow::Result<Child> {

@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot reach its server has failed")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use futures::StreamExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::runtime::Controller;
-use kube::runtime::controller::Action;
+use kube::runtime::controller::{Action, Error};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use midflight_tests::kinds;
@@ -41,6 +42,17 @@ struct Seen {
     /// The highest size by object, and every time it fell.
     sizes: Mutex<HashMap<String, i64>>,
     faults: Mutex<Vec<String>>,
+    /// How often its watch was too late and it had to list anew.
+    expired: AtomicUsize,
+}
+
+impl Seen {
+    fn note<T>(&self, outcome: &Result<T, Error<kube::Error, watcher::Error>>) {
+        if matches!(outcome, Err(Error::QueueError(watcher::Error::WatchError(status))) if status.code == 410)
+        {
+            self.expired.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 fn size(object: &DynamicObject) -> i64 {
@@ -132,13 +144,24 @@ async fn a_controller_misses_nothing_through_relists_and_restarts() {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kinds::GROUP, "v1", "Gadget"));
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), "default", &resource);
 
-    let seen = Arc::new(Seen { api: api.clone(), sizes: Mutex::default(), faults: Mutex::default() });
+    let seen = Arc::new(Seen {
+        api: api.clone(),
+        sizes: Mutex::default(),
+        faults: Mutex::default(),
+        expired: AtomicUsize::new(0),
+    });
     let controller =
         Controller::new_with(api.clone(), watcher::Config::default().page_size(PAGE), resource.clone());
     let cache = controller.store();
     let running = controller
         .run(reconcile, |_, _, _| Action::requeue(Duration::from_millis(200)), seen.clone())
-        .for_each(|_| async {});
+        .for_each({
+            let seen = seen.clone();
+            move |outcome| {
+                seen.note(&outcome);
+                std::future::ready(())
+            }
+        });
     let running = tokio::spawn(running);
 
     let mut writing = std::pin::pin!(write_all(client.clone(), resource.clone()));
@@ -165,6 +188,7 @@ async fn a_controller_misses_nothing_through_relists_and_restarts() {
         sleep(Duration::from_millis(200)).await;
     }
     running.abort();
+    assert!(seen.expired.load(Ordering::Relaxed) > 0, "no watch was ever too late, so no relist was tried");
     let faults = seen.faults.lock().unwrap();
     assert!(faults.is_empty(), "{faults:?}");
 }
