@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context;
 use tokio::{
     process::{Child, ChildStdout},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::Announcement;
@@ -26,6 +26,8 @@ use crate::{
 
 /// A start that takes longer has failed.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How often the record of a process that someone else started is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Node N has the address 127.0.0.(N+1); the control plane has 127.0.0.1.
 pub(crate) fn node_address(number: u8) -> IpAddr {
@@ -83,14 +85,30 @@ impl Starter {
         Ok(Starter { folder, program, listen, options })
     }
 
-    /// The role's process, which may run already.
+    /// The role's process, which may run already, once it is ready.
     pub(crate) async fn take_or_start(&self, role: Role) -> anyhow::Result<(Role, Alive)> {
-        let looking = || format!("look for {role}");
-        let alive = match Record::alive(&self.folder.run(), &role).with_context(looking)? {
-            Some((_, alive)) => alive,
+        let taking = || format!("take up {role} (its log is {})", self.folder.log(&role).display());
+        let alive = match self.take(&role).await.with_context(taking)? {
+            Some(alive) => alive,
             None => self.start(&role).await?,
         };
         Ok((role, alive))
+    }
+
+    /// The role's process if it runs. One that is still starting, begun by an `up` that has gone, is
+    /// waited for; `None` also if it ends meanwhile.
+    async fn take(&self, role: &Role) -> anyhow::Result<Option<Alive>> {
+        let run = self.folder.run();
+        let ready = async {
+            loop {
+                match Record::alive(&run, role)? {
+                    None => return anyhow::Ok(None),
+                    Some((record, alive)) if record.ready => return Ok(Some(alive)),
+                    Some(_) => sleep(LOOK_EVERY).await,
+                }
+            }
+        };
+        timeout(READY_WITHIN, ready).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Returns when the process has said that it is ready.
@@ -112,13 +130,7 @@ impl Starter {
             Ok(Ok(Some(Announcement::Failed(report)))) => return Err(report.into()),
             Ok(Ok(None)) => anyhow::bail!("it ended without a word"),
             Ok(Err(error)) => return Err(error),
-            Err(_) => {
-                return Err(Failure::with(
-                    Exit::TimedOut,
-                    format!("not ready within {READY_WITHIN:?}"),
-                    "look into its log; a very busy machine may need a second try",
-                ));
-            }
+            Err(_) => return Err(late()),
         }
         let found = Record::alive(&self.folder.run(), role).context("look for the new process")?;
         let (_, alive) = found.context("it ended right after it was ready")?;
@@ -140,5 +152,35 @@ impl Starter {
         arguments.extend(["--dir".into(), self.folder.root().into()]);
         arguments.extend(self.options.iter().cloned());
         arguments
+    }
+}
+
+fn late() -> anyhow::Error {
+    Failure::with(
+        Exit::TimedOut,
+        format!("not ready within {READY_WITHIN:?}"),
+        "look into its log; a very busy machine may need a second try",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Recorded;
+
+    #[tokio::test]
+    async fn a_process_is_taken_up_when_it_is_ready_and_not_before() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::at(root.path().join("c"));
+        folder.create_or_open().unwrap();
+        let starter = Starter { folder, program: PathBuf::new(), listen: None, options: Vec::new() };
+        assert!(starter.take(&Role::Control).await.unwrap().is_none(), "nobody plays it");
+
+        let mut place = Recorded::take(&starter.folder.run(), Role::Control).unwrap().expect("free");
+        let early = timeout(LOOK_EVERY * 5, starter.take(&Role::Control)).await;
+        assert!(early.is_err(), "it is still starting");
+        place.ready().unwrap();
+        let taken = starter.take(&Role::Control).await.unwrap().expect("it runs");
+        assert_eq!(u32::try_from(taken.pid).unwrap(), std::process::id());
     }
 }

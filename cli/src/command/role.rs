@@ -14,13 +14,15 @@ use crate::{
 /// What the work of a role may ask for while it goes on.
 #[derive(Debug)]
 pub(crate) struct Stage {
+    place: Recorded,
     announced: bool,
     interrupts: Interrupts,
 }
 
 impl Stage {
-    /// Tells whoever waits for us.
-    pub(crate) fn ready(&self) -> anyhow::Result<()> {
+    /// Tells whoever waits for us: by the record all who look, by a word the one that started us.
+    pub(crate) fn ready(&mut self) -> anyhow::Result<()> {
+        self.place.ready()?;
         info!("ready");
         if self.announced { announce(&Announcement::Ready) } else { Ok(()) }
     }
@@ -40,8 +42,9 @@ pub(crate) async fn play(
     work: impl AsyncFnOnce(&mut Stage) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let played = async {
-        let _place = take_place(folder, role)?;
-        let mut stage = Stage { announced, interrupts: Interrupts::listen().context("listen for signals")? };
+        let place = take_place(folder, role)?;
+        let interrupts = Interrupts::listen().context("listen for signals")?;
+        let mut stage = Stage { place, announced, interrupts };
         work(&mut stage).await
     };
     let played = played.await;

@@ -46,7 +46,9 @@ impl Up {
         let _place = take_place(&folder)?;
         let nodes = self.wanted_nodes(&marker)?;
         refuse_if_all_runs(&folder, &marker, nodes)?;
-        folder.write_marker(&Marker { nodes, ..marker })?;
+        if nodes != marker.nodes {
+            folder.write_marker(&Marker { nodes, ..marker })?;
+        }
 
         let starter = Starter::new(session, folder, self.listen)?;
         let run = starter.folder.run();
@@ -114,9 +116,11 @@ fn refuse_if_all_runs(folder: &Folder, marker: &Marker, nodes: u8) -> anyhow::Re
             format!("midflight down, then midflight up --nodes {nodes}"),
         ));
     }
-    let alive = Role::alive(&run)?;
-    if (1..=nodes).any(|node| !alive.contains(&Role::Node(node))) {
-        return Ok(());
+    for role in std::iter::once(Role::Control).chain((1..=nodes).map(Role::Node)) {
+        let found = Record::alive(&run, &role)?;
+        if !found.is_some_and(|(record, _)| record.ready) {
+            return Ok(());
+        }
     }
     Err(Failure::usage(
         format!("it is already up in {} (control is pid {})", folder.root().display(), record.identity.pid),
@@ -149,7 +153,7 @@ impl Started {
         Ok(Started {
             version: env!("CARGO_PKG_VERSION"),
             ready_in_ms: took.as_millis(),
-            api: marker.listen.map(|address| format!("https://{address}")).unwrap_or_default(),
+            api: format!("https://{}", marker.listen.context("the folder's marker names no address")?),
             folder: folder.root().display().to_string(),
             kubeconfig: folder.kubeconfig().display().to_string(),
             nodes: (1..=marker.nodes).map(|node| Role::Node(node).to_string()).collect(),

@@ -84,6 +84,9 @@ pub(crate) struct Record {
     pub(crate) identity: Identity,
     pub(crate) version: String,
     pub(crate) since: jiff::Timestamp,
+    /// Whether it is of use already, or still starting.
+    #[serde(default)]
+    pub(crate) ready: bool,
 }
 
 impl Record {
@@ -98,6 +101,11 @@ impl Record {
     pub(crate) fn alive(run: &Path, role: &Role) -> io::Result<Option<(Record, Alive)>> {
         let Some(record) = Self::read(run, role) else { return Ok(None) };
         Ok(record.identity.open()?.map(|alive| (record, alive)))
+    }
+
+    fn write(&self, run: &Path, role: &Role) -> anyhow::Result<()> {
+        let text = serde_json::to_vec_pretty(self).context("encode the process record")?;
+        write_atomically(&path(run, role, "json"), &text, 0o600)
     }
 }
 
@@ -126,6 +134,7 @@ impl Lock {
 pub(crate) struct Recorded {
     run: PathBuf,
     role: Role,
+    record: Record,
     _lock: Lock,
 }
 
@@ -137,10 +146,16 @@ impl Recorded {
             identity: Identity::own().context("read own start time from /proc")?,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             since: jiff::Timestamp::now(),
+            ready: false,
         };
-        let text = serde_json::to_vec_pretty(&record).context("encode the process record")?;
-        write_atomically(&path(run, &role, "json"), &text, 0o600)?;
-        Ok(Some(Recorded { run: run.to_owned(), role, _lock: lock }))
+        record.write(run, &role)?;
+        Ok(Some(Recorded { run: run.to_owned(), role, record, _lock: lock }))
+    }
+
+    /// Writes down that others can rely on the process from now on.
+    pub(crate) fn ready(&mut self) -> anyhow::Result<()> {
+        self.record.ready = true;
+        self.record.write(&self.run, &self.role)
     }
 }
 
@@ -170,6 +185,16 @@ mod tests {
         drop(first);
         assert!(Record::read(run.path(), &Role::Control).is_none());
         assert!(Recorded::take(run.path(), Role::Control).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_process_is_ready_when_it_says_so() {
+        let run = tempfile::tempdir().unwrap();
+        let ready = || Record::read(run.path(), &Role::Control).map(|record| record.ready);
+        let mut place = Recorded::take(run.path(), Role::Control).unwrap().expect("free");
+        assert_eq!(ready(), Some(false));
+        place.ready().unwrap();
+        assert_eq!(ready(), Some(true));
     }
 
     #[test]
