@@ -9,6 +9,7 @@ mod command;
 mod credentials;
 mod failure;
 mod folder;
+mod listen;
 mod logging;
 mod memory;
 mod output;

@@ -2,7 +2,11 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+};
 
 use rustix::process::Signal;
 use support::{Sandbox, eventually, kill, lives, signal};
@@ -41,13 +45,13 @@ fn comes_up_ready_shows_itself_and_goes_without_a_trace() {
 fn a_dead_control_plane_comes_back_and_living_nodes_are_taken_up() {
     let sandbox = Sandbox::new();
     let before = sandbox.json(&["up", "--detach"]);
-    let kubeconfig = std::fs::read(sandbox.dir().join("kubeconfig")).unwrap();
+    let kubeconfig = fs::read(sandbox.dir().join("kubeconfig")).unwrap();
     let node = sandbox.running("node-1");
     kill(sandbox.running("control"));
     let after = sandbox.json(&["up", "--detach"]);
     assert_eq!(sandbox.running("node-1"), node, "the node lived on");
     assert_eq!(after["api"], before["api"], "clients find it where it was");
-    assert_eq!(std::fs::read(sandbox.dir().join("kubeconfig")).unwrap(), kubeconfig);
+    assert_eq!(fs::read(sandbox.dir().join("kubeconfig")).unwrap(), kubeconfig);
     eventually("the node is ready again", || sandbox.run(&["status"]).status.success());
 }
 
@@ -137,4 +141,31 @@ fn a_node_changes_only_the_records_of_volumes_that_name_it() {
         let delete = http::Request::delete(format!("{records}/v1")).body(Vec::new()).unwrap();
         assert!(as_node(node, delete).unwrap_err().contains("forbidden"), "no node may remove it");
     }
+}
+
+#[test]
+fn an_address_of_loopback_is_kept_with_a_certificate_for_it() {
+    let sandbox = Sandbox::new();
+    let address = TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
+    let listen = address.to_string();
+    let first = sandbox.json(&["up", "--detach", "--listen", &listen]);
+    assert_eq!(first["api"], format!("https://{listen}"));
+    assert!(first["exposed"].is_null(), "{first}");
+    sandbox.ok(&["down"]);
+    assert_eq!(sandbox.json(&["up", "--detach"])["api"], first["api"]);
+    sandbox.ok(&["status"]);
+}
+
+#[test]
+fn an_address_beyond_loopback_is_not_taken_again_untold() {
+    let sandbox = Sandbox::new();
+    let first = sandbox.json(&["up", "--detach"]);
+    sandbox.ok(&["down"]);
+    // As if the first start had been told to listen there.
+    let marker = sandbox.dir().join("midflight.json");
+    let elsewhere = fs::read_to_string(&marker).unwrap().replace("127.0.0.1:", "198.51.100.1:");
+    assert!(elsewhere.contains("198.51.100.1:"), "{elsewhere}");
+    fs::write(&marker, elsewhere).unwrap();
+    assert_eq!(sandbox.json(&["up", "--detach"])["api"], first["api"], "loopback, at the same port");
+    sandbox.ok(&["status"]);
 }

@@ -1,9 +1,6 @@
 //! `midflight serve`: the control process, with the API and the controllers. Started by `up`.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-};
+use std::{io, net::SocketAddr};
 
 use anyhow::Context;
 use clap::Args;
@@ -20,6 +17,7 @@ use crate::{
     credentials,
     failure::Failure,
     folder::{Folder, Marker, create_private_dir},
+    listen::{self, loopback},
     own_store,
     process::Role,
     session::Session,
@@ -28,7 +26,7 @@ use crate::{
 /// Serve the API of the embedded cluster and run its controllers
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Where to listen [default: where it listened last, else a free port of 127.0.0.1]
+    /// Where to listen [default: on loopback, at the port of the last start, else at a free one]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// Say on stdout when the API is ready, in one line of JSON
@@ -46,14 +44,17 @@ impl Serve {
     }
 }
 
-async fn serve(folder: &Folder, listen: Option<SocketAddr>, stage: &mut Stage) -> anyhow::Result<()> {
+async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) -> anyhow::Result<()> {
     let marker = folder.marker()?.context("the folder's marker has gone")?;
+    let last = marker.listen.map(listen::usual);
     let mut config = Config::new(folder.root());
-    config.names = listen.iter().map(|address| address.ip().to_string()).collect();
+    if let Some(wanted) = asked.or(last) {
+        config.names = listen::names(wanted).context("read the addresses of this machine")?;
+    }
     config.node_rules = node_rules();
     own_store::bring_up_to_date(&folder.store(), own_store::MIGRATIONS)?;
     let server = ApiServer::open(config).await.map_err(explain_open)?;
-    let listening = bind(&server, listen, marker.listen).await?;
+    let listening = bind(&server, asked, last).await?;
     let address = listening.address();
     hand_out_credentials(folder, &server, &marker, address)?;
     folder.write_marker(&Marker { listen: Some(address), ..marker })?;
@@ -114,10 +115,6 @@ fn candidate_ports(server: &ApiServer) -> impl Iterator<Item = u16> {
     (0..64).map(move |attempt| FIRST + (spread + attempt * 181) % COUNT)
 }
 
-fn loopback(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
-}
-
 /// A kubeconfig for the user, and one for every node.
 fn hand_out_credentials(
     folder: &Folder,
@@ -125,10 +122,7 @@ fn hand_out_credentials(
     marker: &Marker,
     address: SocketAddr,
 ) -> anyhow::Result<()> {
-    let reachable = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => loopback(address.port()),
-        _ => address,
-    };
+    let reachable = listen::reachable(address);
     credentials::ensure(server, &folder.kubeconfig(), Identity::admin("admin"), reachable)?;
     for node in 1..=marker.nodes {
         let room = folder.node(node);

@@ -14,6 +14,7 @@ use crate::{
     cluster::{self, Interrupts, Starter},
     failure::Failure,
     folder::{Folder, Marker},
+    listen,
     output::{Answer, Paint},
     process::{Alive, Record, Recorded, Role},
     session::Session,
@@ -29,7 +30,9 @@ pub(crate) struct Up {
     /// Number of nodes [default: as many as the folder has, else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=253))]
     nodes: Option<u8>,
-    /// Where the API listens [default: where it listened last, else a free port of 127.0.0.1]
+    /// Where the API listens [default: on loopback, at the port of the last start, else at a free one]
+    ///
+    /// An address beyond loopback holds for this start only; the next one must be told again.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// Return when ready and leave everything running
@@ -142,6 +145,8 @@ struct Started {
     version: &'static str,
     ready_in_ms: u128,
     api: String,
+    /// Where other machines find it too; absent while it listens on loopback only.
+    exposed: Option<SocketAddr>,
     folder: String,
     kubeconfig: String,
     nodes: Vec<String>,
@@ -150,10 +155,12 @@ struct Started {
 impl Started {
     fn look(folder: &Folder, took: Duration) -> anyhow::Result<Started> {
         let marker = folder.marker()?.context("the folder's marker has gone")?;
+        let listening = marker.listen.context("the folder's marker names no address")?;
         Ok(Started {
             version: env!("CARGO_PKG_VERSION"),
             ready_in_ms: took.as_millis(),
-            api: format!("https://{}", marker.listen.context("the folder's marker names no address")?),
+            api: format!("https://{}", listen::reachable(listening)),
+            exposed: Some(listening).filter(|address| !address.ip().is_loopback()),
             folder: folder.root().display().to_string(),
             kubeconfig: folder.kubeconfig().display().to_string(),
             nodes: (1..=marker.nodes).map(|node| Role::Node(node).to_string()).collect(),
@@ -164,10 +171,16 @@ impl Started {
 impl Answer for Started {
     fn to_table(&self, paint: Paint) -> String {
         let title = format!("midflight {} is up after {} ms", self.version, self.ready_in_ms);
+        let exposed = self.exposed.map(|address| {
+            format!(
+                "  exposed  on {address}, for other machines too; the next start is not, unless told to\n"
+            )
+        });
         format!(
-            "{}\n  API      {}\n  nodes    {}\n  folder   {}\n  kubectl  export KUBECONFIG={}\n",
+            "{}\n  API      {}\n{}  nodes    {}\n  folder   {}\n  kubectl  export KUBECONFIG={}\n",
             paint.good(&title),
             self.api,
+            exposed.unwrap_or_default(),
             self.nodes.join(" "),
             self.folder,
             self.kubeconfig

@@ -18,7 +18,7 @@ pub(crate) struct Marker {
     pub(crate) format: u32,
     /// How many nodes the cluster has.
     pub(crate) nodes: u8,
-    /// Where the API listened last; a restart takes the same address, so that clients find it again.
+    /// Where the API listened last; a restart takes the same port, so that clients find it again.
     pub(crate) listen: Option<SocketAddr>,
 }
 

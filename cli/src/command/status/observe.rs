@@ -18,6 +18,7 @@ use kube::{
 use super::{Api, Control, Node, Seen};
 use crate::{
     folder::Folder,
+    listen,
     process::{Record, Role},
     session::Session,
     target,
@@ -33,7 +34,7 @@ pub(super) fn folder(folder: &Folder, session: &Session) -> anyhow::Result<Seen>
         version: record.version,
         uptime_seconds: Timestamp::now().duration_since(record.since).as_secs(),
         since: record.since,
-        address: address.map(|address| format!("https://{address}")),
+        address: address.map(|address| format!("https://{}", listen::reachable(address))),
     });
     let stopped = format!("the control plane does not run in {}", folder.root().display());
     let elsewhere = session.global.kubeconfig.is_some() || session.global.context.is_some();
