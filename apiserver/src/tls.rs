@@ -9,6 +9,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -72,7 +73,8 @@ impl Certificates {
         extra_names: &[String],
         now: SystemTime,
     ) -> Result<Certificates, TlsError> {
-        fs::create_dir_all(folder).map_err(|source| TlsError::File { path: folder.to_owned(), source })?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|source| TlsError::File { path: folder.to_owned(), source })?;
         let (ca_pem, ca_key) = load_ca(folder)?.map_or_else(|| make_ca(folder, now), Ok)?;
         let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
         names.extend(

@@ -1,11 +1,15 @@
 //! The life of a cluster: up, used, killed in parts, up again, down, gone.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use std::{
     fs,
     io::{BufRead, BufReader},
     net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    path::Path,
 };
 
 use rustix::process::Signal;
@@ -168,4 +172,33 @@ fn an_address_beyond_loopback_is_not_taken_again_untold() {
     fs::write(&marker, elsewhere).unwrap();
     assert_eq!(sandbox.json(&["up", "--detach"])["api"], first["api"], "loopback, at the same port");
     sandbox.ok(&["status"]);
+}
+
+#[test]
+fn nothing_of_a_cluster_is_readable_by_others() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.dir()).unwrap();
+    fs::set_permissions(sandbox.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox.ok(&["up", "--detach"]);
+    let open = open_to_others(&sandbox.dir());
+    assert!(open.is_empty(), "{open:#?}");
+    for file in ["kubeconfig", "store.redb", "store.redb.mark", "tokens.json", "tls/ca.key"] {
+        let mode = fs::metadata(sandbox.dir().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+}
+
+/// All from the path on that anyone but its owner may use, with its mode.
+fn open_to_others(path: &Path) -> Vec<String> {
+    let metadata = fs::metadata(path).unwrap();
+    let mode = metadata.permissions().mode() & 0o777;
+    let mut open = Vec::new();
+    if mode & 0o077 != 0 {
+        open.push(format!("{mode:o} {}", path.display()));
+    }
+    if metadata.is_dir() {
+        let entries = fs::read_dir(path).unwrap().map(Result::unwrap);
+        open.extend(entries.flat_map(|entry| open_to_others(&entry.path())));
+    }
+    open
 }

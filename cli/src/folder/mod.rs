@@ -76,6 +76,7 @@ impl Folder {
         }
         create_private_dir(&self.root)?;
         self.check_empty()?;
+        write::make_private(&self.root)?;
         let marker = Marker::new();
         self.write_marker(&marker)?;
         self.create_rooms()?;

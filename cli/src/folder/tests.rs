@@ -1,5 +1,11 @@
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use crate::failure::{Exit, Report};
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
 
 fn folder(path: &Path) -> Folder {
     Folder::locate(Some(path), &Environment::default()).unwrap()
@@ -25,14 +31,26 @@ fn is_found_by_flag_then_data_home_then_home() {
 
 #[test]
 fn a_new_folder_is_made_private_and_recognised_again() {
-    use std::os::unix::fs::PermissionsExt;
     let parent = tempfile::tempdir().unwrap();
     let folder = folder(&parent.path().join("a/b"));
     let mut marker = folder.create_or_open().unwrap();
-    assert_eq!(fs::metadata(folder.root()).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(mode(folder.root()), 0o700);
     marker.nodes = 3;
     folder.write_marker(&marker).unwrap();
     assert_eq!(folder.create_or_open().unwrap(), marker);
+}
+
+#[test]
+fn an_empty_folder_is_made_private_and_one_of_someone_else_stays_as_it_is() {
+    for (file, expected) in [(None, 0o700), (Some("thesis.tex"), 0o755)] {
+        let root = tempfile::tempdir().unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        if let Some(file) = file {
+            fs::write(root.path().join(file), b"precious").unwrap();
+        }
+        assert_eq!(folder(root.path()).create_or_open().is_ok(), file.is_none());
+        assert_eq!(mode(root.path()), expected, "{file:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, DirBuilder, File},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
 
@@ -37,6 +37,12 @@ pub(crate) fn is_unfinished(path: &Path) -> bool {
 pub(crate) fn create_private_dir(path: &Path) -> anyhow::Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| explain(error, path)).with_context(|| format!("create folder {}", path.display()))
+}
+
+/// Gives a folder that was there already mode 0700.
+pub(crate) fn make_private(path: &Path) -> anyhow::Result<()> {
+    let made = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
+    made.map_err(|error| explain(error, path)).with_context(|| format!("make {} private", path.display()))
 }
 
 fn explain(error: io::Error, path: &Path) -> anyhow::Error {

@@ -7,6 +7,7 @@ use std::{
     fmt,
     fs::{self, File},
     io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -119,7 +120,7 @@ impl Lock {
     /// `None` if another process holds it.
     pub(crate) fn take(run: &Path, role: &Role) -> anyhow::Result<Option<Lock>> {
         let path = path(run, role, "lock");
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let file = file.with_context(|| format!("open {}", path.display()))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Lock { _file: file })),

@@ -3,7 +3,7 @@
 //! The one invariant: a started process is either known to the folder by its
 //! record, or dies with the parent that would have known it.
 
-use std::{ffi::OsString, fs::File, io, path::PathBuf, process::Stdio};
+use std::{ffi::OsString, fs::File, io, os::unix::fs::OpenOptionsExt, path::PathBuf, process::Stdio};
 
 use tokio::process::{Child, Command};
 
@@ -21,7 +21,7 @@ pub(crate) struct Launch {
 impl Launch {
     /// Starts it with stdout as a pipe to us.
     pub(crate) fn spawn(&self) -> io::Result<Child> {
-        let log = File::options().create(true).append(true).open(&self.log)?;
+        let log = File::options().create(true).append(true).mode(0o600).open(&self.log)?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         system::in_own_session(&mut command);

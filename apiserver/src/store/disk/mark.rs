@@ -9,7 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
@@ -35,7 +35,9 @@ impl Mark {
 
     pub(super) fn open(store: &Path, cluster: Uuid) -> io::Result<Mark> {
         let path = Mark::path(store);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path)?;
         Ok(Mark { path, file, cluster })
     }
 

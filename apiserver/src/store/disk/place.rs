@@ -1,14 +1,14 @@
 //! Finds the file of a store, makes it if it is new, and locks it.
 //!
 //! A new store is made under another name and renamed when it is whole, so a
-//! crash leaves no half-made one. The lock is on the file itself and goes with
+//! crash leaves no half-made one. Only its owner may read it: it holds secrets. The lock is on the file itself and goes with
 //! the process that holds it.
 //!
 //! The one invariant: a file is changed only by the process that holds its lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::store::error::OpenError;
@@ -45,8 +45,9 @@ impl Place {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".new");
         let temporary = PathBuf::from(temporary);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&temporary);
-        let file = file.map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&temporary).map_err(failed)?;
         lock(&file, path)?;
         // Another process may have finished the very file between open and lock.
         if !is_at(&file, &temporary).map_err(failed)? || path.exists() {
