@@ -148,6 +148,25 @@ fn a_node_changes_only_the_records_of_volumes_that_name_it() {
 }
 
 #[test]
+fn a_viewer_may_look_and_not_touch() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    let as_viewer = |request| sandbox.call("viewer.kubeconfig", request);
+    let get = |path: &str| http::Request::get(path).body(Vec::new()).unwrap();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    assert!(as_viewer(get(maps)).unwrap().contains("ConfigMapList"));
+
+    let map = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}});
+    let create = http::Request::post(maps).header("Content-Type", "application/json");
+    let secrets = get("/api/v1/namespaces/default/secrets");
+    for refused in [create.body(map.to_string().into_bytes()).unwrap(), secrets] {
+        let refusal = as_viewer(refused).unwrap_err();
+        assert!(refusal.contains("forbidden") && refusal.contains("\"viewer\""), "{refusal}");
+    }
+    assert!(sandbox.get(&format!("{maps}/mine")).unwrap_err().contains("not found"), "nothing was made");
+}
+
+#[test]
 fn an_address_of_loopback_is_kept_with_a_certificate_for_it() {
     let sandbox = Sandbox::new();
     let address = TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
@@ -182,7 +201,9 @@ fn nothing_of_a_cluster_is_readable_by_others() {
     sandbox.ok(&["up", "--detach"]);
     let open = open_to_others(&sandbox.dir());
     assert!(open.is_empty(), "{open:#?}");
-    for file in ["kubeconfig", "store.redb", "store.redb.mark", "tokens.json", "tls/ca.key"] {
+    let named =
+        ["kubeconfig", "viewer.kubeconfig", "store.redb", "store.redb.mark", "tokens.json", "tls/ca.key"];
+    for file in named {
         let mode = fs::metadata(sandbox.dir().join(file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }

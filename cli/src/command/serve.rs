@@ -115,7 +115,7 @@ fn candidate_ports(server: &ApiServer) -> impl Iterator<Item = u16> {
     (0..64).map(move |attempt| FIRST + (spread + attempt * 181) % COUNT)
 }
 
-/// A kubeconfig for the user, and one for every node.
+/// A kubeconfig for the user, one for those who only look, and one for every node.
 fn hand_out_credentials(
     folder: &Folder,
     server: &ApiServer,
@@ -124,6 +124,7 @@ fn hand_out_credentials(
 ) -> anyhow::Result<()> {
     let reachable = listen::reachable(address);
     credentials::ensure(server, &folder.kubeconfig(), Identity::admin("admin"), reachable)?;
+    credentials::ensure(server, &folder.viewer_kubeconfig(), Identity::viewer("viewer"), reachable)?;
     for node in 1..=marker.nodes {
         let room = folder.node(node);
         create_private_dir(&room)?;

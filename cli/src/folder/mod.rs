@@ -36,6 +36,8 @@ const CONTENTS: &[&str] = &[
     "tls",
     "tokens.json",
     "tokens.new",
+    "viewer.kubeconfig",
+    "viewer.unfinished",
 ];
 const MARKER: &str = "midflight.json";
 
@@ -117,6 +119,11 @@ impl Folder {
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.root.join("kubeconfig")
+    }
+
+    /// For those who may look and not touch.
+    pub(crate) fn viewer_kubeconfig(&self) -> PathBuf {
+        self.root.join("viewer.kubeconfig")
     }
 
     pub(crate) fn store(&self) -> PathBuf {
