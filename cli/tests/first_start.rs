@@ -13,32 +13,53 @@ const KILLS: u32 = 10;
 
 #[test]
 fn survives_being_killed_at_any_time() {
-    let clean = Sandbox::new();
-    let began = Instant::now();
-    clean.ok(&["up", "--detach"]);
-    let whole = began.elapsed();
-    drop(clean);
-
+    let whole = whole_start();
     for step in 0..KILLS {
-        let sandbox = Sandbox::new();
-        let mut up = sandbox.spawn(&["up", "--detach"]);
-        // Not a wait for something: the moment of the kill is what varies.
-        std::thread::sleep(whole * step / KILLS);
-        // The control process, where it already is, and then the one that waits for it.
-        let control = sandbox.pid("control");
-        if let Some(pid) = control.filter(|pid| lives(*pid)) {
-            support::signal(pid, Signal::KILL);
-        }
-        let _ = up.kill();
-        up.wait().unwrap();
-        if let Some(pid) = control {
-            eventually("the killed control process ends", || !lives(pid));
-        }
+        let sandbox = killed_after(whole * step / KILLS);
         // An agent may have been started, and one that has no record dies with its parent.
         sandbox.ok(&["down"]);
         sandbox.ok(&["up", "--detach"]);
         sandbox.ok(&["status"]);
+        sandbox.ok(&["down", "--purge"]);
+        assert!(!sandbox.dir().exists(), "all of it is removed");
     }
+}
+
+#[test]
+fn leaves_nothing_that_a_purge_does_not_take() {
+    let whole = whole_start();
+    for step in 0..KILLS {
+        let sandbox = killed_after(whole * step / KILLS);
+        sandbox.ok(&["down", "--purge"]);
+        assert!(!sandbox.dir().exists(), "all of it is removed");
+    }
+}
+
+/// How long a first start takes here.
+fn whole_start() -> Duration {
+    let sandbox = Sandbox::new();
+    let began = Instant::now();
+    sandbox.ok(&["up", "--detach"]);
+    began.elapsed()
+}
+
+/// A first start that was killed after that time.
+fn killed_after(time: Duration) -> Sandbox {
+    let sandbox = Sandbox::new();
+    let mut up = sandbox.spawn(&["up", "--detach"]);
+    // Not a wait for something: the moment of the kill is what varies.
+    std::thread::sleep(time);
+    // The control process, where it already is, and then the one that waits for it.
+    let control = sandbox.pid("control");
+    if let Some(pid) = control.filter(|pid| lives(*pid)) {
+        support::signal(pid, Signal::KILL);
+    }
+    let _ = up.kill();
+    up.wait().unwrap();
+    if let Some(pid) = control {
+        eventually("the killed control process ends", || !lives(pid));
+    }
+    sandbox
 }
 
 #[test]

@@ -56,10 +56,11 @@ impl Down {
         let folder = session.folder()?;
         let name = folder.root().display().to_string();
         if folder.marker()?.is_none() {
-            if self.purge && folder.root().exists() {
+            let purged = self.purge && folder.root().exists();
+            if purged {
                 folder.purge()?;
             }
-            return session.answer(&Stopped { folder: name, stopped: Vec::new(), purged: false });
+            return session.answer(&Stopped { folder: name, stopped: Vec::new(), purged });
         }
         folder.create_or_open()?;
         let running = running(&folder)?;

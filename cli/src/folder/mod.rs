@@ -27,12 +27,13 @@ const CONTENTS: &[&str] = &[
     "kubeconfig",
     "kubeconfig.unfinished",
     "logs",
-    "midflight.unfinished",
+    MARKER_UNFINISHED,
     "nodes",
     "registry",
     "run",
     "store.redb",
     "store.redb.mark",
+    "store.redb.new",
     "tls",
     "tokens.json",
     "tokens.new",
@@ -40,6 +41,8 @@ const CONTENTS: &[&str] = &[
     "viewer.unfinished",
 ];
 const MARKER: &str = "midflight.json";
+/// What a first start that was cut short leaves of the marker.
+const MARKER_UNFINISHED: &str = "midflight.unfinished";
 
 /// The paths inside a folder.
 #[derive(Debug, Clone)]
@@ -96,7 +99,7 @@ impl Folder {
 
     /// Removes the data. The marker goes last, so that a purge cut short can be repeated.
     pub(crate) fn purge(&self) -> anyhow::Result<Purged> {
-        if self.marker()?.is_none() {
+        if self.marker()?.is_none() && !self.is_hardly_begun()? {
             return Err(Failure::usage(
                 format!("{} was not made by midflight", self.root.display()),
                 "check --dir; remove the folder by hand if you are sure",
@@ -159,6 +162,21 @@ impl Folder {
             ),
             format!("choose a folder whose path has at most {most} bytes with --dir"),
         ))
+    }
+
+    /// Whether a start that was cut short before there was a marker may have left the folder: nothing is in it
+    /// but, perhaps, a marker half written.
+    fn is_hardly_begun(&self) -> anyhow::Result<bool> {
+        if !self.root.is_dir() {
+            return Ok(false);
+        }
+        let reading = || format!("read {}", self.root.display());
+        for entry in fs::read_dir(&self.root).with_context(reading)? {
+            if entry.with_context(reading)?.file_name() != MARKER_UNFINISHED {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// A folder without a marker may only hold what a crashed first start left: a marker half written.

@@ -86,6 +86,51 @@ fn a_purge_takes_what_is_ours_and_leaves_the_rest() {
 }
 
 #[test]
+fn a_purge_takes_all_that_a_start_cut_short_can_leave() {
+    let before_the_marker: &[&[&str]] = &[&[], &["midflight.unfinished"]];
+    for left in before_the_marker {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = folder(&parent.path().join("c"));
+        leave(folder.root(), left);
+        assert_eq!(folder.purge().unwrap(), Purged::Whole, "{left:?}");
+        assert!(!folder.root().exists());
+    }
+    let after_it = [
+        "midflight.unfinished",
+        "kubeconfig",
+        "kubeconfig.unfinished",
+        "viewer.kubeconfig",
+        "viewer.unfinished",
+        "store.redb",
+        "store.redb.new",
+        "store.redb.mark",
+        "tokens.json",
+        "tokens.new",
+        "tls/ca.new",
+        "tls/ca.key",
+        "run/control.lock",
+        "run/control.unfinished",
+        "nodes/node-1/kubeconfig.unfinished",
+        "logs/control.log",
+    ];
+    let parent = tempfile::tempdir().unwrap();
+    let folder = folder(&parent.path().join("c"));
+    folder.create_or_open().unwrap();
+    leave(folder.root(), &after_it);
+    assert_eq!(folder.purge().unwrap(), Purged::Whole);
+    assert!(!folder.root().exists());
+}
+
+fn leave(root: &Path, files: &[&str]) {
+    fs::create_dir_all(root).unwrap();
+    for file in files {
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"half").unwrap();
+    }
+}
+
+#[test]
 fn a_folder_too_deep_for_sockets_is_refused_before_anything_is_made() {
     let parent = tempfile::tempdir().unwrap();
     let deep = parent.path().join("d".repeat(70));
