@@ -36,6 +36,7 @@ pub struct Database {
 impl Database {
     pub async fn open(tool: Tool, settings: Settings) -> Result<Database, RunError> {
         let (url, options) = (settings.url()?, settings.options()?);
+        settings.refuse_absent(&url)?;
         let store = store::open(&url, settings.layout, &options).await?;
         Ok(Database { tool, settings, url, store })
     }

@@ -26,6 +26,9 @@ pub struct Settings {
     pub store: String,
     #[serde(default = "default_layout")]
     pub layout: Layout,
+    /// Makes the file of an embedded store where there is none; otherwise that is taken for a mistake.
+    #[serde(default)]
+    pub create: bool,
     /// Folders with migrations, besides the usual ones.
     #[serde(default)]
     pub paths: Vec<PathBuf>,
@@ -110,6 +113,9 @@ pub enum SettingsError {
     #[error("read the password from {}", path.display())]
     Password { path: PathBuf, source: std::io::Error },
 
+    #[error("there is no database {}", path.display())]
+    Absent { path: PathBuf },
+
     #[error("a client certificate needs its key and the other way round")]
     HalfAnIdentity,
 }
@@ -120,6 +126,7 @@ impl Settings {
         Settings {
             store: store.into(),
             layout: default_layout(),
+            create: false,
             paths: Vec::new(),
             models: None,
             models_before: None,
@@ -152,6 +159,16 @@ impl Settings {
 
     pub fn url(&self) -> Result<store::Url, SettingsError> {
         self.store.parse().map_err(|source| SettingsError::Store { source })
+    }
+
+    /// A path that was mistyped must not become an empty database.
+    pub(crate) fn refuse_absent(&self, url: &store::Url) -> Result<(), SettingsError> {
+        match url {
+            store::Url::Embedded { path } if !self.create && !path.exists() => {
+                Err(SettingsError::Absent { path: path.clone() })
+            }
+            store::Url::Embedded { .. } | store::Url::Etcd(_) | store::Url::Redis(_) => Ok(()),
+        }
     }
 
     pub(crate) fn options(&self) -> Result<store::Options, SettingsError> {

@@ -111,6 +111,7 @@ impl Sandbox {
         };
         let mut settings = Settings::of(format!("embedded:{}", self.path("nb.redb").display()));
         settings.layout = self.layout;
+        settings.create = true;
         settings.backups = self.path("backups");
         settings.watch_seconds = 0;
         settings.models = self.models.lock().unwrap().clone();
@@ -335,4 +336,14 @@ async fn models_change_by_themselves_or_are_refused_with_the_reason() {
         let broken = sandbox.refused(&[&RENAME]).await;
         assert!(broken.contains("host: the model has no such field"), "{broken}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mistyped_path_makes_no_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nb.redb");
+    let tool = Tool { version: "test", compiled_in: vec![], worker: Worker::new("/bin/false", &[]) };
+    let opened = Database::open(tool, Settings::of(format!("embedded:{}", path.display()))).await;
+    assert!(matches!(opened, Err(RunError::Settings(SettingsError::Absent { .. }))));
+    assert!(!path.exists());
 }
