@@ -6,10 +6,13 @@ mod baseline;
 mod check;
 mod finalize;
 mod history;
+mod lint;
+mod new;
 mod plan;
 mod restore;
 mod rollback;
 mod run;
+mod sample;
 mod status;
 mod target;
 mod tell;
@@ -23,7 +26,7 @@ use crate::session::Session;
 
 /// Move a database to a new schema, all or nothing, with a way back
 ///
-/// Usual order: `check`, `plan`, `apply`, and when the services run well on it `finalize`; before that,
+/// Usual order: `lint`, `check`, `plan`, `apply`, and when the services run well on it `finalize`; before that,
 /// `rollback` gives the old data back, byte for byte. `run` upgrades a whole cloud from a file. Exit codes: 0 done, or
 /// nothing to do; 1 failed; 2 usage; 3 refused, and nothing was changed.
 #[derive(Debug, Args)]
@@ -44,6 +47,9 @@ enum Command {
     Backup(backup::Backup),
     Restore(restore::Restore),
     Baseline(baseline::Baseline),
+    Lint(lint::Lint),
+    New(new::New),
+    Sample(sample::Sample),
     Run(run::Run),
     #[command(hide = true)]
     Worker(worker::Worker),
@@ -70,6 +76,9 @@ impl Migrate {
             Command::Backup(backup) => session.block_on(backup.run(session)),
             Command::Restore(restore) => session.block_on(restore.run(session)),
             Command::Baseline(baseline) => session.block_on(baseline.run(session)),
+            Command::Lint(lint) => lint.run(session),
+            Command::New(new) => new.run(session),
+            Command::Sample(sample) => sample.run(session),
             Command::Run(run) => session.block_on(run.run(session)),
             Command::Worker(_) => Ok(()),
         }

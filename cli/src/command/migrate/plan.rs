@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use midflight_migrate::{diff::Sample, run};
+use midflight_migrate::{diff::Sample, migration::log, run};
 
 use super::{
     target::{Target, explain},
@@ -107,6 +107,7 @@ fn steps(plan: &run::Plan, paint: Paint) -> String {
     let samples: Vec<(&str, &Sample)> = plan
         .tables
         .iter()
+        .filter(|(name, _)| !log::is_reserved(name))
         .flat_map(|(name, table)| table.samples.iter().map(|sample| (name.as_str(), sample)))
         .collect();
     if !samples.is_empty() {

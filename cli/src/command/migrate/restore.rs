@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use midflight_migrate::run::Settings;
 
 use super::{
     apply::Told,
-    target::{Backups, Target, explain},
+    target::{Backups, Target, explain, open},
     tell::Teller,
 };
 use crate::session::Session;
@@ -28,7 +29,8 @@ pub(super) struct Restore {
 impl Restore {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = self.target.open_with(self.backups).await?;
+        let settings = Settings { create: true, ..self.backups.in_settings(self.target.settings()) };
+        let database = open(settings).await?;
         let changed = database.restore(&self.file, &|event| teller.tell(&event)).await;
         session.answer(&Told(changed.map_err(|error| explain(&error))?))
     }

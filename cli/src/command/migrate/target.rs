@@ -135,7 +135,13 @@ impl Target {
     }
 
     pub(super) async fn open_with(&self, backups: Backups) -> anyhow::Result<Database> {
-        open(Settings { backups: backups.backups, no_backup: backups.no_backup, ..self.settings() }).await
+        open(backups.in_settings(self.settings())).await
+    }
+}
+
+impl Backups {
+    pub(super) fn in_settings(self, settings: Settings) -> Settings {
+        Settings { backups: self.backups, no_backup: self.no_backup, ..settings }
     }
 }
 
@@ -155,7 +161,7 @@ pub(super) fn explain(error: &RunError) -> anyhow::Error {
     let (exit, advice) = if error.is_refusal() {
         (Exit::Blocked, "settle what is named and run it again; nothing was changed")
     } else if matches!(error, RunError::Settings(_)) {
-        (Exit::Usage, "see `midflight migrate --help`")
+        (Exit::Usage, "check the flags that name the database; `midflight migrate --help` lists them")
     } else {
         (
             Exit::Error,
