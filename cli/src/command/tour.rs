@@ -5,6 +5,7 @@
 mod control_plane;
 mod durable_writes;
 mod engine_switch;
+mod migration;
 mod program;
 
 use std::time::Instant;

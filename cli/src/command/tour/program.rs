@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin};
 
 use serde::Serialize;
 
-use super::{control_plane, durable_writes, engine_switch};
+use super::{control_plane, durable_writes, engine_switch, migration};
 use crate::{cluster::Temporary, output::Paint};
 
 /// How an act ended.
@@ -63,6 +63,13 @@ pub(super) const PROGRAM: &[Act] = &[
         command: None,
         needed_by_others: false,
         play: |stage| Box::pin(engine_switch::play(stage)),
+    },
+    Act {
+        title: "A database changes its schema, all or nothing",
+        about: "Nine historical migrations on a cloud of 1,000 ports: plan, apply, roll back, apply again, finalize.",
+        command: Some("midflight migrate plan|apply|rollback|finalize"),
+        needed_by_others: false,
+        play: |stage| Box::pin(migration::play(stage)),
     },
 ];
 
