@@ -6,6 +6,7 @@ mod errand;
 mod figure;
 mod fill;
 pub(crate) mod io;
+pub(crate) mod migrate;
 pub(crate) mod pause;
 mod qemu;
 
@@ -24,6 +25,7 @@ pub(crate) struct Bench {
 enum Subject {
     Api(api::ApiBench),
     Io(io::IoBench),
+    Migrate(migrate::MigrateBench),
     Pause(pause::PauseBench),
 }
 
@@ -32,6 +34,7 @@ impl Bench {
         match self.subject {
             Subject::Api(api) => api.run(session).await,
             Subject::Io(io) => io.run(session).await,
+            Subject::Migrate(migrate) => migrate.run(session).await,
             Subject::Pause(pause) => pause.run(session).await,
         }
     }
