@@ -4,7 +4,7 @@
 //! the same swap in the other direction.
 
 use super::ledger::{Ledger, Step};
-use super::seal::Seal;
+use super::seal::{Seal, Sealing};
 use super::{Applied, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
 use crate::record::Snapshot;
 use crate::store::{Generation, Guard, Layout, Note, Reading, RunNumber, Space, puts};
@@ -23,8 +23,10 @@ impl Session<'_> {
         let ledger = self.advance(&taken.ledger, &staging, vec![same_pointer.clone()], None).await?;
 
         let staged = Space::Generation(Generation::of(run));
-        let mut written = self.write_all(Stage::Staging, after.len() as u64, puts(staged, after)).await?;
-        let seal = Seal::of(after).to_rows();
+        let mut sealing = Sealing::default();
+        let rows = puts(staged, after).inspect(|op| sealing.add(op));
+        let mut written = self.write_all(Stage::Staging, after.len() as u64, rows).await?;
+        let seal = sealing.finish().to_rows();
         written += self.write_all(Stage::Staging, seal.len() as u64, puts(Space::Seal(run), &seal)).await?;
         self.flush().await?;
         self.verify(staged, after).await?;

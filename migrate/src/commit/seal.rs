@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::Changed;
 use crate::record::{RowKey, Snapshot, Table};
+use crate::store::{Op, Place, Space, puts};
 
 /// Fingerprints in one row of the seal: 64 KiB.
 const PER_ROW: usize = 8192;
@@ -17,14 +18,32 @@ pub(super) struct Seal {
     sorted: Vec<u64>,
 }
 
+/// Takes fingerprints while rows pass by on their way to the server.
+#[derive(Debug, Default)]
+pub(super) struct Sealing {
+    prints: Vec<u64>,
+}
+
+impl Sealing {
+    pub(super) fn add(&mut self, op: &Op<'_>) {
+        if let Op::Put { place: Place::Row { table, key, .. }, value } = op {
+            self.prints.push(fingerprint(table, key, value));
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Seal {
+        self.prints.sort_unstable();
+        Seal { sorted: self.prints }
+    }
+}
+
 impl Seal {
     pub(super) fn of(rows: &Snapshot) -> Seal {
-        let mut sorted = Vec::with_capacity(rows.len());
-        for (table, of_table) in rows.tables() {
-            sorted.extend(of_table.iter().map(|(key, value)| fingerprint(table, key, value)));
+        let mut sealing = Sealing::default();
+        for op in puts(Space::Plain, rows) {
+            sealing.add(&op);
         }
-        sorted.sort_unstable();
-        Seal { sorted }
+        sealing.finish()
     }
 
     /// As rows, to be stored.
