@@ -10,6 +10,7 @@ use tower::Service as _;
 use crate::auth::Identity;
 use crate::http::Body;
 use crate::limits::Limits;
+use crate::store::StoreOptions;
 use crate::{ApiServer, Config, Service};
 
 /// A server that is gone with its folder when dropped.
@@ -55,8 +56,18 @@ impl Api {
     }
 
     pub(crate) async fn with_limits(limits: Limits) -> Api {
+        Api::configured(|config| config.limits = limits).await
+    }
+
+    pub(crate) async fn with_store(store: StoreOptions) -> Api {
+        Api::configured(|config| config.store = store).await
+    }
+
+    async fn configured(change: impl FnOnce(&mut Config)) -> Api {
         let folder = tempfile::tempdir().unwrap();
-        let server = ApiServer::open(Config { limits, ..Config::new(folder.path()) }).await.unwrap();
+        let mut config = Config::new(folder.path());
+        change(&mut config);
+        let server = ApiServer::open(config).await.unwrap();
         let service = server.service(Identity::admin("admin"));
         Api { server, service, folder }
     }

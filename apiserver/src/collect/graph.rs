@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::observe::Seen;
+use crate::kind::ResourceId;
 use crate::store::Key;
 
 #[derive(Debug, Default)]
@@ -22,15 +23,7 @@ impl Graph {
     /// Remembers what was seen and returns the objects that should be looked at because of it.
     pub(super) fn note(&mut self, seen: Seen) -> Vec<Key> {
         let Seen { key, uid, owners, deleting, gone } = seen;
-        let before = self.owners.remove(&key).unwrap_or_default();
-        for owner in &before {
-            if let Some(dependents) = self.dependents.get_mut(owner) {
-                dependents.remove(&key);
-                if dependents.is_empty() {
-                    self.dependents.remove(owner);
-                }
-            }
-        }
+        let before = self.forget(&key);
         let mut due = Vec::new();
         // An owner that waits for this object may wait no longer.
         due.extend(before.iter().chain(&owners).filter_map(|owner| self.leaving.get(owner)).cloned());
@@ -53,6 +46,36 @@ impl Graph {
             self.owners.insert(key, owners);
         }
         due
+    }
+
+    /// Forgets what is no more of a resource whose deletions may have gone unseen, and returns all
+    /// that may have waited to hear of one. `uid_of` says who has a key now.
+    pub(super) fn relisted(
+        &mut self,
+        resource: &ResourceId,
+        uid_of: impl Fn(&Key) -> Option<String>,
+    ) -> Vec<Key> {
+        let of_resource = self.owners.keys().filter(|key| key.resource == *resource);
+        let missing: Vec<Key> = of_resource.filter(|key| uid_of(key).is_none()).cloned().collect();
+        for key in &missing {
+            self.forget(key);
+        }
+        self.leaving.retain(|uid, key| key.resource != *resource || uid_of(key).as_ref() == Some(uid));
+        self.owners.keys().chain(self.leaving.values()).cloned().collect()
+    }
+
+    /// Forgets an object as a dependent, and returns the uids of those that owned it.
+    fn forget(&mut self, key: &Key) -> Vec<String> {
+        let owners = self.owners.remove(key).unwrap_or_default();
+        for owner in &owners {
+            if let Some(dependents) = self.dependents.get_mut(owner) {
+                dependents.remove(key);
+                if dependents.is_empty() {
+                    self.dependents.remove(owner);
+                }
+            }
+        }
+        owners
     }
 
     pub(super) fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Key> {

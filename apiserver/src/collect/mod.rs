@@ -30,7 +30,7 @@ use crate::server::Shared;
 use crate::store::Key;
 
 use graph::Graph;
-use observe::Seen;
+use observe::{Seen, Told};
 
 /// Observations that may wait before those who observe wait too.
 const QUEUE: usize = 1024;
@@ -43,7 +43,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     let stopping = shared.stopping.clone();
     tokio::select! {
         () = stopping.cancelled() => {}
-        () = Collector::new(shared).work() => {}
+        () = Collector::new(shared, QUEUE).work() => {}
     }
 }
 
@@ -51,8 +51,8 @@ struct Collector {
     shared: Arc<Shared>,
     graph: Graph,
     observers: HashMap<ResourceId, AbortOnDropHandle<()>>,
-    seen: mpsc::Receiver<Seen>,
-    tell: mpsc::Sender<Seen>,
+    told: mpsc::Receiver<Told>,
+    tell: mpsc::Sender<Told>,
     /// Objects to look at, each once.
     due: VecDeque<Key>,
     waiting: HashSet<Key>,
@@ -61,13 +61,13 @@ struct Collector {
 }
 
 impl Collector {
-    fn new(shared: Arc<Shared>) -> Collector {
-        let (tell, seen) = mpsc::channel(QUEUE);
+    fn new(shared: Arc<Shared>, queue: usize) -> Collector {
+        let (tell, told) = mpsc::channel(queue);
         Collector {
             shared,
             graph: Graph::default(),
             observers: HashMap::new(),
-            seen,
+            told,
             tell,
             due: VecDeque::new(),
             waiting: HashSet::new(),
@@ -83,7 +83,7 @@ impl Collector {
         loop {
             tokio::select! {
                 biased;
-                Some(seen) = self.seen.recv() => self.take_note(seen),
+                Some(told) = self.told.recv() => self.take_note(told),
                 Ok(()) = changed.changed() => self.follow_registry(),
                 () = std::future::ready(()), if !self.due.is_empty() => self.work_off().await,
                 _ = retry.tick(), if !self.unfinished.is_empty() => {
@@ -109,8 +109,19 @@ impl Collector {
         }
     }
 
-    fn take_note(&mut self, seen: Seen) {
-        for key in self.graph.note(seen) {
+    fn take_note(&mut self, told: Told) {
+        let due = match told {
+            Told::Object(seen) => self.graph.note(seen),
+            Told::Relisted(resource) => {
+                tracing::info!(resource = %resource.plural, "fell behind; looking again at all that is owned or leaving");
+                let store = &self.shared.store;
+                self.graph.relisted(&resource, |key| {
+                    let stored = store.get(key)?;
+                    Seen::of(key.clone(), &stored.bytes, false).map(|seen| seen.uid)
+                })
+            }
+        };
+        for key in due {
             self.enqueue(key);
         }
     }

@@ -7,6 +7,14 @@ use tokio::sync::mpsc;
 use crate::kind::ResourceId;
 use crate::store::{Key, Store};
 
+/// What an observer tells.
+#[derive(Debug)]
+pub(super) enum Told {
+    Object(Seen),
+    /// The observer fell behind and has listed anew: deletions of this resource may have gone unseen.
+    Relisted(ResourceId),
+}
+
 /// One object as the collector sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -46,8 +54,10 @@ impl Seen {
 }
 
 /// Tells everything there is, then everything that happens. Ends when nobody listens.
-pub(super) async fn observe(store: Store, resource: ResourceId, tell: mpsc::Sender<Seen>) {
-    loop {
+pub(super) async fn observe(store: Store, resource: ResourceId, tell: mpsc::Sender<Told>) {
+    // A watch that fell behind begins anew: what was missed is seen in the next snapshot, and what
+    // was deleted meanwhile is found missing by those who hear of the relist.
+    for relisted in std::iter::once(false).chain(std::iter::repeat(true)) {
         let snapshot = store.snapshot(&resource);
         for entry in snapshot.iter() {
             let key = Key::new(resource.clone(), entry.namespace, entry.name);
@@ -55,10 +65,11 @@ pub(super) async fn observe(store: Store, resource: ResourceId, tell: mpsc::Send
                 return;
             }
         }
+        if relisted && tell.send(Told::Relisted(resource.clone())).await.is_err() {
+            return;
+        }
         let Ok(mut watch) = store.watch(&resource, snapshot.version()) else { continue };
         drop(snapshot);
-        // A watch that fell behind begins anew: what was missed is seen in the next snapshot,
-        // and what was deleted meanwhile is found missing when its dependents are looked at.
         while let Ok(event) = watch.next().await {
             let seen = Seen::of(event.key.clone(), &event.last, event.after.is_none());
             if !tell_of(&tell, seen).await {
@@ -68,9 +79,9 @@ pub(super) async fn observe(store: Store, resource: ResourceId, tell: mpsc::Send
     }
 }
 
-async fn tell_of(tell: &mpsc::Sender<Seen>, seen: Option<Seen>) -> bool {
+async fn tell_of(tell: &mpsc::Sender<Told>, seen: Option<Seen>) -> bool {
     match seen {
-        Some(seen) => tell.send(seen).await.is_ok(),
+        Some(seen) => tell.send(Told::Object(seen)).await.is_ok(),
         None => true,
     }
 }

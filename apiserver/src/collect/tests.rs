@@ -4,13 +4,15 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
 
+use super::Collector;
 use super::decide::{Action, Dependents, Owner, decide};
 use super::graph::Graph;
 use super::observe::Seen;
 use crate::kind::ResourceId;
 use crate::lifecycle::Propagation;
-use crate::store::Key;
+use crate::store::{Key, StoreOptions};
 use crate::testing::Api;
 
 #[test]
@@ -71,6 +73,123 @@ fn the_graph_says_where_to_look() {
     let gone = Seen { gone: true, ..seen("child", &["owner"]) };
     assert_eq!(graph.note(gone), [key("owner"), key("owner")], "its owner may wait for it");
     assert_eq!(graph.dependents_of("owner").count(), 0);
+}
+
+#[test]
+fn a_relist_forgets_what_is_gone_and_looks_at_the_rest() {
+    let mut graph = Graph::default();
+    for child in ["stays", "gone"] {
+        graph.note(seen(child, &["owner"]));
+    }
+    for leaving in ["waits", "gone too", "made anew"] {
+        graph.note(Seen { deleting: true, ..seen(leaving, &[]) });
+    }
+    let uid_of = |key: &Key| match &*key.name {
+        "gone" | "gone too" => None,
+        "made anew" => Some("another".to_owned()),
+        name => Some(name.to_owned()),
+    };
+    let elsewhere = ResourceId { group: "".into(), plural: "secrets".into() };
+    assert_eq!(graph.relisted(&elsewhere, uid_of).len(), 5, "other resources are taken as they are");
+    let due: BTreeSet<Key> = graph.relisted(&key("any").resource, uid_of).into_iter().collect();
+    assert_eq!(due, BTreeSet::from([key("stays"), key("waits")]));
+    assert_eq!(graph.dependents_of("owner").collect::<Vec<_>>(), [&key("stays")]);
+}
+
+/// A server whose only collector does nothing but what it is told to, and whose observers are
+/// behind as soon as a few events are not taken.
+struct Held {
+    api: Api,
+    collector: Collector,
+}
+
+impl Held {
+    async fn open() -> Held {
+        let api = Api::with_store(StoreOptions { history_events: 4, ..StoreOptions::default() }).await;
+        api.server.shutdown().await;
+        let mut collector = Collector::new(api.server.shared.clone(), 1);
+        collector.follow_registry();
+        Held { api, collector }
+    }
+
+    /// Works until nothing is left to do for what has been written so far.
+    async fn catch_up(&mut self) {
+        self.api
+            .post(CONFIG_MAPS, json!({"metadata": {"name": "mark", "ownerReferences": [nobody()]}}))
+            .await
+            .ok();
+        let mark = format!("{CONFIG_MAPS}/mark");
+        while self.api.get(&mark).await.code != 404 {
+            match self.collector.due.is_empty() {
+                true => {
+                    let told = self.collector.told.recv().await.unwrap();
+                    self.collector.take_note(told);
+                }
+                false => self.collector.work_off().await,
+            }
+        }
+    }
+
+    /// Makes so many changes of a resource that its observer misses what is written between them.
+    async fn miss(&self, plural: &str, change: impl Future<Output = Value>) {
+        let noise = async |round: &str| {
+            for number in 0..8 {
+                let name = format!("noise-{round}-{number}");
+                let path = format!("/api/v1/namespaces/default/{plural}");
+                self.api.post(&path, json!({"metadata": {"name": name}})).await.ok();
+            }
+        };
+        noise("before").await;
+        change.await;
+        noise("after").await;
+    }
+
+    fn release(self) -> (Api, AbortOnDropHandle<()>) {
+        (self.api, AbortOnDropHandle::new(tokio::spawn(self.collector.work())))
+    }
+}
+
+fn nobody() -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "none"})
+}
+
+const OWNER: &str = "/api/v1/namespaces/default/secrets/owner";
+const CHILD: &str = "/api/v1/namespaces/default/configmaps/child";
+
+/// An owner and a child of the kinds above; the owner waits for the child, and the finalizers hold it.
+#[allow(clippy::needless_pass_by_value, reason = "callers give a literal")]
+async fn make_pair(api: &Api, finalizers: Value) {
+    let secrets = OWNER.trim_end_matches("/owner");
+    let owner = api.post(secrets, json!({"metadata": {"name": "owner"}})).await.ok();
+    let reference = json!({"apiVersion": "v1", "kind": "Secret", "name": "owner",
+                           "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true});
+    let child =
+        json!({"metadata": {"name": "child", "finalizers": finalizers, "ownerReferences": [reference]}});
+    api.post(CONFIG_MAPS, child).await.ok();
+}
+
+#[tokio::test]
+async fn an_owner_whose_deletion_was_missed_takes_its_dependents_along() {
+    let mut held = Held::open().await;
+    make_pair(&held.api, json!([])).await;
+    held.catch_up().await;
+    held.miss("secrets", async { held.api.delete(OWNER, Value::Null).await.ok() }).await;
+    let (api, _working) = held.release();
+    api.until(CHILD, |answer| answer.code == 404).await;
+}
+
+#[tokio::test]
+async fn an_owner_stops_waiting_for_a_dependent_whose_deletion_was_missed() {
+    let mut held = Held::open().await;
+    make_pair(&held.api, json!(["example.com/hold"])).await;
+    held.api.delete(OWNER, json!({"propagationPolicy": "Foreground"})).await.ok();
+    held.catch_up().await;
+    assert!(held.api.get(CHILD).await.ok()["metadata"]["deletionTimestamp"].is_string());
+    let let_go = json!({"metadata": {"finalizers": null}});
+    held.miss("configmaps", async { held.api.merge(CHILD, let_go).await.ok() }).await;
+    assert_eq!(held.api.get(CHILD).await.code, 404);
+    let (api, _working) = held.release();
+    api.until(OWNER, |answer| answer.code == 404).await;
 }
 
 /// A small generator of numbers, so that a failing family can be made again.
@@ -139,8 +258,7 @@ async fn present(api: &Api) -> BTreeSet<String> {
 
 /// Comes back when everything that was under way is done: a new orphan is found and collected after it.
 async fn settle(api: &Api) {
-    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "none"});
-    let sentinel = json!({"metadata": {"name": "sentinel", "ownerReferences": [reference]}});
+    let sentinel = json!({"metadata": {"name": "sentinel", "ownerReferences": [nobody()]}});
     api.post(CONFIG_MAPS, sentinel).await.ok();
     api.until(&format!("{CONFIG_MAPS}/sentinel"), |answer| answer.code == 404).await;
 }
