@@ -36,22 +36,56 @@ pub(super) async fn settle(shared: &Arc<Shared>, graph: &Graph, key: &Key) -> Re
         && is_deleting(&object)
         && key.resource == definitions()
     {
-        return namespaces::remove_instances(shared, key, &object).await;
+        return namespaces::remove_instances(shared, graph, key, &object).await;
     }
-    let uid = metadata_text(&object, "uid").to_owned();
-    let found = Found::look(shared, graph, &object, &uid);
-    match decide(&object, &found.owners, found.dependents) {
+    settle_family(shared, graph, key, &served, &object).await
+}
+
+/// Looks at every object that names an owner of a kind, whatever version it names it by.
+pub(super) async fn settle_owned_by(
+    shared: &Arc<Shared>,
+    graph: &Graph,
+    (group, kind): (&str, &str),
+) -> Result<Settled, ApiError> {
+    let mut settled = Settled::Done;
+    for key in graph.owned() {
+        let Some(served) = shared.registry.load().stored(&key.resource) else { continue };
+        let Some(stored) = shared.store.get(key) else { continue };
+        let object = served.object(&stored);
+        let mut references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let is_named = references.any(|one| {
+            let api_version = one["apiVersion"].as_str().unwrap_or_default();
+            one["kind"] == kind && api_version.split_once('/').is_some_and(|(named, _)| named == group)
+        });
+        if is_named && settle_family(shared, graph, key, &served, &object).await? == Settled::Later {
+            settled = Settled::Later;
+        }
+    }
+    Ok(settled)
+}
+
+/// Does what an object's owners and dependents ask for.
+async fn settle_family(
+    shared: &Arc<Shared>,
+    graph: &Graph,
+    key: &Key,
+    served: &Arc<Served>,
+    object: &Value,
+) -> Result<Settled, ApiError> {
+    let uid = metadata_text(object, "uid").to_owned();
+    let found = Found::look(shared, graph, object, &uid);
+    match decide(object, &found.owners, found.dependents) {
         Action::Nothing => Ok(Settled::Done),
         Action::DropReferences(uids) => drop_references(shared, key, &uids).await,
         Action::Delete(propagation) => {
-            let version = metadata_text(&object, "resourceVersion").to_owned();
+            let version = metadata_text(object, "resourceVersion").to_owned();
             let options = DeleteOptions {
                 propagation: Some(propagation),
                 uid: Some(uid),
                 resource_version: Some(version),
                 ..DeleteOptions::default()
             };
-            delete(shared, &served, key, &options).await
+            delete(shared, served, key, &options).await
         }
         Action::DeleteDependents => {
             for (dependent, blocks) in &found.present {

@@ -78,6 +78,11 @@ impl Graph {
         owners
     }
 
+    /// Every object that has owners.
+    pub(super) fn owned(&self) -> impl Iterator<Item = &Key> {
+        self.owners.keys()
+    }
+
     pub(super) fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Key> {
         self.dependents.get(uid).into_iter().flatten()
     }

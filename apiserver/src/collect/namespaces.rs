@@ -2,14 +2,16 @@
 //! with their instances.
 //!
 //! The invariant: a namespace goes only when nothing is in it, and a definition
-//! only when it has no instance.
+//! only when it has no instance and what its instances owned has been looked at;
+//! afterwards nobody could say that such an owner is gone.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::act::{Settled, delete, edit, strip};
+use super::act::{Settled, delete, edit, settle_owned_by, strip};
+use super::graph::Graph;
 use crate::error::ApiError;
 use crate::kind::ResourceId;
 use crate::lifecycle::{CUSTOM_RESOURCE_CLEANUP, DeleteOptions, finalizers, is_deleting, rfc3339, text};
@@ -46,9 +48,10 @@ pub(super) async fn empty(shared: &Arc<Shared>, key: &Key, namespace: &Value) ->
     .await
 }
 
-/// Deletes every instance of a definition; when there is none, lets the definition go.
+/// Deletes every instance of a definition; when there is none, what they owned, and lets the definition go.
 pub(super) async fn remove_instances(
     shared: &Arc<Shared>,
+    graph: &Graph,
     key: &Key,
     definition: &Value,
 ) -> Result<Settled, ApiError> {
@@ -56,10 +59,15 @@ pub(super) async fn remove_instances(
         group: text(definition, "/spec/group").into(),
         plural: text(definition, "/spec/names/plural").into(),
     };
-    delete_all(shared, &resource, None).await?;
-    match shared.store.snapshot(&resource).is_empty() {
-        true => strip(shared, key, CUSTOM_RESOURCE_CLEANUP).await,
-        false => Ok(Settled::Later),
+    if !shared.store.snapshot(&resource).is_empty() {
+        delete_all(shared, &resource, None).await?;
+        // By the next look, what was made before the last instance went has been noted.
+        return Ok(Settled::Later);
+    }
+    let kind = text(definition, "/spec/names/kind");
+    match settle_owned_by(shared, graph, (&resource.group, kind)).await? {
+        Settled::Done => strip(shared, key, CUSTOM_RESOURCE_CLEANUP).await,
+        Settled::Later => Ok(Settled::Later),
     }
 }
 

@@ -13,7 +13,7 @@ use super::observe::Seen;
 use crate::kind::ResourceId;
 use crate::lifecycle::Propagation;
 use crate::store::{Key, StoreOptions};
-use crate::testing::Api;
+use crate::testing::{Api, GADGETS, gadget};
 
 #[test]
 fn decides_by_how_owners_and_dependents_stand() {
@@ -190,6 +190,38 @@ async fn an_owner_stops_waiting_for_a_dependent_whose_deletion_was_missed() {
     assert_eq!(held.api.get(CHILD).await.code, 404);
     let (api, _working) = held.release();
     api.until(OWNER, |answer| answer.code == 404).await;
+}
+
+#[tokio::test]
+async fn a_deleted_definition_takes_along_what_its_objects_owned() {
+    let api = Api::with_gadgets().await;
+    let reference = async |name: &str| {
+        let made = api.post(GADGETS, gadget(name, 1)).await.ok();
+        json!({"apiVersion": "example.com/v1", "kind": "Gadget", "name": name, "uid": made["metadata"]["uid"]})
+    };
+    let (first, second) = (reference("first").await, reference("second").await);
+    let own = api.post(CONFIG_MAPS, json!({"metadata": {"name": "own"}})).await.ok();
+    let other =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "own", "uid": own["metadata"]["uid"]});
+    #[rustfmt::skip]
+    let cases = [
+        ("of-one",     vec![first.clone()],          None),
+        ("of-two",     vec![first.clone(), second],  None),
+        ("of-another", vec![first, other.clone()],   Some(json!([other]))),
+    ];
+    for (name, owners, _) in &cases {
+        let child = json!({"metadata": {"name": name, "ownerReferences": owners}});
+        api.post(CONFIG_MAPS, child).await.ok();
+    }
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gadgets.example.com";
+    api.delete(definition, Value::Null).await.ok();
+    api.until(definition, |answer| answer.code == 404).await;
+    settle(&api).await;
+    for (name, _, left) in cases {
+        let found = api.get(&format!("{CONFIG_MAPS}/{name}")).await;
+        let owners = (found.code == 200).then(|| found.body["metadata"]["ownerReferences"].clone());
+        assert_eq!(owners, left, "{name}");
+    }
 }
 
 /// A small generator of numbers, so that a failing family can be made again.
