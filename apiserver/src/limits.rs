@@ -16,6 +16,8 @@ use crate::error::{ApiError, Reason};
 pub struct Limits {
     /// Largest body of a request.
     pub body_bytes: usize,
+    /// Bodies of all requests under way together.
+    pub bodies_bytes: usize,
     /// Deepest nesting of a JSON or YAML body.
     pub json_depth: usize,
     /// Longest path with query.
@@ -38,6 +40,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             body_bytes: 3 * 1024 * 1024,
+            bodies_bytes: 64 * 1024 * 1024,
             json_depth: 100,
             uri_bytes: 16 * 1024,
             header_bytes: 64 * 1024,
@@ -54,6 +57,8 @@ impl Default for Limits {
 #[derive(Debug)]
 pub(crate) struct Gate {
     requests: Arc<Semaphore>,
+    /// A permit is a byte.
+    bodies: Arc<Semaphore>,
     watches: Arc<Mutex<HashMap<String, usize>>>,
     watches_per_user: usize,
 }
@@ -63,6 +68,21 @@ pub(crate) struct Gate {
 pub(crate) enum Pass {
     Request(#[expect(dead_code, reason = "held for its Drop")] OwnedSemaphorePermit),
     Watch { user: String, watches: Arc<Mutex<HashMap<String, usize>>> },
+}
+
+/// What one request's body has of the bytes that all bodies may have; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct BodyShare(OwnedSemaphorePermit);
+
+impl BodyShare {
+    /// Takes more bytes, which are about to be held in memory.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let refused = || too_many("Too many bytes of request bodies under way, please try again later.");
+        let bytes = u32::try_from(bytes).map_err(|_| refused())?;
+        let more = self.0.semaphore().clone().try_acquire_many_owned(bytes).map_err(|_| refused())?;
+        self.0.merge(more);
+        Ok(())
+    }
 }
 
 /// Carries a place from the handler to the body, which keeps it until it is sent.
@@ -79,6 +99,7 @@ impl Gate {
     pub(crate) fn new(limits: &Limits) -> Self {
         Gate {
             requests: Arc::new(Semaphore::new(limits.requests_in_flight)),
+            bodies: Arc::new(Semaphore::new(limits.bodies_bytes)),
             watches: Arc::default(),
             watches_per_user: limits.watches_per_user,
         }
@@ -87,6 +108,12 @@ impl Gate {
     pub(crate) fn request(&self) -> Result<Pass, ApiError> {
         let permit = self.requests.clone().try_acquire_owned();
         permit.map(Pass::Request).map_err(|_| too_many("Too many requests, please try again later."))
+    }
+
+    /// A share of the bytes of bodies, with nothing in it yet.
+    pub(crate) fn body(&self) -> BodyShare {
+        let nothing = self.bodies.clone().try_acquire_many_owned(0);
+        BodyShare(nothing.expect("no bytes can be had at any time"))
     }
 
     pub(crate) fn watch(&self, user: &str) -> Result<Pass, ApiError> {
@@ -127,13 +154,26 @@ mod tests {
 
     #[test]
     fn gives_back_what_was_taken() {
-        let gate = Gate::new(&Limits { requests_in_flight: 1, watches_per_user: 2, ..Limits::default() });
+        let gate = Gate::new(&Limits { requests_in_flight: 1, ..Limits::default() });
         let first = gate.request().unwrap();
         let refused = gate.request().unwrap_err();
         assert_eq!((refused.reason, refused.retry_after), (Reason::TooManyRequests, Some(1)));
         drop(first);
         assert!(gate.request().is_ok());
 
+        let gate = Gate::new(&Limits { bodies_bytes: 10, ..Limits::default() });
+        let (mut first, mut second) = (gate.body(), gate.body());
+        first.take(4).unwrap();
+        first.take(4).unwrap();
+        second.take(2).unwrap();
+        assert_eq!(second.take(1).unwrap_err().reason, Reason::TooManyRequests);
+        drop(first);
+        second.take(8).unwrap();
+    }
+
+    #[test]
+    fn counts_the_watches_of_each_user() {
+        let gate = Gate::new(&Limits { watches_per_user: 2, ..Limits::default() });
         let (eve, bob) = ("eve", "bob");
         let open = [gate.watch(eve).unwrap(), gate.watch(eve).unwrap()];
         assert!(gate.watch(eve).is_err());

@@ -11,11 +11,12 @@ use super::protobuf;
 use super::strict::{self, Read};
 use crate::error::{ApiError, Reason};
 use crate::lifecycle::{json_type, other_version};
-use crate::limits::Limits;
+use crate::limits::{BodyShare, Limits};
 use crate::served::Served;
 
-/// Reads a whole body, or refuses it as soon as it is known to be too large or too slow.
-pub(crate) async fn read<B>(body: B, limits: &Limits) -> Result<Bytes, ApiError>
+/// Reads a whole body, or refuses it as soon as it is known to be too large, too slow or more than all
+/// bodies together may hold. The caller keeps the share as long as anything made of the body.
+pub(crate) async fn read<B>(body: B, limits: &Limits, share: &mut BodyShare) -> Result<Bytes, ApiError>
 where
     B: http_body::Body,
     B::Error: std::fmt::Display,
@@ -24,10 +25,10 @@ where
         return Err(too_large(limits));
     }
     let late = || ApiError::new(Reason::Timeout, "the body of the request did not arrive in time");
-    tokio::time::timeout(limits.read_time, collect(body, limits)).await.map_err(|_| late())?
+    tokio::time::timeout(limits.read_time, collect(body, limits, share)).await.map_err(|_| late())?
 }
 
-async fn collect<B>(body: B, limits: &Limits) -> Result<Bytes, ApiError>
+async fn collect<B>(body: B, limits: &Limits, share: &mut BodyShare) -> Result<Bytes, ApiError>
 where
     B: http_body::Body,
     B::Error: std::fmt::Display,
@@ -43,6 +44,7 @@ where
         if held + data.remaining() > limits.body_bytes {
             return Err(too_large(limits));
         }
+        share.take(data.remaining())?;
         // A body that came in one piece, as most do, is not copied.
         let piece = data.copy_to_bytes(data.remaining());
         if first.is_none() && more.is_empty() {
@@ -254,6 +256,7 @@ fn depth(value: &Value) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Gate;
 
     #[test]
     fn refuses_what_is_too_deep_before_parsing_it() {
@@ -290,8 +293,9 @@ mod tests {
     async fn refuses_a_body_that_is_too_large() {
         let limits = Limits { body_bytes: 10, ..Limits::default() };
         let full = |text: &'static str| http_body_util::Full::new(Bytes::from_static(text.as_bytes()));
-        assert_eq!(read(full("0123456789"), &limits).await.unwrap(), "0123456789");
-        let refused = read(full("0123456789a"), &limits).await.unwrap_err();
+        let mut share = Gate::new(&limits).body();
+        assert_eq!(read(full("0123456789"), &limits, &mut share).await.unwrap(), "0123456789");
+        let refused = read(full("0123456789a"), &limits, &mut share).await.unwrap_err();
         assert_eq!(refused.reason, Reason::RequestEntityTooLarge);
     }
 }

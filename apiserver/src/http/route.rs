@@ -201,21 +201,28 @@ where
         verb => verb,
     };
     label.verb = verb.as_str();
-    label.resource.push_str(path.plural);
+    // Only names that exist are counted by: clients could send any number of others.
+    let served = server.registry.find(path.group, path.version, path.plural);
+    if served.is_some() {
+        label.resource.push_str(path.plural);
+    }
     let allowed = authorize(server, &identity, &path, verb, &query)?;
     let pass = match verb {
         Verb::Watch => server.gate.watch(identity.user())?,
         _ => server.gate.request()?,
     };
+    let mut share = server.gate.body();
     let header = |name: HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
     if path.version == "v1" && path.name.is_none() && verb == Verb::Create && is_review_group(path.group) {
-        let bytes = decode::read(body, &server.limits).await?;
+        let bytes = decode::read(body, &server.limits, &mut share).await?;
         let question = decode::object(&bytes, decode::media_type(header(CONTENT_TYPE)), &server.limits)?;
         let answered = review(&server.authorizer, &identity, (path.group, path.plural), question);
-        let answer = answered.ok_or_else(nothing_here)??;
+        let answer = answered.ok_or_else(nothing_here)?;
+        label.resource.push_str(path.plural);
+        let answer = answer?;
         return Ok(respond::json_value(StatusCode::CREATED, &answer));
     }
-    let served = server.registry.find(path.group, path.version, path.plural).ok_or_else(nothing_here)?;
+    let served = served.ok_or_else(nothing_here)?;
     let namespace = path.namespace.map(str::to_owned);
     if namespace.is_some() && !served.is_namespaced() {
         return Err(nothing_here());
@@ -245,7 +252,10 @@ where
         query,
         check: allowed,
     };
-    let bytes = if verb.is_read() { bytes::Bytes::new() } else { decode::read(body, &server.limits).await? };
+    let bytes = match verb.is_read() {
+        true => bytes::Bytes::new(),
+        false => decode::read(body, &server.limits, &mut share).await?,
+    };
     let deprecated = call.served.version().deprecation_warning.clone().filter(|_| verb.is_read());
     let handled: BoxFuture<'_, _> = Box::pin(dispatch(call, bytes));
     let mut response = respond::with_warnings(handled.await?, deprecated.as_slice());

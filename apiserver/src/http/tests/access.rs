@@ -1,8 +1,12 @@
 //! Who gets in, what the limits refuse, and the paths beside resources.
 
+use std::convert::Infallible;
+
 use bytes::Bytes;
+use futures::StreamExt;
 use http::{Method, Request};
-use http_body_util::Full;
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
 use serde_json::{Value, json};
 
 use crate::auth::Identity;
@@ -92,6 +96,58 @@ async fn limits_answer_with_a_status() {
     assert_eq!(second.headers()["retry-after"], "1");
     drop(first);
     assert_eq!(open(&api).await.status(), 200, "a watch that is dropped makes room");
+}
+
+#[tokio::test]
+async fn bodies_under_way_share_a_budget() {
+    let api = Api::with_limits(Limits { bodies_bytes: 1000, ..Limits::default() }).await;
+    let configmaps = "/api/v1/namespaces/default/configmaps";
+    let map = |name: &str| json!({"metadata": {"name": name}, "data": {"x": "y".repeat(300)}});
+
+    // Most of the budget arrives, and then nothing for as long as the request is looked at.
+    let begun = futures::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b' '; 800])))]);
+    let stalled = StreamBody::new(begun.chain(futures::stream::pending()));
+    let mut service = api.server.service(Identity::admin("admin"));
+    let mut slow = tower::Service::call(&mut service, Request::post(configmaps).body(stalled).unwrap());
+    assert!(futures::poll!(&mut slow).is_pending());
+
+    let refused = api.post(configmaps, map("a")).await;
+    assert_eq!((refused.code, refused.reason()), (429, "TooManyRequests"));
+    assert_eq!(
+        (&refused.body["kind"], &refused.headers["retry-after"]),
+        (&json!("Status"), &"1".parse().unwrap())
+    );
+    let metrics = api.get("/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains("apiserver_requests_rejected_total 1\n"), "{metrics}");
+
+    drop(slow);
+    for name in ["a", "b", "c", "d"] {
+        api.post(configmaps, map(name)).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn unknown_resources_are_counted_as_one() {
+    let api = Api::with_gadgets().await;
+    let eve = api.acting_as(Identity::viewer("eve"));
+    for number in 0..1000 {
+        assert_eq!(api.get(&format!("/apis/example.com/v1/toys{number}")).await.code, 404);
+        assert_eq!(eve.post(&format!("/api/v1/toys{number}"), json!({})).await.code, 403);
+    }
+    assert_eq!(eve.post(GADGETS, gadget("g1", 1)).await.code, 403);
+    api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", json!({})).await.ok();
+    let metrics = api.get("/metrics").await.body;
+    let lines: Vec<&str> = metrics.as_str().unwrap().lines().collect();
+    let expected = [
+        r#"apiserver_request_total{verb="list",resource="",code="404"} 1000"#,
+        r#"apiserver_request_total{verb="create",resource="",code="403"} 1000"#,
+        r#"apiserver_request_total{verb="create",resource="gadgets",code="403"} 1"#,
+        r#"apiserver_request_total{verb="create",resource="selfsubjectreviews",code="201"} 1"#,
+    ];
+    for line in expected {
+        assert!(lines.contains(&line), "{line}\nis not in\n{}", lines.join("\n"));
+    }
+    assert!(!lines.iter().any(|line| line.contains("toys")));
 }
 
 #[tokio::test]
