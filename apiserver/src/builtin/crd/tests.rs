@@ -1,4 +1,4 @@
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use serde_json::json;
 
@@ -7,6 +7,7 @@ use crate::{
     builtin::{builtin_kinds, prepare, validate as validate_object},
     present::JsonPath,
     schema::Schema,
+    testing::Api,
 };
 
 /// Every CRD of the systems Midflight speaks with, as their authors ship them.
@@ -83,6 +84,57 @@ fn every_fixture_is_a_kind() {
             for column in &version.columns {
                 JsonPath::parse(&column.json_path)
                     .unwrap_or_else(|error| panic!("{name}: {}: {error}", column.name));
+            }
+        }
+    }
+}
+
+/// The least that the schema of a fixture's version takes.
+fn least_object(crd: &Value, version: &Value) -> Value {
+    let api_version = format!("{}/{}", text(crd, "/spec/group"), text(version, "/name"));
+    let mut object = json!({"apiVersion": api_version, "kind": text(crd, "/spec/names/kind"),
+                            "metadata": {"name": "one"}});
+    for field in items(version.pointer("/schema/openAPIV3Schema/required")).filter_map(Value::as_str) {
+        object[field] = json!("1");
+    }
+    object
+}
+
+#[tokio::test]
+async fn every_fixture_installs_and_takes_an_object() {
+    let mut files: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for (name, crd) in fixtures() {
+        let (file, _) = name.split_once(": ").unwrap();
+        files.entry(file.to_owned()).or_default().push(crd);
+    }
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    for (file, crds) in files {
+        let api = Api::open().await;
+        for mut crd in crds {
+            let name = format!("{file}: {}", text(&crd, "/metadata/name"));
+            let mut installed = api.post(definitions, crd.clone()).await;
+            if text(&crd, "/spec/conversion/strategy") == "Webhook" {
+                assert_eq!((installed.code, installed.reason()), (422, "Invalid"), "{name}");
+                crd["spec"]["conversion"] = json!({"strategy": "None"});
+                installed = api.post(definitions, crd.clone()).await;
+            }
+            assert_eq!(installed.code, 201, "{name}: {}", installed.body);
+
+            let folder = |version: &Value| {
+                let namespace = match text(&crd, "/spec/scope") {
+                    "Namespaced" => "namespaces/default/",
+                    _ => "",
+                };
+                let (group, plural) = (text(&crd, "/spec/group"), text(&crd, "/spec/names/plural"));
+                format!("/apis/{group}/{}/{namespace}{plural}", text(version, "/name"))
+            };
+            let stored = items(crd.pointer("/spec/versions")).find(|one| one["storage"] == true).unwrap();
+            let made = api.post(&folder(stored), least_object(&crd, stored)).await;
+            assert_eq!(made.code, 201, "{name}: {}", made.body);
+            for version in items(crd.pointer("/spec/versions")).filter(|one| one["served"] == true) {
+                let found = api.get(&format!("{}/one", folder(version))).await.ok();
+                assert_eq!(found["metadata"]["uid"], made.body["metadata"]["uid"], "{name}");
+                assert_eq!(found["apiVersion"], least_object(&crd, version)["apiVersion"], "{name}");
             }
         }
     }
