@@ -12,6 +12,7 @@ pub mod cloud;
 pub mod commit;
 pub mod diff;
 pub mod json;
+mod lanes;
 pub mod migration;
 pub mod model;
 pub mod northbound;

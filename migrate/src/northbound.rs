@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use crate::json::{self, MAX_ROW};
+use crate::lanes;
 use crate::record::{RowKey, Rows, Snapshot, Table};
 
 /// One object of a table, as migrations see it.
@@ -174,27 +175,15 @@ fn edit_in_parallel(
     rows: &mut [(RowKey, Bytes, Verdict)],
     look: &(impl Fn(&RowKey, &mut Object) -> Verdict + Sync),
 ) -> Result<(), TouchError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = rows.len().div_ceil(cores).max(1);
-    std::thread::scope(|scope| {
-        let lanes: Vec<_> = rows
-            .chunks_mut(share)
-            .map(|part| {
-                scope.spawn(move || {
-                    let mut editor = Editor::new(table);
-                    part.iter_mut().try_for_each(|(key, value, verdict)| {
-                        *verdict = editor.edit(key, value, |key, object| look(key, object))?;
-                        Ok(())
-                    })
-                })
-            })
-            .collect();
-        // The lanes are in the order of the rows: the first failure is that of the first row.
-        lanes.into_iter().try_for_each(|lane| match lane.join() {
-            Ok(outcome) => outcome,
-            Err(panic) => std::panic::resume_unwind(panic),
+    let edited = lanes::each(rows.chunks_mut(lanes::PIECE), |piece| {
+        let mut editor = Editor::new(table);
+        piece.iter_mut().try_for_each(|(key, value, verdict)| {
+            *verdict = editor.edit(key, value, |key, object| look(key, object))?;
+            Ok(())
         })
-    })
+    });
+    // In order: the first failure is that of the first row.
+    edited.into_iter().collect()
 }
 
 /// Edits one row after another, with two buffers for all of them.

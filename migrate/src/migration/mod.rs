@@ -13,6 +13,8 @@ mod native;
 mod order;
 mod run;
 mod scaffold;
+#[cfg(test)]
+mod tests;
 
 pub use checksum::{CHECKSUM_VERSION, Checksum};
 pub use lint::{Lint, LintProblem, Severity, lint};

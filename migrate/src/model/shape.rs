@@ -33,7 +33,7 @@ impl<'a> Shape<'a> {
     /// Holds one value against one field.
     pub(super) fn check(&self, field: &'a Field, value: &Value) -> Result<(), Problem> {
         let path = Path { outer: None, name: "" };
-        let walk = Values { shape: self, field, path: &path };
+        let walk = Values { shape: self, field, path: &path, is: None };
         walk.deserialize(value).map_err(|error| Problem::NotJson(error.to_string()))?;
         match self.found.borrow_mut().drain(..).next() {
             Some((_, problem)) => Err(problem),
@@ -42,9 +42,9 @@ impl<'a> Shape<'a> {
     }
 
     /// Everything that is wrong with an object, each with the path of its field.
-    pub(super) fn object(&self, fields: &'a Fields, text: &[u8]) -> Vec<(String, Problem)> {
+    pub(super) fn object(&self, fields: &'a Fields, id: &str, text: &[u8]) -> Vec<(String, Problem)> {
         let mut deserializer = serde_json::Deserializer::from_slice(text);
-        let walked = Object { shape: self, fields, path: None }
+        let walked = Object { shape: self, fields, path: None, id: Some(id) }
             .deserialize(&mut deserializer)
             .and_then(|()| deserializer.end());
         if let Err(error) = walked {
@@ -79,6 +79,8 @@ struct Object<'a, 'p> {
     shape: &'p Shape<'a>,
     fields: &'a Fields,
     path: Option<&'p Path<'p>>,
+    /// The id under which the row is found, where the object is a row.
+    id: Option<&'p str>,
 }
 
 impl<'de> DeserializeSeed<'de> for Object<'_, '_> {
@@ -109,7 +111,12 @@ impl<'de> Visitor<'de> for Object<'_, '_> {
             };
             let (name, field) = &self.fields.0[at];
             let path = Path { outer: self.path, name };
-            if map.next_value_seed(Values { shape: self.shape, field, path: &path })? {
+            if map.next_value_seed(Values {
+                shape: self.shape,
+                field,
+                path: &path,
+                is: self.id.filter(|_| name == "id"),
+            })? {
                 seen |= 1 << at;
             }
         }
@@ -150,6 +157,8 @@ struct Values<'a, 'p> {
     shape: &'p Shape<'a>,
     field: &'a Field,
     path: &'p Path<'p>,
+    /// The one text it may be, where that is known.
+    is: Option<&'p str>,
 }
 
 impl<'de> DeserializeSeed<'de> for Values<'_, '_> {
@@ -192,27 +201,27 @@ impl<'de> Visitor<'de> for Several<'_, '_> {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<bool, S::Error> {
-        let Values { shape, field, path } = self.0;
+        let Values { shape, field, path, .. } = self.0;
         let Many::List { max } = field.many else {
             while items.next_element::<IgnoredAny>()?.is_some() {}
             return self.0.found("a list", "a map");
         };
         let mut count = 0;
-        while items.next_element_seed(Item(Values { shape, field, path }))?.is_some() {
+        while items.next_element_seed(Item(Values { shape, field, path, is: None }))?.is_some() {
             count += 1;
         }
         self.0.count(count, max)
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<bool, M::Error> {
-        let Values { shape, field, path } = self.0;
+        let Values { shape, field, path, .. } = self.0;
         let Many::Map { max } = field.many else {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return self.0.found("an object", "a list");
         };
         let mut count = 0;
         while map.next_key::<IgnoredAny>()?.is_some() {
-            map.next_value_seed(Item(Values { shape, field, path }))?;
+            map.next_value_seed(Item(Values { shape, field, path, is: None }))?;
             count += 1;
         }
         self.0.count(count, max)
@@ -304,6 +313,9 @@ impl<'de> Visitor<'de> for One<'_, '_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<bool, E> {
+        if self.0.is.is_some_and(|is| is != text) {
+            self.0.shape.wrong(Some(self.0.path), Problem::OtherId { found: text.to_owned() });
+        }
         match &self.0.field.kind {
             Kind::Any | Kind::String => Ok(true),
             Kind::Ip => self.is(text.parse::<IpAddr>().is_ok(), "another string"),
@@ -335,10 +347,10 @@ impl<'de> Visitor<'de> for One<'_, '_> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<bool, M::Error> {
-        let Values { shape, field, path } = self.0;
+        let Values { shape, field, path, .. } = self.0;
         if let Kind::Embedded(name) = &field.kind {
             let fields = &shape.models.embedded[name];
-            Object { shape, fields, path: Some(path) }.visit_map(map)?;
+            Object { shape, fields, path: Some(path), id: None }.visit_map(map)?;
             return Ok(true);
         }
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}

@@ -60,7 +60,7 @@ fn with_port(value: &str) -> Snapshot {
 #[test]
 fn finds_everything_that_is_not_as_the_models_say() {
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>); 18] = [
+    let cases: [(&str, Vec<&str>); 19] = [
         (r#"{"id":"p"}"#, vec![]),
         (r#"{"id":"p","lswitch":"s","ips":["10.0.0.1","::1"],"mac":"fa:16:3e:aa:bb:cc","enabled":false,"n":-1,
              "weight":1.5,"opts":{"a":"b"},"extra":[{"x":1}],"binding":{"type":"vtep","address":"10.0.0.9"},
@@ -69,6 +69,7 @@ fn finds_everything_that_is_not_as_the_models_say() {
         (r#"{"n":1}"#,                        vec!["lport p id: the field is required, and missing"]),
         (r#"{"id":null}"#,                    vec!["lport p id: the field is required, and missing"]),
         (r#"{"id":"p","x":{"y":[1]},"z":1}"#, vec!["lport p x: the model has no such field", "lport p z: the model has no such field"]),
+        (r#"{"id":"q"}"#,                     vec!["lport p id: it names itself \"q\", and is found under another id"]),
         (r#"{"id":7}"#,                       vec!["lport p id: a number where a string belongs"]),
         (r#"{"id":"p","n":1.5}"#,             vec!["lport p n: a fraction where a whole number belongs"]),
         (r#"{"id":"p","ips":"10.0.0.1"}"#,    vec!["lport p ips: a string where a list belongs"]),

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::shape::Shape;
-use super::{Kind, Models, Rows};
+use super::{Kind, Model, Models, Rows};
 use crate::json::MAX_ROW;
+use crate::lanes;
 use crate::migration::is_reserved;
 use crate::record::{RowKey, Snapshot, Table};
 
@@ -38,6 +39,8 @@ pub enum Problem {
     TooLarge { size: usize },
     #[error("it holds {rows} rows, and there is no model for it")]
     NoModel { rows: u64 },
+    #[error("it names itself {found:?}, and is found under another id")]
+    OtherId { found: String },
     #[error("not a counter")]
     NotACounter,
 }
@@ -115,24 +118,17 @@ pub fn validate(database: &Snapshot, models: &Models) -> Report {
             report.add(whole(Problem::TooMany { count, max }));
         }
         let rows: Vec<(&RowKey, &Bytes)> = rows.iter().collect();
-        report.merge(in_parallel(table, &rows, &|rows| {
+        let looked = lanes::each(rows.chunks(lanes::PIECE), |rows| {
             let shape = Shape::with_ids(models, &ids);
             let mut report = Report::default();
             for (key, value) in rows {
-                let wrong = match &model.rows {
-                    _ if value.len() > MAX_ROW => {
-                        vec![(String::new(), Problem::TooLarge { size: value.len() })]
-                    }
-                    Rows::Counter if serde_json::from_slice::<u64>(value).is_ok() => vec![],
-                    Rows::Counter => vec![(String::new(), Problem::NotACounter)],
-                    Rows::Object(fields) => shape.object(fields, value),
-                };
-                for (field, problem) in wrong {
+                for (field, problem) in wrong(model, key, value, &shape) {
                     report.add(Violation { table: table.clone(), row: Some((*key).clone()), field, problem });
                 }
             }
             report
-        }));
+        });
+        looked.into_iter().for_each(|part| report.merge(part));
     }
     report
 }
@@ -153,21 +149,13 @@ fn ids<'a>(database: &'a Snapshot, models: &'a Models) -> BTreeMap<&'a Table, Ha
     ids
 }
 
-type Part<'a> = [(&'a RowKey, &'a Bytes)];
-
-fn in_parallel(table: &Table, rows: &Part<'_>, look: &(dyn Fn(&Part<'_>) -> Report + Sync)) -> Report {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = rows.len().div_ceil(cores).max(1024);
-    std::thread::scope(|scope| {
-        let lanes: Vec<_> = rows.chunks(share).map(|part| scope.spawn(move || look(part))).collect();
-        let mut report = Report::default();
-        for lane in lanes {
-            match lane.join() {
-                Ok(part) => report.merge(part),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        tracing::debug!(%table, violations = report.count, "held against its model");
-        report
-    })
+/// What is wrong with a row, each with the path of its field.
+fn wrong<'a>(model: &'a Model, key: &RowKey, value: &Bytes, shape: &Shape<'a>) -> Vec<(String, Problem)> {
+    let whole = |problem| vec![(String::new(), problem)];
+    match &model.rows {
+        _ if value.len() > MAX_ROW => whole(Problem::TooLarge { size: value.len() }),
+        Rows::Counter if serde_json::from_slice::<u64>(value).is_ok() => vec![],
+        Rows::Counter => whole(Problem::NotACounter),
+        Rows::Object(fields) => shape.object(fields, &key.id, value),
+    }
 }

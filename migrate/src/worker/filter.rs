@@ -64,6 +64,12 @@ pub(super) struct Output {
     pub value: Vec<u8>,
 }
 
+impl Output {
+    fn is_in_place(&self) -> bool {
+        self.table.is_none() && self.topic.is_none() && self.id.is_none()
+    }
+}
+
 /// What becomes of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -113,46 +119,27 @@ impl Filter {
         let variables = names.filter(|(_, used)| *used).map(|(name, _)| Val::from(name.to_owned()));
         let context = Ctx::<Data>::new(&self.filter.lut, Vars::new(variables));
 
+        // Written down before the filter takes the only copy, which it can then edit in place.
+        let mut unchanged = Vec::with_capacity(row.value.len());
+        write(&mut unchanged, &before)?;
+
         let mut outputs = vec![];
         let mut size = 0;
-        for after in self.filter.id.run((context, before.clone())).map(unwrap_valr) {
-            let after = after.map_err(|error| error.to_string())?;
-            if outputs.is_empty() && size == 0 && same(&before, &after) {
-                // Most rows end here: the object did not change, so neither do its bytes.
-                outputs.push(Output { table: None, topic: None, id: None, value: vec![] });
-                continue;
+        let mut kept = false;
+        for after in self.filter.id.run((context, before)).map(unwrap_valr) {
+            let mut output = destination(after.map_err(|error| error.to_string())?, row, had_id)?;
+            if output.is_in_place() && output.value == unchanged {
+                // The object did not change, so neither do its bytes.
+                output.value = row.value.to_vec();
+                kept = true;
             }
-            let output = destination(after, row, had_id)?;
             size += output.value.len();
             if size > MAX_OUTPUT {
                 return Err(format!("more than {MAX_OUTPUT} bytes came out of one row"));
             }
             outputs.push(output);
         }
-        Ok(match outputs.as_slice() {
-            [only] if only.value.is_empty() => Answer::Keep,
-            _ => {
-                for output in outputs.iter_mut().filter(|output| output.value.is_empty()) {
-                    output.value = row.value.to_vec();
-                }
-                Answer::Outputs(outputs)
-            }
-        })
-    }
-}
-
-/// Whether an object came out as it went in. Values that jq calls equal but
-/// writes in two ways (1 and 1.0) are not the same.
-fn same(before: &Val, after: &Val) -> bool {
-    match (before, after) {
-        (Val::Num(a), Val::Num(b)) => a.to_string() == b.to_string(),
-        (Val::Arr(a), Val::Arr(b)) => a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| same(a, b)),
-        (Val::Obj(a), Val::Obj(b)) => {
-            std::ptr::eq(&**a, &**b)
-                || (a.len() == b.len()
-                    && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| same(value, other))))
-        }
-        (a, b) => a == b,
+        Ok(if kept && outputs.len() == 1 { Answer::Keep } else { Answer::Outputs(outputs) })
     }
 }
 
