@@ -11,22 +11,16 @@ use std::{
     time::Instant,
 };
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{core::Answer, table::Request};
 use crate::{
     blockdev::protocol::{Carried, MOST_CALL, Turn, answer_head, resend, turn},
-    net::{
-        reactor::{LinkId, Reactor},
-        receive::receive,
-    },
+    net::reactor::{LinkId, Reactor},
     wire::checksum,
 };
-
-/// Room for several calls.
-const CHUNK: usize = 4 * MOST_CALL;
 
 /// A volume's file system and loop device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +36,9 @@ struct Device {
     volume: String,
     mount: PathBuf,
     session: OwnedFd,
-    input: BytesMut,
+    /// Where calls are read to. Every page of it is there: the kernel fails a call
+    /// whose reader is killed while it waits for memory, and does not send it again.
+    input: Vec<u8>,
     /// The loop device, once there is one.
     device: Option<PathBuf>,
 }
@@ -70,7 +66,7 @@ impl Devices {
         session: OwnedFd,
     ) -> io::Result<LinkId> {
         let link = reactor.watch(session.as_fd())?;
-        self.all.insert(link, Device { volume, mount, session, input: BytesMut::new(), device: None });
+        self.all.insert(link, Device { volume, mount, session, input: touched(MOST_CALL), device: None });
         Ok(link)
     }
 
@@ -125,17 +121,14 @@ impl Devices {
     pub(super) fn next(&mut self, link: LinkId, size: u64, now: Instant) -> NextCall {
         let Some(device) = self.all.get_mut(&link) else { return NextCall::Gone };
         loop {
-            if device.input.capacity() < MOST_CALL {
-                device.input.reserve(CHUNK);
-            }
-            match receive(device.session.as_fd(), &mut device.input) {
-                Ok(_) => {}
+            let length = match rustix::io::read(&device.session, &mut device.input[..]) {
+                Ok(length) => length,
                 Err(Errno::AGAIN) => return NextCall::Wait,
                 // It was taken back before we read it.
                 Err(Errno::INTR | Errno::NOENT) => continue,
                 Err(_) => return NextCall::Gone,
-            }
-            match turn(device.input.split().freeze(), size) {
+            };
+            match turn(Bytes::copy_from_slice(&device.input[..length]), size) {
                 Ok(Turn::Nothing) => {}
                 Ok(Turn::Answer(answer)) => device.say(&answer, &[]),
                 Ok(Turn::Carry(Carried { unique, op, extent, payload })) => {
@@ -162,6 +155,11 @@ impl Devices {
         device.say(&head, &answer.data);
         true
     }
+}
+
+/// Memory that has been written to; zeroes would be only a promise of it.
+fn touched(length: usize) -> Vec<u8> {
+    vec![0xff; length]
 }
 
 impl Device {

@@ -5,5 +5,5 @@
 pub mod address;
 pub mod link;
 pub mod reactor;
-pub(crate) mod receive;
+mod receive;
 pub mod signal;

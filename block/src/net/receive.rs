@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use bytes::{BufMut, BytesMut};
 
 /// Appends what one `read` gives; 0 means the peer closed.
-pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut BytesMut) -> rustix::io::Result<usize> {
+pub(super) fn receive(fd: BorrowedFd<'_>, buffer: &mut BytesMut) -> rustix::io::Result<usize> {
     // SAFETY: the slice covers the buffer's own spare room; `read` only writes to it.
     let room = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
     let (filled, _) = rustix::io::read(fd, room)?;
