@@ -75,6 +75,21 @@ impl Drop for Mounted {
     }
 }
 
+/// What a failed test would leave behind of a block device.
+struct Leftover {
+    device: PathBuf,
+    fuse: PathBuf,
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = Command::new("losetup").arg("-d").arg(&self.device).stderr(Stdio::null()).status();
+            let _ = Command::new("umount").arg("-l").arg(&self.fuse).stderr(Stdio::null()).status();
+        }
+    }
+}
+
 fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let next = || {
@@ -92,6 +107,7 @@ fn ext4_is_made_filled_and_checked_while_engines_and_frontends_change() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path(), 96 << 20);
     let device = plane.expose().unwrap();
+    let _leftover = Leftover { device: device.clone(), fuse: folder.path().join("fuse") };
     let name = device.display().to_string();
     let about = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop");
     assert_eq!(fs::read_to_string(about.join("dio")).unwrap().trim(), "1", "direct I/O");
@@ -165,6 +181,7 @@ fn dirtying_twice_the_memory_there_is_does_not_hang() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path(), 256 << 20);
     let device = plane.expose().unwrap();
+    let _leftover = Leftover { device: device.clone(), fuse: folder.path().join("fuse") };
     run("mkfs.ext4", &["-q", "-F", &device.display().to_string()]);
     let mounted = Mounted::new(&device, folder.path().join("ext4"));
     let file = mounted.0.join("dirty").display().to_string();
