@@ -15,6 +15,7 @@
 //! | [`engine`] | fan-out to the replicas: core, members, process |
 //! | [`frontend`] | clients and switch-over: table, core, process |
 //! | `blockdev` | a volume as a block device: FUSE, loop device, precautions |
+//! | [`caller`] | commands to a frontend or an engine, from outside |
 //! | [`check`] | the judge: blocks that know what they are, ledger, workload |
 //! | [`record`] | who may write and who is in service: the record, its file, its scribe |
 //! | [`role`] | the processes as commands |
@@ -25,6 +26,7 @@
 
 mod blockdev;
 pub mod blocks;
+pub mod caller;
 pub mod check;
 pub mod engine;
 pub mod epoch;

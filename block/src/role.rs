@@ -13,8 +13,12 @@ use midflight_handover::Keeper;
 
 use crate::{
     blockdev::shield,
+    caller::ControlError,
     check,
-    engine::serve::{self as engine, EngineArgs},
+    engine::{
+        control::{self, VolumeArgs},
+        serve::{self as engine, EngineArgs},
+    },
     frontend::serve::{self as frontend, FrontendArgs},
     net::address::Address,
     replica::serve::{self as replica, ReplicaArgs},
@@ -32,6 +36,8 @@ pub enum Role {
     Keeper(KeeperArgs),
     #[command(hide = true)]
     Check(check::CheckArgs),
+    #[command(hide = true)]
+    Ask(VolumeArgs),
 }
 
 /// Why a role ended.
@@ -47,6 +53,8 @@ pub enum RoleError {
     Keeper { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Check(#[from] check::CheckError),
+    #[error(transparent)]
+    Ask(#[from] ControlError),
 }
 
 impl Role {
@@ -54,13 +62,14 @@ impl Role {
         match &self {
             // All these are on the way of the kernel's dirty pages when a volume is a block device.
             Role::Replica(_) | Role::Engine(_) | Role::Frontend(_) | Role::Keeper(_) => shield::raise(),
-            Role::Check(_) => {}
+            Role::Check(_) | Role::Ask(_) => {}
         }
         match self {
             Role::Replica(args) => Ok(replica::run(&args)?),
             Role::Engine(args) => Ok(engine::run(&args)?),
             Role::Frontend(args) => Ok(frontend::run(&args)?),
             Role::Keeper(args) => keep(&args),
+            Role::Ask(args) => Ok(control::run(&args, &mut io::stdout())?),
             Role::Check(args) => Ok(check::run(&args, &mut io::stdout())?),
         }
     }

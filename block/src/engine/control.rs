@@ -3,11 +3,18 @@
 //! Invariant: every command is safe to repeat: one whose effect is there already is
 //! answered as done.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{epoch::Epoch, wire::layout::Layout};
+use crate::{
+    caller::{ControlError, EngineControl},
+    epoch::Epoch,
+    net::address::Address,
+    wire::layout::Layout,
+};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, clap::Subcommand)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Command {
     /// Keep the volume as it is now under a name.
@@ -39,4 +46,22 @@ pub struct Status {
     pub layout: Layout,
     pub in_service: usize,
     pub members: usize,
+}
+
+/// Ask something of the engine of a volume.
+#[derive(Debug, Clone, clap::Args)]
+pub struct VolumeArgs {
+    /// Where the engine listens: unix:PATH.
+    #[arg(long)]
+    pub engine: Address,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Gives the command and prints the answer.
+pub fn run(args: &VolumeArgs, out: &mut impl io::Write) -> Result<(), ControlError> {
+    let answer = EngineControl::connect(&args.engine)?.call(&args.command)?;
+    serde_json::to_writer_pretty(&mut *out, &answer)?;
+    writeln!(out)?;
+    Ok(())
 }

@@ -436,6 +436,13 @@ impl Engine {
         }
     }
 
+    /// Tells the frontend where the volume ends; its answer says that it has sent
+    /// everything unanswered again.
+    pub(super) fn tell_frontend(&self, out: &mut Vec<Output>) {
+        let header = Header { extent: self.whole(), ..Header::new(Kind::Ping, REPLAYED, self.epoch) };
+        out.extend(self.frontend.map(|link| Output::Send(link, Frame::bare(header))));
+    }
+
     fn is_drained(&self) -> bool {
         self.pending.is_empty() && self.held.is_empty() && self.operation.is_none()
     }
@@ -500,8 +507,7 @@ impl Engine {
     pub(super) fn serve(&mut self, tag: u64, out: &mut Vec<Output>) {
         self.reach(Phase::Serving, tag, out);
         self.replayed = false;
-        let replayed = Frame::bare(Header::new(Kind::Ping, REPLAYED, self.epoch));
-        out.extend(self.frontend.map(|link| Output::Send(link, replayed)));
+        self.tell_frontend(out);
         self.tell_standing(out);
         self.settle(out);
     }

@@ -166,6 +166,7 @@ impl Engine {
                 let Some(operation) = self.operation.take() else { return };
                 self.layout = self.layout.after(&operation.step);
                 self.size = self.layout.size;
+                self.tell_frontend(out);
                 self.tell(operation.asker, &Answer::Done, out);
                 self.release_held(out);
                 self.change_members(out);

@@ -396,8 +396,9 @@ impl Volume {
                 }
                 self.go(out);
             }
-            // It learns that everything that had to be sent again has been.
+            // It learns that everything that had to be sent again has been; we, how large the volume is.
             (Stage::Serving | Stage::Draining { .. }, Kind::Ping, _) => {
+                self.size = self.size.max(header.extent.offset());
                 out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, header.epoch))));
             }
             (Stage::Serving | Stage::Draining { .. }, Kind::Reply, _) => self.on_reply(now, link, frame, out),

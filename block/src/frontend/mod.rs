@@ -2,7 +2,7 @@
 //! until it is answered, and changes engines under them.
 //!
 //! `table` orders requests, `core` drives one volume and its switch-over,
-//! `clients` speaks NBD, `devices` FUSE, `exposure` makes and removes block devices, `control` and `remote` are its commands and their giver,
+//! `clients` speaks NBD, `devices` FUSE, `exposure` makes and removes block devices, `control` has its commands,
 //! `serve` connects them to sockets. `succession` is how one such process follows
 //! another, `keeping` its dealings with the keeper, `parked` what it leaves there.
 
@@ -13,7 +13,6 @@ mod devices;
 mod exposure;
 mod keeping;
 mod parked;
-pub mod remote;
 pub mod serve;
 mod succession;
 pub mod table;

@@ -11,10 +11,8 @@ use super::{
     process::{Process, StartError},
 };
 use crate::{
-    frontend::{
-        control::{Answer, Command},
-        remote::{ControlError, FrontendControl},
-    },
+    caller::{ControlError, FrontendControl},
+    frontend::control::{Answer, Command},
     net::address::Address,
 };
 

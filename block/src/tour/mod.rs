@@ -21,13 +21,12 @@ use process::{Process, StartError};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    caller::{ControlError, EngineControl, FrontendControl},
     check::workload::{Report, Workload, WorkloadError},
+    engine,
     epoch::Epoch,
     extent::Extent,
-    frontend::{
-        control::{Answer, Command, Switched},
-        remote::{ControlError, FrontendControl},
-    },
+    frontend::control::{Answer, Command, Switched},
     net::address::Address,
     record::{Record, RecordError, RecordStore, file::FileRecord},
     replica::{disk::Folder, serve::boot, store::Store},
@@ -200,6 +199,26 @@ impl Plane {
         let address = self.replicas[number].address().clone();
         self.replicas[number] = start_replica(&self.layout, number, &address)?;
         Ok(())
+    }
+
+    /// Asks something of the engine that serves now. What it refuses for the moment is
+    /// asked again for a while.
+    pub fn command(
+        &mut self,
+        command: &engine::control::Command,
+    ) -> Result<engine::control::Answer, TourError> {
+        let began = Instant::now();
+        loop {
+            let answer =
+                EngineControl::connect(self.engine.address()).and_then(|mut engine| engine.call(command));
+            match answer {
+                Err(_) if began.elapsed() < SWITCH_WITHIN => {
+                    self.tend()?;
+                    thread::sleep(LOOK_AGAIN);
+                }
+                answer => return Ok(answer?),
+            }
+        }
     }
 
     /// What the volume's record says.

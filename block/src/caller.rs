@@ -1,49 +1,82 @@
-//! The frontend's commands from the side of whoever gives them.
+//! The commands of a frontend or an engine from the side of whoever gives them.
 //!
 //! Invariant: one command at a time; an answer is known by the number of its
 //! command, so one that comes too late is not taken for the next.
 
 use std::{
     io::{self, Read, Write},
+    marker::PhantomData,
     os::unix::net::UnixStream,
     time::Duration,
 };
 
 use bytes::BytesMut;
 
-use super::control::{Answer, Command};
+use serde::{Serialize, de::DeserializeOwned};
+
 use crate::{
+    engine,
     epoch::Epoch,
+    frontend,
     net::address::Address,
     wire::{self, BadFrame, Frame, Header, Kind},
 };
 
+/// Gives commands `C` and gets answers `A`.
 #[derive(Debug)]
-pub struct FrontendControl {
+pub struct Caller<C, A> {
     stream: UnixStream,
     input: BytesMut,
     tag: u64,
+    speaks: PhantomData<(C, A)>,
+}
+
+pub type FrontendControl = Caller<frontend::control::Command, frontend::control::Answer>;
+pub type EngineControl = Caller<engine::control::Command, engine::control::Answer>;
+
+/// An answer that may be a refusal.
+pub trait Refusable: Sized {
+    /// The answer, or why nothing was done.
+    fn accepted(self) -> Result<Self, String>;
+}
+
+impl Refusable for frontend::control::Answer {
+    fn accepted(self) -> Result<Self, String> {
+        match self {
+            Self::Refused(why) => Err(why),
+            answer => Ok(answer),
+        }
+    }
+}
+
+impl Refusable for engine::control::Answer {
+    fn accepted(self) -> Result<Self, String> {
+        match self {
+            Self::Refused(why) => Err(why),
+            answer => Ok(answer),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("talk to the frontend")]
+    #[error("talk to the process that serves the volume")]
     Io(#[from] io::Error),
-    #[error("the frontend's answer is not readable")]
+    #[error("its answer is not readable")]
     Frame(#[from] BadFrame),
-    #[error("the frontend's answer is not understood")]
+    #[error("its answer is not understood")]
     Json(#[from] serde_json::Error),
-    #[error("{0} is not the control socket of a frontend")]
+    #[error("{0} is not a socket for commands")]
     Address(Address),
-    #[error("the frontend refused: {0}")]
+    #[error("refused: {0}")]
     Refused(String),
 }
 
-impl FrontendControl {
-    pub fn connect(address: &Address) -> Result<FrontendControl, ControlError> {
+impl<C: Serialize, A: DeserializeOwned + Refusable> Caller<C, A> {
+    pub fn connect(address: &Address) -> Result<Caller<C, A>, ControlError> {
         let Address::Unix(path) = address else { return Err(ControlError::Address(address.clone())) };
         let stream = UnixStream::connect(path)?;
-        let mut control = FrontendControl { stream, input: BytesMut::new(), tag: 0 };
+        let mut control = Caller { stream, input: BytesMut::new(), tag: 0, speaks: PhantomData };
         control.wait_at_most(Duration::from_secs(30))?;
         Ok(control)
     }
@@ -54,7 +87,7 @@ impl FrontendControl {
     }
 
     /// Gives a command and waits for its end.
-    pub fn call(&mut self, command: &Command) -> Result<Answer, ControlError> {
+    pub fn call(&mut self, command: &C) -> Result<A, ControlError> {
         self.tag += 1;
         let frame = Frame::with(
             Header::new(Kind::Control, self.tag, Epoch::NONE),
@@ -68,10 +101,8 @@ impl FrontendControl {
                 if frame.header.tag != self.tag {
                     continue;
                 }
-                return match serde_json::from_slice(&frame.payload)? {
-                    Answer::Refused(why) => Err(ControlError::Refused(why)),
-                    answer => Ok(answer),
-                };
+                let answer: A = serde_json::from_slice(&frame.payload)?;
+                return answer.accepted().map_err(ControlError::Refused);
             }
             let mut chunk = [0; 4096];
             let count = match self.stream.read(&mut chunk) {
