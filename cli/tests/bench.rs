@@ -28,6 +28,30 @@ fn skip(why: &str) {
 }
 
 #[test]
+fn the_api_is_measured_beside_a_peer() {
+    let peer = Sandbox::new();
+    peer.ok(&["up", "--detach"]);
+    let kubeconfig = peer.dir().join("kubeconfig");
+    let sandbox = Sandbox::new();
+    let said = sandbox.json(&[
+        "bench",
+        "api",
+        "--objects=50",
+        "--rounds=1",
+        "--peer",
+        kubeconfig.to_str().unwrap(),
+        "--peer-ready-ms=1000",
+    ]);
+    let figures = said["figures"].as_array().unwrap();
+    assert!(figures.len() >= 12, "{said:#}");
+    for figure in figures {
+        assert!(figure["ours"].as_f64().unwrap() > 0.0 && figure["peer"].as_f64().unwrap() > 0.0, "{said:#}");
+    }
+    let kinds = peer.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").unwrap();
+    assert!(!kinds.contains("bench.midflight.dev"), "the peer is left as it was");
+}
+
+#[test]
 fn reads_and_writes_are_measured_on_every_side() {
     if !installed(&["fio", "qemu-nbd"]) {
         return;
