@@ -83,6 +83,11 @@ impl BodyShare {
         self.0.merge(more);
         Ok(())
     }
+
+    /// Gives back what was taken: nothing of the body is held any more.
+    pub(crate) fn give_back(&mut self) {
+        drop(self.0.split(self.0.num_permits()));
+    }
 }
 
 /// Carries a place from the handler to the body, which keeps it until it is sent.

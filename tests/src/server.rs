@@ -128,6 +128,13 @@ impl Killable {
         self.await_ready().await
     }
 
+    /// The most memory that the living process ever had resident.
+    pub fn peak_mib(&self) -> anyhow::Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? / 1024)
+    }
+
     pub async fn endpoint(&self) -> anyhow::Result<Endpoint> {
         Endpoint::from_kubeconfig(&self.folder.path().join("kubeconfig")).await
     }

@@ -36,6 +36,7 @@ where
     let mut body = std::pin::pin!(body);
     let mut first: Option<Bytes> = None;
     let mut more = BytesMut::new();
+    let mut refused = None;
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| ApiError::new(Reason::BadRequest, format!("read the body: {error}")))?;
@@ -44,7 +45,10 @@ where
         if held + data.remaining() > limits.body_bytes {
             return Err(too_large(limits));
         }
-        share.take(data.remaining())?;
+        if let Err(reason) = share.take(data.remaining()) {
+            refused = Some(reason);
+            break;
+        }
         // A body that came in one piece, as most do, is not copied.
         let piece = data.copy_to_bytes(data.remaining());
         if first.is_none() && more.is_empty() {
@@ -56,7 +60,23 @@ where
             more.extend_from_slice(&piece);
         }
     }
+    if let Some(reason) = refused {
+        drop((first, more));
+        share.give_back();
+        skip_rest(body, limits).await;
+        return Err(reason);
+    }
     Ok(first.unwrap_or_else(|| more.freeze()))
+}
+
+/// Reads on without keeping anything: a client that is still sending does not look for an answer.
+async fn skip_rest<B: http_body::Body>(mut body: std::pin::Pin<&mut B>, limits: &Limits) {
+    let mut skipped = 0;
+    while skipped <= limits.body_bytes
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        skipped += frame.data_ref().map_or(0, Buf::remaining);
+    }
 }
 
 fn too_large(limits: &Limits) -> ApiError {
