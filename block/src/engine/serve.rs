@@ -14,6 +14,7 @@ use crate::{
     net::{
         address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor},
+        stop::Stop,
     },
     record::{
         Record, RecordError, RecordStore, Wish,
@@ -85,6 +86,11 @@ const FRONTENDS: Door = Door(0);
 
 /// Serves until it is fenced out or the process is stopped.
 pub fn run(args: &EngineArgs) -> Result<(), EngineError> {
+    host(args, |address, _| role::announce(address))
+}
+
+/// Serves in the calling thread; `started` is told where it can be reached and how it is ended.
+pub fn host(args: &EngineArgs, started: impl FnOnce(&Address, Stop)) -> Result<(), EngineError> {
     let epoch = Epoch::from_bits(Epoch::of_term(args.term).bits() | u64::from(args.incarnation));
     let mut store = FileRecord::at(&args.record);
     let (_, record) = store.read()?;
@@ -103,11 +109,21 @@ pub fn run(args: &EngineArgs) -> Result<(), EngineError> {
     };
     let paths = Paths::new(record.members.iter().map(|member| address_of(&member.replica)).collect());
     let names = record.members.into_iter().map(|member| member.replica).collect();
-    let mut driver =
-        Driver { core, epoch, reactor, paths, names, scribe, changing: None, outputs: Vec::new() };
+    let stop = Stop::of(reactor.waker());
+    let mut driver = Driver {
+        core,
+        epoch,
+        reactor,
+        paths,
+        names,
+        scribe,
+        changing: None,
+        outputs: Vec::new(),
+        stop: stop.clone(),
+    };
     driver.mind_paths()?;
     tracing::info!(volume = args.volume, %address, %epoch, "engine observes");
-    role::announce(&address);
+    started(&address, stop);
     driver.run()
 }
 
@@ -131,12 +147,13 @@ struct Driver {
     scribe: Scribe,
     changing: Option<Change>,
     outputs: Vec<Output>,
+    stop: Stop,
 }
 
 impl Driver {
     fn run(mut self) -> Result<(), EngineError> {
         let mut events = Vec::new();
-        loop {
+        while !self.stop.is_asked() {
             let until = self.paths.deadline(|member| self.core.may_connect(member));
             self.reactor.wait(until, &mut events).map_err(EngineError::Wait)?;
             for event in events.drain(..) {
@@ -150,6 +167,7 @@ impl Driver {
             }
             self.mind_paths()?;
         }
+        Ok(())
     }
 
     /// Connects to members that are missing, asks the silent ones, gives the dead ones up.

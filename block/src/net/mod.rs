@@ -7,3 +7,4 @@ pub mod link;
 pub mod reactor;
 mod receive;
 pub mod signal;
+pub mod stop;

@@ -25,6 +25,7 @@ use crate::{
     net::{
         address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor, Waker},
+        stop::Stop,
     },
     role,
 };
@@ -85,6 +86,12 @@ const ENGINES: Door = Door(0);
 
 /// Serves until the store fails or the process is stopped.
 pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
+    host(args, |address, _| role::announce(address))
+}
+
+/// Serves in the calling thread; `started` is told where it can be reached and how it is
+/// ended. When it returns the folder is free.
+pub fn host(args: &ReplicaArgs, started: impl FnOnce(&Address, Stop)) -> Result<(), ReplicaError> {
     let folder = Folder::take(&args.folder)?;
     let promise = PromiseFile::open(folder.clone())?;
     let boot = boot();
@@ -100,10 +107,13 @@ pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
     let (jobs, queue) = channel();
     let (finished, done) = channel();
     let waker = reactor.waker();
-    thread::spawn(move || work(&folder, promise, &queue, &finished, &waker));
+    let worker = thread::spawn(move || work(&folder, promise, &queue, &finished, &waker));
     tracing::info!(volume = args.volume, %address, promised = %core.promised(), "replica serves");
-    role::announce(&address);
-    Driver { core, reactor, jobs, done, outputs: Vec::new() }.run()
+    let stop = Stop::of(reactor.waker());
+    started(&address, stop.clone());
+    let served = Driver { core, reactor, jobs, done, outputs: Vec::new(), stop }.run();
+    let ended = worker.join().map_err(|_| ReplicaError::Dead("the thread that syncs panicked".into()));
+    served.and(ended)
 }
 
 fn work<D: Disk>(
@@ -136,12 +146,13 @@ struct Driver {
     jobs: Sender<Job<Folder>>,
     done: Receiver<Done>,
     outputs: Vec<Output>,
+    stop: Stop,
 }
 
 impl Driver {
     fn run(mut self) -> Result<(), ReplicaError> {
         let mut events = Vec::new();
-        loop {
+        while !self.stop.is_asked() {
             let until = self.core.has_work().then(Instant::now);
             self.reactor.wait(until, &mut events).map_err(ReplicaError::Wait)?;
             for event in events.drain(..) {
@@ -156,6 +167,7 @@ impl Driver {
                 self.feed(Input::Work)?;
             }
         }
+        Ok(())
     }
 
     fn on_arrived(&mut self, link: LinkId) -> Result<(), ReplicaError> {
