@@ -18,8 +18,8 @@ pub enum Change<'a> {
     Removed { before: &'a Bytes },
 }
 
-/// Every row in which the two differ, in order. Rows that share their bytes
-/// are passed over without being compared.
+/// Every row in which the two differ, in order. Tables and rows that are shared
+/// by the two are passed over without being compared.
 pub fn changes<'a>(
     before: &'a Snapshot,
     after: &'a Snapshot,
@@ -31,8 +31,13 @@ pub fn changes<'a>(
     for (table, rows) in after.tables() {
         tables.entry(table).or_default().1 = Some(rows);
     }
+    let differ = |(old, new): &(Option<&Rows>, Option<&Rows>)| match (old, new) {
+        (Some(old), Some(new)) => !std::ptr::eq(*old, *new),
+        _ => true,
+    };
     tables
         .into_iter()
+        .filter(move |(_, both)| differ(both))
         .flat_map(|(table, (old, new))| rows_changed(old, new).map(move |(key, change)| (table, key, change)))
 }
 

@@ -19,5 +19,6 @@ pub mod northbound;
 pub mod record;
 pub mod run;
 pub mod sample;
+mod shelf;
 pub mod store;
 pub mod worker;

@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use crate::json::{self, MAX_ROW};
 use crate::lanes;
-use crate::record::{RowKey, Rows, Snapshot, Table};
+use crate::record::{RowKey, Snapshot, Table};
+use crate::shelf::Shelf;
 
 /// One object of a table, as migrations see it.
 pub type Object = Map<String, Value>;
@@ -115,27 +116,12 @@ impl<'a> NorthBound<'a> {
         mut look: impl FnMut(&RowKey, &mut Object) -> Verdict,
     ) -> Result<(), TouchError> {
         self.check(table)?;
-        let mut rows = self.database.take_table(table);
-        let mut editor = Editor::new(table);
-        let outcome = rows.iter_mut().try_fold(vec![], |mut gone, (key, value)| {
-            if editor.edit(key, value, &mut look)? == Verdict::Remove {
-                gone.push(key.clone());
-            }
-            Ok(gone)
-        });
-        let outcome = outcome.map(|gone| {
-            self.removed += gone.len() as u64;
-            if gone.len() > rows.len() / 8 {
-                let gone: BTreeSet<RowKey> = gone.into_iter().collect();
-                rows.retain(|key, _| !gone.contains(key));
-            } else {
-                for key in &gone {
-                    rows.remove(key);
-                }
-            }
-        });
-        self.database.set_table(table, rows);
-        outcome
+        let rows = self.database.table(table);
+        let all: Vec<_> = rows.iter().collect();
+        let pieces = all.chunks(lanes::PIECE).map(|piece| edit(table, piece, &mut look));
+        let edited = pieces.collect::<Result<_, _>>()?;
+        self.put_back(table, edited);
+        Ok(())
     }
 
     /// As [`NorthBound::edit_each`] with a function that looks at one object
@@ -146,19 +132,21 @@ impl<'a> NorthBound<'a> {
         look: impl Fn(&RowKey, &mut Object) -> Verdict + Sync,
     ) -> Result<(), TouchError> {
         self.check(table)?;
-        let mut rows: Vec<(RowKey, Bytes, Verdict)> = self
-            .database
-            .take_table(table)
-            .into_iter()
-            .map(|(key, value)| (key, value, Verdict::Keep))
-            .collect();
-        let outcome = edit_in_parallel(table, &mut rows, &look);
-        let before = rows.len();
-        let kept = rows.into_iter().filter(|row| row.2 == Verdict::Keep).map(|(key, value, _)| (key, value));
-        let kept: Rows = kept.collect();
-        self.removed += (before - kept.len()) as u64;
-        self.database.set_table(table, kept);
-        outcome
+        let rows = self.database.table(table);
+        let all: Vec<_> = rows.iter().collect();
+        let pieces = lanes::each(all.chunks(lanes::PIECE), |piece| edit(table, piece, &look));
+        // In order: the first failure is that of the first row.
+        let edited = pieces.into_iter().collect::<Result<_, _>>()?;
+        self.put_back(table, edited);
+        Ok(())
+    }
+
+    /// A table of which nothing changed stays the one it was.
+    fn put_back(&mut self, table: &Table, pieces: Vec<Edited>) {
+        if pieces.iter().any(|piece| piece.changed) {
+            self.removed += pieces.iter().map(|piece| piece.removed).sum::<u64>();
+            self.database.set_table(table, pieces.into_iter().flat_map(|piece| piece.rows).collect());
+        }
     }
 
     fn check(&self, table: &Table) -> Result<(), TouchError> {
@@ -170,52 +158,44 @@ impl<'a> NorthBound<'a> {
     }
 }
 
-fn edit_in_parallel(
+/// What became of some rows of a table that follow each other.
+struct Edited {
+    rows: Vec<(RowKey, Bytes)>,
+    removed: u64,
+    changed: bool,
+}
+
+/// Shows some rows to `look`, with the same buffers for all of them.
+fn edit(
     table: &Table,
-    rows: &mut [(RowKey, Bytes, Verdict)],
-    look: &(impl Fn(&RowKey, &mut Object) -> Verdict + Sync),
-) -> Result<(), TouchError> {
-    let edited = lanes::each(rows.chunks_mut(lanes::PIECE), |piece| {
-        let mut editor = Editor::new(table);
-        piece.iter_mut().try_for_each(|(key, value, verdict)| {
-            *verdict = editor.edit(key, value, |key, object| look(key, object))?;
-            Ok(())
-        })
-    });
-    // In order: the first failure is that of the first row.
-    edited.into_iter().collect()
-}
-
-/// Edits one row after another, with two buffers for all of them.
-struct Editor<'a> {
-    table: &'a Table,
-    before: Vec<u8>,
-    after: Vec<u8>,
-}
-
-impl<'a> Editor<'a> {
-    fn new(table: &'a Table) -> Editor<'a> {
-        Editor { table, before: vec![], after: vec![] }
-    }
-
-    fn edit(
-        &mut self,
-        key: &RowKey,
-        value: &mut Bytes,
-        look: impl FnOnce(&RowKey, &mut Object) -> Verdict,
-    ) -> Result<Verdict, TouchError> {
-        let mut edited = object(self.table, key, value)?;
-        self.before.clear();
-        json::write_object(&mut self.before, &edited);
-        let verdict = look(key, &mut edited);
-        self.after.clear();
-        json::write_object(&mut self.after, &edited);
-        if verdict == Verdict::Keep && self.before != self.after {
-            check_row(self.table, key, edited.get("id").and_then(Value::as_str), self.after.len())?;
-            *value = Bytes::copy_from_slice(&self.after);
+    piece: &[(&RowKey, &Bytes)],
+    mut look: impl FnMut(&RowKey, &mut Object) -> Verdict,
+) -> Result<Edited, TouchError> {
+    let (mut before, mut after) = (vec![], vec![]);
+    let mut shelf = Shelf::with_capacity(piece.len());
+    let mut removed = 0;
+    for &(key, value) in piece {
+        let mut edited = object(table, key, value)?;
+        before.clear();
+        json::write_object(&mut before, &edited);
+        if look(key, &mut edited) == Verdict::Remove {
+            removed += 1;
+            continue;
         }
-        Ok(verdict)
+        after.clear();
+        json::write_object(&mut after, &edited);
+        if before == after {
+            shelf.keep((key, Some(value)));
+        } else {
+            check_row(table, key, edited.get("id").and_then(Value::as_str), after.len())?;
+            shelf.push((key, None), &after);
+        }
     }
+    let changed = removed > 0 || !shelf.is_empty();
+    let row = |((key, kept), value): ((&RowKey, Option<&Bytes>), Bytes)| {
+        (key.clone(), kept.cloned().unwrap_or(value))
+    };
+    Ok(Edited { rows: shelf.values().map(row).collect(), removed, changed })
 }
 
 pub(crate) fn object(table: &Table, key: &RowKey, value: &Bytes) -> Result<Object, TouchError> {

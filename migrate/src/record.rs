@@ -42,7 +42,8 @@ impl fmt::Debug for Table {
 pub struct RowKey {
     /// Empty where the row belongs to no topic.
     pub topic: Arc<str>,
-    pub id: Box<str>,
+    /// Shared by all snapshots that hold the row.
+    pub id: Arc<str>,
 }
 
 impl RowKey {
@@ -76,10 +77,11 @@ impl fmt::Debug for RowKey {
 /// snapshot before and the result after a migration differ only where rows do.
 pub type Rows = BTreeMap<RowKey, Bytes>;
 
-/// A whole database as it was at one moment.
+/// A whole database as it was at one moment. A copy of it costs nothing: tables are shared until one
+/// of the copies changes them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    tables: BTreeMap<Table, Rows>,
+    tables: BTreeMap<Table, Arc<Rows>>,
 }
 
 impl Snapshot {
@@ -88,8 +90,8 @@ impl Snapshot {
     }
 
     pub fn remove(&mut self, table: &Table, key: &RowKey) -> Option<Bytes> {
-        let rows = self.tables.get_mut(table)?;
-        let removed = rows.remove(key);
+        let rows = self.tables.get_mut(table).filter(|rows| rows.contains_key(key))?;
+        let removed = Arc::make_mut(rows).remove(key);
         if rows.is_empty() {
             self.tables.remove(table);
         }
@@ -102,15 +104,21 @@ impl Snapshot {
 
     /// Tables that hold at least one row.
     pub fn tables(&self) -> impl Iterator<Item = (&Table, &Rows)> {
-        self.tables.iter()
+        self.tables.iter().map(|(table, rows)| (table, &**rows))
     }
 
-    pub fn rows(&self, table: &Table) -> impl Iterator<Item = (&RowKey, &Bytes)> {
-        self.tables.get(table).into_iter().flatten()
+    /// The rows of a table, to be looked at while the snapshot changes.
+    pub fn table(&self, table: &Table) -> Arc<Rows> {
+        self.tables.get(table).cloned().unwrap_or_default()
+    }
+
+    pub fn rows(&self, table: &Table) -> impl ExactSizeIterator<Item = (&RowKey, &Bytes)> {
+        static NONE: Rows = Rows::new();
+        self.tables.get(table).map_or(&NONE, |rows| &**rows).iter()
     }
 
     pub fn len(&self) -> usize {
-        self.tables.values().map(BTreeMap::len).sum()
+        self.tables.values().map(|rows| rows.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -120,23 +128,23 @@ impl Snapshot {
     /// Bytes of all values and ids: what staging it will take, give or take keys.
     pub fn size(&self) -> u64 {
         let row = |(key, value): (&RowKey, &Bytes)| (key.topic.len() + key.id.len() + value.len()) as u64;
-        self.tables.values().flatten().map(row).sum()
+        self.tables.values().flat_map(|rows| rows.iter()).map(row).sum()
     }
 
     /// Takes the rows of a table out, to be put back by [`Snapshot::set_table`].
     pub fn take_table(&mut self, table: &Table) -> Rows {
-        self.tables.remove(table).unwrap_or_default()
+        self.tables.remove(table).map(Arc::unwrap_or_clone).unwrap_or_default()
     }
 
     pub fn set_table(&mut self, table: &Table, rows: Rows) {
         if rows.is_empty() {
             self.tables.remove(table);
         } else {
-            self.tables.insert(table.clone(), rows);
+            self.tables.insert(table.clone(), Arc::new(rows));
         }
     }
 
     fn table_mut(&mut self, table: &Table) -> &mut Rows {
-        self.tables.entry(table.clone()).or_default()
+        Arc::make_mut(self.tables.entry(table.clone()).or_default())
     }
 }

@@ -13,12 +13,14 @@ use redb::{
     Database, Durability as Sync, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
     TableError, WriteTransaction,
 };
+use tokio::sync::mpsc;
 
 use super::{
     Batch, Cleared, Durability, Facts, Fence, Guard, Layout, Limits, Note, Op, Outcome, Place, Reading,
     Revision, Row, Sink, Space, Store, StoreError,
 };
 use crate::record::{RowKey, Table};
+use crate::shelf::Shelf;
 
 const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 /// The revision at which each space was last written.
@@ -27,6 +29,11 @@ const TOUCHED: TableDefinition<'_, &str, u64> = TableDefinition::new("touched");
 const NEWEST: &str = "";
 /// Rows handed on at a time.
 const CHUNK: usize = 4096;
+/// Chunks that may wait to be taken.
+const AHEAD: usize = 2;
+/// Memory for pages of the file. Everything is read and written once, in order: more would only be
+/// a second copy of the rows.
+const CACHE: usize = 128 << 20;
 /// Between the parts of a key; no name may hold it.
 const SEPARATOR: u8 = 0;
 
@@ -53,7 +60,7 @@ impl Lock {
 
 impl Embedded {
     pub(super) fn open(path: &Path, layout: Layout) -> Result<Embedded, StoreError> {
-        let database = match Database::create(path) {
+        let database = match Database::builder().set_cache_size(CACHE).create(path) {
             Ok(database) => database,
             Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
                 return Err(StoreError::Busy {
@@ -98,49 +105,6 @@ impl Embedded {
         };
         run().map_err(|error| StoreError::refused(doing(), &error))
     }
-
-    fn read_chunk(
-        &self,
-        transaction: &ReadTransaction,
-        space: Space,
-        after: Option<&[u8]>,
-    ) -> Result<(Vec<Row>, Option<Vec<u8>>), StoreError> {
-        let failed =
-            |error: redb::Error| StoreError::refused(format!("read {}", self.path.display()), &error);
-        let name = table_of(space);
-        let table = match transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)) {
-            Ok(table) => table,
-            Err(TableError::TableDoesNotExist(_)) => return Ok((vec![], None)),
-            Err(error) => return Err(failed(error.into())),
-        };
-        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let range =
-            table.range::<&[u8]>((from, std::ops::Bound::Unbounded)).map_err(|error| failed(error.into()))?;
-        let (mut rows, mut last) = (Vec::with_capacity(CHUNK), None);
-        let (mut table, mut topic) = (Table::new(""), Arc::<str>::from(""));
-        for entry in range.take(CHUNK) {
-            let (key, value) = entry.map_err(|error| failed(error.into()))?;
-            let (of_table, of_topic, id) = split(key.value()).ok_or_else(|| StoreError::Unreadable {
-                place: format!("{} in {}", space, self.path.display()),
-                reason: "a key without table, topic and id".to_owned(),
-            })?;
-            if table.as_str() != of_table {
-                table = Table::new(of_table);
-            }
-            if *topic != *of_topic {
-                topic = Arc::from(of_topic);
-            }
-            rows.push(Row {
-                table: table.clone(),
-                key: RowKey { topic: topic.clone(), id: id.into() },
-                value: Bytes::copy_from_slice(value.value()),
-            });
-            if rows.len() == CHUNK {
-                last = Some(key.value().to_vec());
-            }
-        }
-        Ok((rows, last))
-    }
 }
 
 #[async_trait]
@@ -174,21 +138,22 @@ impl Store for Embedded {
         _reading: Reading,
         sink: &mut Sink<'_>,
     ) -> Result<Revision, StoreError> {
-        let failed =
-            |error: redb::Error| StoreError::refused(format!("read {}", self.path.display()), &error);
+        let doing = format!("read {}", self.path.display());
+        let failed = |error: redb::Error| StoreError::refused(doing.clone(), &error);
         let transaction = self.database.begin_read().map_err(|error| failed(error.into()))?;
-        let newest = match transaction.open_table(TOUCHED) {
-            Ok(table) => table.get(NEWEST).map_err(|error| failed(error.into()))?.map_or(0, |at| at.value()),
-            Err(TableError::TableDoesNotExist(_)) => 0,
-            Err(error) => return Err(failed(error.into())),
-        };
-        let mut after = None;
-        loop {
-            let (rows, last) = self.read_chunk(&transaction, space, after.as_deref())?;
+        let newest = newest(&transaction).map_err(failed)?;
+        // Rows are taken from the file on one thread while another uses those before.
+        let (give, mut chunks) = mpsc::channel(AHEAD);
+        let place = format!("{space} in {}", self.path.display());
+        let reading = tokio::task::spawn_blocking(move || {
+            read_chunks(&transaction, space, &place, |rows| give.blocking_send(rows).is_ok())
+        });
+        while let Some(rows) = chunks.recv().await {
             sink(rows);
-            let Some(last) = last else { return Ok(Revision(newest)) };
-            after = Some(last);
-            tokio::task::yield_now().await;
+        }
+        match reading.await {
+            Ok(read) => read.map(|()| Revision(newest)),
+            Err(panic) => Err(StoreError::refused(doing, &panic)),
         }
     }
 
@@ -285,6 +250,54 @@ impl Store for Embedded {
             lock.held = None;
         }
         Ok(())
+    }
+}
+
+fn newest(transaction: &ReadTransaction) -> Result<u64, redb::Error> {
+    match transaction.open_table(TOUCHED) {
+        Ok(table) => Ok(table.get(NEWEST)?.map_or(0, |at| at.value())),
+        Err(TableError::TableDoesNotExist(_)) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Hands on the rows of a space in order, until nobody takes them any more.
+fn read_chunks(
+    transaction: &ReadTransaction,
+    space: Space,
+    place: &str,
+    mut give: impl FnMut(Vec<Row>) -> bool,
+) -> Result<(), StoreError> {
+    let failed = |error: redb::Error| StoreError::refused(format!("read {place}"), &error);
+    let name = table_of(space);
+    let stored = match transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)) {
+        Ok(stored) => stored,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+        Err(error) => return Err(failed(error.into())),
+    };
+    let (mut table, mut topic) = (Table::new(""), Arc::<str>::from(""));
+    let mut range = stored.iter().map_err(|error| failed(error.into()))?;
+    loop {
+        let mut shelf = Shelf::with_capacity(CHUNK);
+        for entry in range.by_ref().take(CHUNK) {
+            let (key, value) = entry.map_err(|error| failed(error.into()))?;
+            let (of_table, of_topic, id) = split(key.value()).ok_or_else(|| StoreError::Unreadable {
+                place: place.to_owned(),
+                reason: "a key without table, topic and id".to_owned(),
+            })?;
+            if table.as_str() != of_table {
+                table = Table::new(of_table);
+            }
+            if *topic != *of_topic {
+                topic = Arc::from(of_topic);
+            }
+            let key = RowKey { topic: topic.clone(), id: id.into() };
+            shelf.push((table.clone(), key), value.value());
+        }
+        let rows: Vec<Row> = shelf.values().map(|((table, key), value)| Row { table, key, value }).collect();
+        if rows.is_empty() || !give(rows) {
+            return Ok(());
+        }
     }
 }
 

@@ -242,9 +242,23 @@ pub async fn collect(
     space: Space,
     reading: Reading,
 ) -> Result<(Snapshot, Revision), StoreError> {
+    collect_telling(store, space, reading, &|_| {}).await
+}
+
+/// As [`collect`], and tells after each chunk how many rows have come.
+pub async fn collect_telling(
+    store: &dyn Store,
+    space: Space,
+    reading: Reading,
+    told: &(dyn Fn(u64) + Sync),
+) -> Result<(Snapshot, Revision), StoreError> {
+    let mut come = 0;
+    told(come);
     let mut tables: BTreeMap<Table, Vec<(RowKey, Bytes)>> = BTreeMap::new();
     let revision = store
         .read(space, reading, &mut |rows: Vec<Row>| {
+            come += rows.len() as u64;
+            told(come);
             let mut rows = rows.into_iter().peekable();
             while let Some(first) = rows.next() {
                 let of_table = tables.entry(first.table.clone()).or_default();

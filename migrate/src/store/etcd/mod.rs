@@ -171,17 +171,21 @@ impl Store for Etcd {
         let doing = format!("read {space}");
         let (mut revision, mut map) = (0, Vec::new());
         let mut last = Last::default();
+        let ask = |pager: &Pager, page: &Range<Vec<u8>>, revision| {
+            let request = wire::RangeRequest {
+                key: page.start.clone().into(),
+                range_end: page.end.clone().into(),
+                limit: pager.limit() as i64,
+                revision,
+                ..Default::default()
+            };
+            self.range(&doing, request)
+        };
         for range in self.keys.ranges(space) {
             let mut pager = Pager::new(range);
-            while let Some(page) = pager.page() {
-                let request = wire::RangeRequest {
-                    key: page.start.clone().into(),
-                    range_end: page.end.clone().into(),
-                    limit: pager.limit() as i64,
-                    revision,
-                    ..Default::default()
-                };
-                let answer = self.range(&doing, request).await?;
+            let Some(mut page) = pager.page() else { continue };
+            let mut answer = ask(&pager, &page, revision).await?;
+            loop {
                 if revision == 0 {
                     revision = answer.header.as_ref().map_or(0, |header| header.revision);
                 }
@@ -189,8 +193,17 @@ impl Store for Etcd {
                 if reading == Reading::Guarded {
                     map.push(Page { range, keys: answer.kvs.len() as i64 });
                 }
-                let row = |pair: wire::KeyValue| self.keys.row(space, &pair.key, pair.value, &mut last);
-                sink(answer.kvs.into_iter().filter_map(row).collect::<Vec<Row>>());
+                let hand_on = async {
+                    let row = |pair: wire::KeyValue| self.keys.row(space, &pair.key, pair.value, &mut last);
+                    sink(answer.kvs.into_iter().filter_map(row).collect::<Vec<Row>>());
+                };
+                let Some(next) = pager.page() else {
+                    hand_on.await;
+                    break;
+                };
+                // The server works on the next page while these rows are used.
+                let (asked, ()) = tokio::join!(biased; ask(&pager, &next, revision), hand_on);
+                (answer, page) = (asked?, next);
             }
         }
         if reading == Reading::Guarded {

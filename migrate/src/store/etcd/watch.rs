@@ -6,10 +6,16 @@
 //! come after a foreign write is taken back.
 
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::super::{Batch, Fence, Op, Outcome, Revision, Space, StoreError};
 use super::wire::{self, Compare, Request, Response};
-use super::{Etcd, op};
+use super::{Etcd, Page, op};
+
+/// Asks for the newest revision.
+const NEWEST: i64 = 0;
+/// Pages looked at together: the server reads them on several cores.
+const LOOKS_AT_ONCE: usize = 4;
 
 impl Etcd {
     /// Whether the space holds at `at` (now, if none) what it held at `since`; if so, the
@@ -20,27 +26,45 @@ impl Etcd {
         since: Revision,
         at: Option<i64>,
     ) -> Result<Option<Revision>, StoreError> {
-        let doing = format!("look for changes of {space}");
         let Some(map) = self.maps().get(&space).cloned() else { return Ok(None) };
-        let mut revision = at.unwrap_or(0);
-        for page in &map {
-            let request = wire::RangeRequest {
-                key: page.range.start.clone().into(),
-                range_end: page.range.end.clone().into(),
-                revision,
-                keys_only: true,
-                min_mod_revision: since.0 as i64 + 1,
-                limit: 0,
-            };
-            let answer = self.range(&doing, request).await?;
-            if revision == 0 {
-                revision = answer.header.as_ref().map_or(0, |header| header.revision);
-            }
-            if !answer.kvs.is_empty() || answer.count != page.keys {
+        let mut pages = map.into_iter();
+        let revision = match (at, pages.next()) {
+            (Some(at), Some(first)) => self.page_is_same(space, first, since, at).await?,
+            (None, Some(first)) => self.page_is_same(space, first, since, NEWEST).await?,
+            (_, None) => return Ok(None),
+        };
+        let Some(revision) = revision else { return Ok(None) };
+        let mut looks = stream::iter(pages)
+            .map(|page| self.page_is_same(space, page, since, revision))
+            .buffer_unordered(LOOKS_AT_ONCE);
+        while let Some(same) = looks.try_next().await? {
+            if same.is_none() {
                 return Ok(None);
             }
         }
         Ok(Some(Revision(revision as u64)))
+    }
+
+    /// The revision at which the page was looked at, unless a key of it came, changed or went.
+    async fn page_is_same(
+        &self,
+        space: Space,
+        page: Page,
+        since: Revision,
+        at: i64,
+    ) -> Result<Option<i64>, StoreError> {
+        let request = wire::RangeRequest {
+            key: page.range.start.into(),
+            range_end: page.range.end.into(),
+            revision: at,
+            keys_only: true,
+            min_mod_revision: since.0 as i64 + 1,
+            limit: 0,
+        };
+        let answer = self.range(&format!("look for changes of {space}"), request).await?;
+        let same = answer.kvs.is_empty() && answer.count == page.keys;
+        let newest = answer.header.as_ref().map_or(0, |header| header.revision);
+        Ok(same.then_some(if at == NEWEST { newest } else { at }))
     }
 
     /// Makes sure that nothing was written between the look and the batch.

@@ -8,7 +8,7 @@ use super::Redis;
 
 /// Longest wait for a save or a sync of the server's log.
 const PATIENCE: Duration = Duration::from_secs(600);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// With `appendfsync everysec`, a sync begins at most a second after the last.
 const EVERY_SECOND: Duration = Duration::from_millis(1100);
 
@@ -110,9 +110,16 @@ impl Redis {
         ))
     }
 
+    /// The server begins a sync in the first moment of a second, unless one is under way; then when
+    /// that is done. It looks for that before it sends answers, so when two looks in a later second
+    /// find no sync under way, the one that covers our writes has ended.
     async fn await_log(&self) -> Result<(), StoreError> {
         let began = Instant::now();
-        loop {
+        let written_in = second(&self.info().await?);
+        // Looks in a row without a sync under way; none before the first in a later second.
+        let mut quiet: Option<u32> = None;
+        while quiet.is_none_or(|looks| looks < 2) {
+            too_late(began)?;
             tokio::time::sleep(LOOK_EVERY).await;
             let info = self.info().await?;
             let is = |name: &str, wanted: &str| info.get(name).is_none_or(|value| value == wanted);
@@ -120,11 +127,13 @@ impl Redis {
                 return Err(StoreError::refused("flush Redis", &"it cannot write its log; look at its disk"));
             }
             let idle = is("aof_pending_bio_fsync", "0") && is("aof_buffer_length", "0");
-            if began.elapsed() > EVERY_SECOND && idle {
-                return Ok(());
-            }
-            too_late(began)?;
+            let later = second(&info) != written_in || began.elapsed() > EVERY_SECOND;
+            quiet = match quiet {
+                Some(looks) => Some(if idle { looks + 1 } else { 0 }),
+                None => later.then_some(0),
+            };
         }
+        Ok(())
     }
 
     async fn save(&self, info: &Info) -> Result<(), StoreError> {
@@ -153,6 +162,11 @@ impl Redis {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// The second in which the server answered, by its own clock; older ones do not say.
+fn second(info: &Info) -> Option<u64> {
+    Some(info.get("server_time_usec")?.parse::<u64>().ok()? / 1_000_000)
 }
 
 fn too_late(began: Instant) -> Result<(), StoreError> {

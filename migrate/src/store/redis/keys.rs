@@ -10,9 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::super::{Note, Row, Space, names};
+use super::super::{Note, Space, names};
 use crate::record::{RowKey, Table};
 
 #[derive(Debug)]
@@ -84,8 +82,8 @@ impl Shared {
         self.topics.entry(name.to_owned()).or_insert_with(|| Arc::from(name)).clone()
     }
 
-    /// A row of Dragonflow's. Keys of another shape are not rows.
-    pub(super) fn plain(&mut self, key: &[u8], value: Bytes) -> Option<Row> {
+    /// Where a row of Dragonflow's stands. Keys of another shape are not rows.
+    pub(super) fn plain(&mut self, key: &[u8]) -> Option<(Table, RowKey)> {
         let key = std::str::from_utf8(key).ok()?;
         let (tag, id) = key.strip_prefix('{')?.split_once('}')?;
         let (table, topic) = tag.split_once('.')?;
@@ -93,13 +91,13 @@ impl Shared {
             return None;
         }
         let key = RowKey { topic: self.topic(topic), id: id.into() };
-        Some(Row { table: self.table(table), key, value })
+        Some((self.table(table), key))
     }
 
-    pub(super) fn field(&mut self, table: &Table, field: &[u8], value: Bytes) -> Option<Row> {
+    /// The key of a row by its name in its table's hash.
+    pub(super) fn field(&mut self, field: &[u8]) -> Option<RowKey> {
         let (topic, id) = names::split_row(std::str::from_utf8(field).ok()?);
-        let key = RowKey { topic: self.topic(&topic), id: id.as_ref().into() };
-        Some(Row { table: table.clone(), key, value })
+        Some(RowKey { topic: self.topic(&topic), id: id.as_ref().into() })
     }
 }
 
@@ -121,12 +119,12 @@ mod tests {
             ("{.t}x",                None),
         ];
         for (key, expected) in cases {
-            let row = Shared::default().plain(key.as_bytes(), Bytes::new());
+            let row = Shared::default().plain(key.as_bytes());
             let expected = expected.map(|(table, topic, id)| (Table::new(table), RowKey::new(topic, id)));
             if let Some((table, row)) = &expected {
                 assert_eq!(plain(table, row), key);
             }
-            assert_eq!(row.map(|row| (row.table, row.key)), expected, "{key}");
+            assert_eq!(row, expected, "{key}");
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use bytes::Bytes;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, FromRedisValue, Pipeline, Value};
 
@@ -11,9 +10,12 @@ use super::super::{Reading, Revision, Row, Sink, Space, StoreError};
 use super::Redis;
 use super::connection::failed;
 use super::keys::{Shared, Tables};
+use crate::shelf::Shelf;
 
 /// Entries asked for in one step of a scan.
 const STEP: usize = 4096;
+/// Where a scan begins, and what it says at its end.
+const START: &str = "0";
 /// Only names of this shape can be rows.
 const SHAPE: &str = "{*.*}*";
 
@@ -146,8 +148,12 @@ fn understood<T: FromRedisValue>(doing: &str, value: Value) -> Result<T, StoreEr
     T::from_redis_value(value).map_err(|error| failed(doing, error.into()))
 }
 
-type Step = (String, Vec<Vec<u8>>);
+/// One step of a scan: where to go on, and what was found.
+fn step(doing: &str, answer: Value) -> Result<(String, Vec<Value>), StoreError> {
+    understood(doing, answer)
+}
 
+/// While the rows of one step are used, the server works on the next.
 async fn read_tables(
     doing: &str,
     connection: &mut MultiplexedConnection,
@@ -165,27 +171,41 @@ async fn read_tables(
         if let Some(watch) = watch {
             ask::<()>(doing, connection, &watch(&hash)).await?;
         }
-        let mut cursor = "0".to_owned();
-        loop {
+        let scan = |cursor: &str| {
             let mut command = redis::cmd("HSCAN");
-            command.arg(&hash).arg(&cursor).arg("COUNT").arg(STEP);
-            let (next, pairs): Step = ask(doing, connection, &command).await?;
-            let mut rows = Vec::with_capacity(pairs.len() / 2);
-            let mut pairs = pairs.into_iter();
-            while let (Some(field), Some(value)) = (pairs.next(), pairs.next()) {
-                rows.extend(shared.field(&table, &field, Bytes::from(value)));
-            }
-            sink(rows);
-            if next == "0" {
+            command.arg(&hash).arg(cursor).arg("COUNT").arg(STEP);
+            command
+        };
+        let mut answer: Value = ask(doing, connection, &scan(START)).await?;
+        loop {
+            let (cursor, pairs) = step(doing, answer)?;
+            let hand_on = async {
+                let mut shelf = Shelf::with_capacity(pairs.len() / 2);
+                let mut pairs = pairs.into_iter();
+                while let (Some(field), Some(value)) = (pairs.next(), pairs.next()) {
+                    if let (Value::BulkString(field), Value::BulkString(value)) = (field, value)
+                        && let Some(key) = shared.field(&field)
+                    {
+                        shelf.push(key, &value);
+                    }
+                }
+                let row = |(key, value)| Row { table: table.clone(), key, value };
+                sink(shelf.values().map(row).collect());
+            };
+            if cursor == START {
+                hand_on.await;
                 break;
             }
-            cursor = next;
+            let next = scan(&cursor);
+            let (asked, ()) = tokio::join!(biased; ask(doing, connection, &next), hand_on);
+            answer = asked?;
         }
     }
     Ok(())
 }
 
-/// Names and values take turns: while the values of one step are fetched, the next is scanned.
+/// Names and values take turns: while the values of one step are fetched, the next is scanned, and
+/// the rows of the one before are used.
 async fn read_plain(
     doing: &str,
     connection: &mut MultiplexedConnection,
@@ -197,33 +217,58 @@ async fn read_plain(
         command
     };
     let mut shared = Shared::default();
-    let (mut cursor, mut names): Step = ask(doing, connection, &scan("0")).await?;
+    let mut found = step(doing, ask(doing, connection, &scan(START)).await?)?;
+    let mut fetched = (vec![], vec![]);
     loop {
+        let (cursor, names) = found;
+        let more = cursor != START;
         let mut both = Pipeline::new();
         both.add_command(match names.is_empty() {
             true => redis::cmd("PING"),
             false => {
                 let mut values = redis::cmd("MGET");
-                values.arg(&names);
+                for name in &names {
+                    values.arg(bytes_of(name));
+                }
                 values
             }
         });
-        let more = cursor != "0";
         if more {
             both.add_command(scan(&cursor));
         }
-        let answers = connection
-            .req_packed_commands(&both, 0, if more { 2 } else { 1 })
-            .await
-            .map_err(|error| failed(doing, error))?;
-        let mut answers = answers.into_iter();
-        if let (Some(values), false) = (answers.next(), names.is_empty()) {
-            let values: Vec<Option<Vec<u8>>> = understood(doing, values)?;
-            let pairs = names.iter().zip(values);
-            let row = |(name, value): (&Vec<u8>, Option<Vec<u8>>)| shared.plain(name, Bytes::from(value?));
-            sink(pairs.filter_map(row).collect());
-        }
-        let Some(next) = answers.next() else { return Ok(()) };
-        (cursor, names) = understood(doing, next)?;
+        let hand_on = async { sink(plain_rows(&mut shared, fetched)) };
+        let asked = connection.req_packed_commands(&both, 0, if more { 2 } else { 1 });
+        let (asked, ()) = tokio::join!(biased; asked, hand_on);
+        let mut answers = asked.map_err(|error| failed(doing, error))?.into_iter();
+        let values = match answers.next() {
+            Some(values) if !names.is_empty() => understood(doing, values)?,
+            Some(_) | None => vec![],
+        };
+        fetched = (names, values);
+        let Some(next) = answers.next() else {
+            sink(plain_rows(&mut shared, fetched));
+            return Ok(());
+        };
+        found = step(doing, next)?;
     }
+}
+
+fn bytes_of(value: &Value) -> &[u8] {
+    match value {
+        Value::BulkString(bytes) => bytes,
+        _ => &[],
+    }
+}
+
+/// A name without a value is gone since it was seen, or holds no string.
+fn plain_rows(shared: &mut Shared, (names, values): (Vec<Value>, Vec<Value>)) -> Vec<Row> {
+    let mut shelf = Shelf::with_capacity(names.len());
+    for (name, value) in names.iter().zip(values) {
+        if let Value::BulkString(value) = value
+            && let Some(place) = shared.plain(bytes_of(name))
+        {
+            shelf.push(place, &value);
+        }
+    }
+    shelf.values().map(|((table, key), value)| Row { table, key, value }).collect()
 }
