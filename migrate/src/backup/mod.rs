@@ -100,8 +100,12 @@ pub fn write(path: &Path, rows: &Snapshot, header: Header) -> Result<Verified, B
     out.flush().map_err(failed("write"))?;
     out.get_ref().sync_all().map_err(failed("sync"))?;
 
-    let (verified, found) = read_as(&partial, path)?;
-    if found != *rows {
+    let mut comparing = format::Comparing::with(format::in_order(rows));
+    let verified = read_as(&partial, path, |entry| {
+        comparing.add(&entry);
+        Ok(())
+    })?;
+    if !comparing.are_same() {
         return Err(BackupError::Damaged {
             path: path.to_owned(),
             reason: "it does not read back as it was written".to_owned(),
@@ -121,22 +125,28 @@ pub fn write(path: &Path, rows: &Snapshot, header: Header) -> Result<Verified, B
 
 /// Reads a whole backup and checks all of it.
 pub fn read(path: &Path) -> Result<(Verified, Snapshot), BackupError> {
-    read_as(path, path)
+    let mut gathering = format::Gathering::new();
+    let verified = read_as(path, path, |entry| gathering.add(entry))?;
+    Ok((verified, gathering.rows))
 }
 
 /// Checks a whole backup.
 pub fn verify(path: &Path) -> Result<Verified, BackupError> {
-    read(path).map(|(verified, _)| verified)
+    read_as(path, path, |_| Ok(()))
 }
 
 /// Reads the file at `path` and speaks of it as `name`.
-fn read_as(path: &Path, name: &Path) -> Result<(Verified, Snapshot), BackupError> {
+fn read_as(
+    path: &Path,
+    name: &Path,
+    each: impl FnMut(format::Entry) -> Result<(), format::Wrong>,
+) -> Result<Verified, BackupError> {
     let failed = |source| BackupError::File { doing: "open", path: name.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len();
-    let read = format::read(&mut BufReader::with_capacity(1 << 20, file), bytes);
-    let (header, rows, digest) = read.map_err(|error| error.of(name))?;
-    Ok((Verified { header, bytes, digest }, rows))
+    let read = format::read(&mut BufReader::with_capacity(1 << 20, file), bytes, each);
+    let (header, digest) = read.map_err(|error| error.of(name))?;
+    Ok(Verified { header, bytes, digest })
 }
 
 fn partial_name(path: &Path) -> PathBuf {
