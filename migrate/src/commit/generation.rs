@@ -28,11 +28,8 @@ impl Session<'_> {
         let mut written = self.write_all(Stage::Staging, after.len() as u64, rows).await?;
         let seal = sealing.finish().to_rows();
         written += self.write_all(Stage::Staging, seal.len() as u64, puts(Space::Seal(run), &seal)).await?;
-        self.flush().await?;
-        self.verify(staged, after).await?;
-        self.verify(Space::Seal(run), &seal).await?;
+        self.flush_and_verify(&[(staged, after), (Space::Seal(run), &seal)]).await?;
 
-        self.report(Stage::Switching, 0, 1);
         let pointer = Pointer {
             generation: Generation::of(run),
             previous: Some(from),

@@ -36,17 +36,15 @@ impl Session<'_> {
         for (space, rows) in &journals {
             written += self.write_all(Stage::Staging, rows.len() as u64, puts(*space, rows)).await?;
         }
-        self.flush().await?;
-        for (space, rows) in &journals {
-            self.verify(*space, rows).await?;
-        }
+        let [journal, undo, seal] = &journals;
+        let staged = [(journal.0, &journal.1), (undo.0, &undo.1), (seal.0, &seal.1)];
+        self.flush_and_verify(&staged).await?;
 
-        self.report(Stage::Switching, 0, 1);
         let committed = staging.at(Phase::Committed);
         let step = Step { from: &ledger, to: &committed, guard: None, pointer: None };
         let (marked, switch) = self.advance_unless_written(taken, step).await?;
         self.report(Stage::Switching, 1, 1);
-        let [(_, journal), _, _] = &journals;
+        let (_, journal) = journal;
         self.replay_and_record(&marked, &committed, journal).await?;
         Ok(Applied { run, switch, written: written + journal.len() as u64 })
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::write::{Retry, patiently};
-use super::{Changed, CommitError, RunRecord, Session, Taken};
+use super::{Changed, CommitError, RunRecord, Session, Stage, Taken};
 use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, Store};
 
 /// The note as it was read, byte for byte, and what it says.
@@ -48,6 +48,7 @@ impl Session<'_> {
         step: Step<'_>,
     ) -> Result<(Ledger, Duration), CommitError> {
         const TRIES: usize = 3;
+        self.report(Stage::Confirming, 0, taken.snapshot.len() as u64);
         let mut since = patiently(|| self.store.confirm(taken.space, taken.at)).await?;
         for _ in 0..TRIES {
             let now = match since {
@@ -56,6 +57,7 @@ impl Session<'_> {
             };
             let mut guards = vec![Guard::Unchanged { space: taken.space, since: now }];
             guards.extend(step.guard.clone());
+            self.report(Stage::Switching, 0, 1);
             let began = Instant::now();
             match self.advance(step.from, step.to, guards, step.pointer.as_ref()).await {
                 Err(CommitError::Conflict) => since = None,

@@ -11,6 +11,7 @@
 mod generation;
 mod journal;
 mod ledger;
+mod roll;
 mod run;
 mod seal;
 mod write;
@@ -114,6 +115,8 @@ pub enum Stage {
     Reading,
     Staging,
     Verifying,
+    /// Looking once more whether somebody has written.
+    Confirming,
     Switching,
     Replaying,
     Clearing,
@@ -187,6 +190,11 @@ pub async fn state(store: &dyn Store) -> Result<State, CommitError> {
 
 /// Reads the live rows at one revision. Needs no lock.
 pub async fn snapshot(store: &dyn Store) -> Result<Taken, CommitError> {
+    snapshot_telling(store, &|_| {}).await
+}
+
+/// As [`snapshot`], and tells how far it is.
+pub async fn snapshot_telling(store: &dyn Store, progress: &OnProgress<'_>) -> Result<Taken, CommitError> {
     let ledger = Ledger::read(store).await?;
     if let Some(record) = &ledger.record
         && record.rows_are_mixed()
@@ -194,7 +202,10 @@ pub async fn snapshot(store: &dyn Store) -> Result<Taken, CommitError> {
         return Err(CommitError::Unfinished { run: record.run });
     }
     let (pointer, space) = live(store).await?;
-    let (snapshot, at) = write::patiently(|| store::collect(store, space, Reading::Guarded)).await?;
+    let total = ledger.record.as_ref().map_or(0, RunRecord::live_rows);
+    let told = |done| progress(Progress { stage: Stage::Reading, done, total: total.max(done) });
+    let (snapshot, at) =
+        write::patiently(|| store::collect_telling(store, space, Reading::Guarded, &told)).await?;
     Ok(Taken { snapshot, at, space, pointer, ledger })
 }
 

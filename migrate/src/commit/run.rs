@@ -93,6 +93,16 @@ impl RunRecord {
         RunRecord { phase, ..self.clone() }
     }
 
+    /// How many rows were live when the record was written.
+    pub(super) fn live_rows(&self) -> u64 {
+        match self.phase {
+            Phase::Applied | Phase::Finalizing | Phase::Finalized => self.after,
+            Phase::Staging | Phase::Committed | Phase::Undoing | Phase::RolledBack | Phase::Abandoned => {
+                self.before
+            }
+        }
+    }
+
     /// Whether old and new rows lie side by side under the same keys.
     pub fn rows_are_mixed(&self) -> bool {
         let midway = match self.phase {

@@ -4,6 +4,7 @@
 //! before it writes rows.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -14,7 +15,7 @@ use super::{
     error::{Refusal, RunError},
     event::{Event, Tell},
     plan::Plan,
-    prepare::Before,
+    prepare::{Before, milliseconds},
 };
 use crate::{
     backup,
@@ -65,7 +66,8 @@ impl Database {
         let before = self.take(tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
         let after = self.think(&before.taken.snapshot, &todo, &meter, tell)?;
-        let (mut plan, _) = self.judge(&before, &todo, &after).await?;
+        let judged = self.judge(&before, &todo, &after).await?;
+        let mut plan = tokio::task::block_in_place(|| self.describe(&before, &todo, &after, &judged));
         if let Some(open) = self.still_open().await?
             && !plan.is_empty()
         {
@@ -86,31 +88,32 @@ impl Database {
         let before = self.take(work.tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
         let after = self.think(&before.taken.snapshot, &todo, &work.meter, work.tell)?;
-        let (plan, mut refusals) = self.judge(&before, &todo, &after).await?;
-        if plan.is_empty() {
-            return Ok(Changed::Nothing { applied: plan.already_applied });
+        let migrations = todo.migrations();
+        let mut judged = self.judge(&before, &todo, &after).await?;
+        if migrations.is_empty() && after.automatic.is_empty() {
+            return Ok(Changed::Nothing { applied: todo.applied() });
         }
-        refusals.extend(self.still_open().await?);
-        if let Some((path, planned)) = planned
-            && let Some(difference) = plan.differs_from(&planned)
-        {
-            refusals.push(Refusal::OtherThanPlanned { path: path.to_owned(), difference });
+        judged.refusals.extend(self.still_open().await?);
+        if let Some((path, planned)) = planned {
+            let now = tokio::task::block_in_place(|| self.describe(&before, &todo, &after, &judged));
+            if let Some(difference) = now.differs_from(&planned) {
+                judged.refusals.push(Refusal::OtherThanPlanned { path: path.to_owned(), difference });
+            }
         }
-        if !refusals.is_empty() {
-            return Err(RunError::Refused { reasons: refusals });
+        if !judged.refusals.is_empty() {
+            return Err(RunError::Refused { reasons: judged.refusals });
         }
-        for text in plan.warnings.iter().cloned() {
+        for text in judged.warnings {
             (work.tell)(Event::Warning { text });
         }
         let backup = self.back_up_before(&before, work.tell)?;
-        let note = self.note(&todo.migrations());
-        let applied = self.commit(work, &before, &after.snapshot, note).await?;
+        let applied = self.commit(work, &before, &after.snapshot, self.note(&migrations)).await?;
         Ok(Changed::Applied {
             run: applied.run.get(),
-            migrations: plan.migrations.into_iter().map(|migration| migration.id).collect(),
-            automatic: plan.automatic,
-            rows_before: plan.needs.rows_before,
-            rows_after: plan.needs.rows_after,
+            migrations: migrations.iter().map(|migration| migration.header.id.clone()).collect(),
+            automatic: after.automatic,
+            rows_before: judged.needs.rows_before,
+            rows_after: judged.needs.rows_after,
             switch_microseconds: microseconds(applied.switch),
             backup,
         })
@@ -215,8 +218,11 @@ impl Database {
         tell: &Tell<'_>,
     ) -> Result<backup::Verified, RunError> {
         let header = backup::Header::new(&self.url, self.tool.version, Timestamp::now());
+        let began = Instant::now();
         let verified = tokio::task::block_in_place(|| backup::write(path, rows, header))?;
-        (tell)(Event::BackedUp { path: path.to_owned(), bytes: verified.bytes, rows: verified.header.rows });
+        let (bytes, rows) = (verified.bytes, verified.header.rows);
+        let milliseconds = milliseconds(began.elapsed());
+        (tell)(Event::BackedUp { path: path.to_owned(), bytes, rows, milliseconds });
         Ok(verified)
     }
 

@@ -90,7 +90,9 @@ impl Work<'_> {
     ) -> Result<T, RunError> {
         let progress = |progress| self.meter.commit(progress);
         let session = commit::Session::new(self.store(), self.held.fence(), &progress);
-        Ok(act(session).await?)
+        let done = act(session).await;
+        self.meter.end();
+        Ok(done?)
     }
 
     async fn recover(&self) -> Result<(), RunError> {

@@ -32,6 +32,12 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         eta_seconds: Option<u64>,
     },
+    /// A step of reading or writing the database is over.
+    Finished {
+        step: String,
+        done: u64,
+        milliseconds: u64,
+    },
     Taken {
         rows: u64,
         bytes: u64,
@@ -41,6 +47,7 @@ pub enum Event {
         path: PathBuf,
         bytes: u64,
         rows: u64,
+        milliseconds: u64,
     },
     Migrated {
         id: String,
@@ -74,8 +81,11 @@ pub(crate) struct Meter<'t> {
 
 struct Counting {
     step: String,
+    done: u64,
     since: Instant,
     told: Instant,
+    /// Whether its end is worth an event: that of a migration has one of its own.
+    tell_end: bool,
 }
 
 impl<'t> Meter<'t> {
@@ -84,21 +94,41 @@ impl<'t> Meter<'t> {
     }
 
     pub(crate) fn commit(&self, progress: commit::Progress) {
-        self.report(stage(progress.stage), progress.done, progress.total);
+        self.count(stage(progress.stage), progress.done, progress.total, true);
     }
 
     pub(crate) fn report(&self, step: &str, done: u64, total: u64) {
+        self.count(step, done, total, false);
+    }
+
+    /// Ends the step that is under way.
+    pub(crate) fn end(&self) {
+        self.end_of(self.now.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn end_of(&self, counting: Option<Counting>) {
+        if let Some(Counting { step, done, since, tell_end: true, .. }) = counting {
+            let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            (self.tell)(Event::Finished { step, done, milliseconds });
+        }
+    }
+
+    fn count(&self, step: &str, done: u64, total: u64, tell_end: bool) {
         let now = Instant::now();
         let mut counting = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *counting {
             Some(counting) if counting.step == step => {
+                counting.done = done;
                 if now - counting.told < OFTEN {
                     return;
                 }
                 counting.told = now;
                 (self.tell)(progress(step, done, total, now - counting.since));
             }
-            _ => *counting = Some(Counting { step: step.to_owned(), since: now, told: now }),
+            _ => {
+                let next = Counting { step: step.to_owned(), done, since: now, told: now, tell_end };
+                self.end_of(counting.replace(next));
+            }
         }
     }
 }
@@ -114,6 +144,7 @@ fn stage(stage: commit::Stage) -> &'static str {
         commit::Stage::Reading => "read",
         commit::Stage::Staging => "stage",
         commit::Stage::Verifying => "verify what was staged",
+        commit::Stage::Confirming => "look for writers",
         commit::Stage::Switching => "switch",
         commit::Stage::Replaying => "write in place",
         commit::Stage::Clearing => "clear",
@@ -135,6 +166,25 @@ mod tests {
             eta_seconds: Some(15),
         };
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn the_end_of_a_step_is_told_once() {
+        let told = Mutex::new(vec![]);
+        let tell = |event: Event| {
+            if let Event::Finished { step, done, .. } = event {
+                told.lock().unwrap().push((step, done));
+            }
+        };
+        let meter = Meter::new(&tell);
+        meter.report("migrate a", 0, 5);
+        for (stage, done) in [(commit::Stage::Staging, 1), (commit::Stage::Staging, 7)] {
+            meter.commit(commit::Progress { stage, done, total: 7 });
+        }
+        meter.commit(commit::Progress { stage: commit::Stage::Switching, done: 1, total: 1 });
+        meter.end();
+        meter.end();
+        assert_eq!(*told.lock().unwrap(), [("stage".to_owned(), 7), ("switch".to_owned(), 1)]);
     }
 
     #[test]

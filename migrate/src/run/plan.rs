@@ -96,20 +96,13 @@ impl Needs {
     /// What writing the result takes, by layout.
     pub(super) fn of(before: &Snapshot, after: &Snapshot, layout: Layout) -> Needs {
         let (bytes_before, bytes_after) = (before.size(), after.size());
-        let (mut changed, mut changed_bytes) = (0, 0);
-        for (_, key, change) in diff::changes(before, after) {
-            changed += 1;
-            let value = match change {
-                Change::Added { after } => after.len(),
-                Change::Changed { before, after } => before.len() + after.len(),
-                Change::Removed { before } => before.len(),
-            };
-            changed_bytes += (value + key.topic.len() + key.id.len()) as u64;
-        }
         let (writes, server_bytes) = match layout {
             Layout::Generation => (after.len() as u64, bytes_after + ROW_OVERHEAD * after.len() as u64),
             // Journal, undo and the rows themselves.
-            Layout::Dragonflow => (3 * changed, 2 * changed_bytes + 3 * ROW_OVERHEAD * changed),
+            Layout::Dragonflow => {
+                let (changed, bytes) = difference(before, after);
+                (3 * changed, 2 * bytes + 3 * ROW_OVERHEAD * changed)
+            }
         };
         Needs {
             rows_before: before.len() as u64,
@@ -136,6 +129,18 @@ impl Needs {
             + self.validate_seconds
             + self.writes as f64 / per_second;
     }
+}
+
+/// Rows that differ, and the bytes of both forms of them.
+fn difference(before: &Snapshot, after: &Snapshot) -> (u64, u64) {
+    diff::changes(before, after).fold((0, 0), |(rows, bytes), (_, key, change)| {
+        let value = match change {
+            Change::Added { after } => after.len(),
+            Change::Changed { before, after } => before.len() + after.len(),
+            Change::Removed { before } => before.len(),
+        };
+        (rows + 1, bytes + (value + key.topic.len() + key.id.len()) as u64)
+    })
 }
 
 /// What a run takes away: rows, and fields that no changed row of a table has any more.

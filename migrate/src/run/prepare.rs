@@ -52,7 +52,20 @@ struct NewModels {
     known: bool,
 }
 
+/// Whether it may be done, and what it takes.
+pub(super) struct Judged {
+    server: String,
+    pub(super) needs: Needs,
+    pub(super) refusals: Vec<Refusal>,
+    pub(super) warnings: Vec<String>,
+}
+
 impl Todo {
+    /// How many migrations the log names.
+    pub(super) fn applied(&self) -> usize {
+        self.log.len()
+    }
+
     pub(super) fn migrations(&self) -> Vec<&Migration> {
         self.order.iter().map(|&index| &self.available[index]).collect()
     }
@@ -65,13 +78,15 @@ pub(super) struct After {
     migrate: Duration,
     validate: Duration,
     violations: model::Report,
-    automatic: Vec<String>,
+    pub(super) automatic: Vec<String>,
 }
 
 impl Database {
     pub(super) async fn take(&self, tell: &Tell<'_>) -> Result<Before, RunError> {
         let began = Instant::now();
-        let taken = commit::snapshot(self.store.as_ref()).await?;
+        let meter = Meter::new(tell);
+        let progress = |progress| meter.commit(progress);
+        let taken = commit::snapshot_telling(self.store.as_ref(), &progress).await?;
         let took = began.elapsed();
         (tell)(Event::Taken {
             rows: taken.snapshot.len() as u64,
@@ -149,13 +164,13 @@ impl Database {
         })
     }
 
-    /// Everything about the run, and every reason not to do it.
+    /// Every reason not to do it.
     pub(super) async fn judge(
         &self,
         before: &Before,
         todo: &Todo,
         after: &After,
-    ) -> Result<(Plan, Vec<Refusal>), RunError> {
+    ) -> Result<Judged, RunError> {
         let rows = &before.taken.snapshot;
         let facts = self.store.facts().await?;
         let mut needs = Needs::of(rows, &after.snapshot, self.settings.layout);
@@ -191,17 +206,22 @@ impl Database {
         if let Some(shortage) = self.backup_shortage(&needs) {
             refuse(&mut refusals, &mut warnings, accept.shortage, Refusal::Shortage(shortage));
         }
-        let violated: Vec<String> = after.violations.shown.iter().map(ToString::to_string).collect();
-        if let Some(sample) = violated.first().cloned() {
-            let violations = Refusal::Violations { total: after.violations.count, sample };
+        if let Some(first) = after.violations.shown.first() {
+            let violations = Refusal::Violations { total: after.violations.count, sample: first.to_string() };
             refuse(&mut refusals, &mut warnings, accept.violations, violations);
         }
+        Ok(Judged { server: facts.server, needs, refusals, warnings })
+    }
+
+    /// What would change, for people to look at. Compares every row.
+    pub(super) fn describe(&self, before: &Before, todo: &Todo, after: &After, judged: &Judged) -> Plan {
+        let rows = &before.taken.snapshot;
         let tables = diff::summary(rows, &after.snapshot);
-        let plan = Plan {
+        Plan {
             made_at: Timestamp::now(),
             tool: self.tool.version.to_owned(),
             store: self.address(),
-            server: facts.server,
+            server: judged.server.clone(),
             layout: self.settings.layout,
             already_applied: todo.log.len(),
             migrations: planned(todo, &after.ran),
@@ -209,12 +229,11 @@ impl Database {
             destructive: destructive(rows, &after.snapshot, &tables),
             tables,
             violations: after.violations.count,
-            violated,
-            needs,
-            refused_because: refusals.iter().map(ToString::to_string).collect(),
-            warnings,
-        };
-        Ok((plan, refusals))
+            violated: after.violations.shown.iter().map(ToString::to_string).collect(),
+            needs: judged.needs.clone(),
+            refused_because: judged.refusals.iter().map(ToString::to_string).collect(),
+            warnings: judged.warnings.clone(),
+        }
     }
 
     /// Whether the backup fits where it goes.

@@ -8,6 +8,9 @@ use midflight_migrate::run::Event;
 
 use crate::{args::Format, session::Session};
 
+/// Milliseconds of a step that somebody has noticed.
+const WORTH_A_LINE: u64 = 1000;
+
 /// Where events go.
 pub(super) struct Teller {
     json: bool,
@@ -36,6 +39,7 @@ impl Teller {
                 let _ = write!(std::io::stderr(), "\r\x1b[K  {step}: {done}{of}, {per_second}/s{eta}");
             }
             Event::Progress { .. } => {}
+            Event::Finished { milliseconds, .. } if *milliseconds < WORTH_A_LINE => {}
             other => self.line(&words(other)),
         }
     }
@@ -63,8 +67,13 @@ fn words(event: &Event) -> String {
         Event::Taken { rows, bytes, milliseconds } => {
             format!("read {rows} rows ({}) in {}", size(*bytes), time(*milliseconds))
         }
-        Event::BackedUp { path, bytes, rows } => {
-            format!("backup of {rows} rows in {} ({}), verified", path.display(), size(*bytes))
+        Event::BackedUp { path, bytes, rows, milliseconds } => {
+            let (path, size, took) = (path.display(), size(*bytes), time(*milliseconds));
+            format!("backup of {rows} rows in {path} ({size}), verified, in {took}")
+        }
+        Event::Finished { step, done, milliseconds } => {
+            let rows = if *done > 1 { format!(": {done} rows") } else { String::new() };
+            format!("{step}{rows} in {}", time(*milliseconds))
         }
         Event::Migrated { id, rows, removed, milliseconds } => {
             let removed = if *removed > 0 { format!(", {removed} removed") } else { String::new() };
