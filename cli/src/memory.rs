@@ -6,12 +6,21 @@ use anyhow::Context;
 
 /// Resident memory of a process.
 pub(crate) fn resident_bytes(pid: i32) -> anyhow::Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))
-        .with_context(|| format!("look at process {pid}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    from_status(&pid.to_string(), "VmRSS:")
+}
+
+/// The most memory that this process has had resident so far.
+pub(crate) fn most_resident_bytes() -> anyhow::Result<u64> {
+    from_status("self", "VmHWM:")
+}
+
+fn from_status(process: &str, name: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))
+        .with_context(|| format!("look at process {process}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kib =
         line.and_then(|rest| rest.split_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
-    Ok(kib.with_context(|| format!("process {pid} has no VmRSS"))? * 1024)
+    Ok(kib.with_context(|| format!("process {process} has no {name}"))? * 1024)
 }
 
 /// The process that listens on a TCP port of this machine, if we may see it.

@@ -104,6 +104,45 @@ fn every_kind_of_pause_is_measured_without_an_error() {
 }
 
 #[test]
+fn a_migration_is_measured_on_every_database() {
+    if !installed(&["etcd", "redis-server"]) {
+        return;
+    }
+    let said = Sandbox::new().ok(&["bench", "migrate", "-o", "json", "--objects=3000"]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let databases = said["databases"].as_array().unwrap();
+    let names: Vec<&str> = databases.iter().map(|one| one["database"].as_str().unwrap()).collect();
+    assert_eq!(names, ["embedded", "etcd", "redis"], "{said:#}");
+    for one in databases {
+        for figure in ["rawReadPerSecond", "rawWritePerSecond", "ratio", "jqPerSecond"] {
+            assert!(one[figure].as_f64().unwrap() > 0.0, "{figure}: {said:#}");
+        }
+        let native = &one["native"];
+        assert!(
+            native["switchMs"].as_f64().unwrap() > 0.0 && native["peakMib"].as_f64().unwrap() > 1.0,
+            "{said:#}"
+        );
+        let phases: Vec<&str> = native["phases"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|phase| phase["name"].as_str().unwrap())
+            .collect();
+        let expected = [
+            "read",
+            "migrate",
+            "back up",
+            "stage",
+            "verify what was staged",
+            "look for writers",
+            "switch",
+            "the rest",
+        ];
+        assert_eq!(phases, expected, "{said:#}");
+    }
+}
+
+#[test]
 fn a_load_that_does_not_exist_is_refused() {
     let said = Sandbox::new().fails(2, &["bench", "io", "--only", "5k"]);
     assert!(said.contains("4k random read, depth 1;"), "{said}");

@@ -26,6 +26,8 @@ enum Subject {
     Api(api::ApiBench),
     Io(io::IoBench),
     Migrate(migrate::MigrateBench),
+    #[command(hide = true)]
+    MigrateOnce(migrate::once::Once),
     Pause(pause::PauseBench),
 }
 
@@ -35,6 +37,7 @@ impl Bench {
             Subject::Api(api) => api.run(session).await,
             Subject::Io(io) => io.run(session).await,
             Subject::Migrate(migrate) => migrate.run(session).await,
+            Subject::MigrateOnce(once) => once.run(session).await,
             Subject::Pause(pause) => pause.run(session).await,
         }
     }

@@ -1,14 +1,15 @@
 //! `midflight bench migrate`: a whole migration beside the raw rates of the same client.
 //!
 //! The peer is what nobody can beat with this client and this server: reading everything twice (once to
-//! migrate it, once to verify it) and writing everything once.
+//! migrate it, once to verify it) and writing everything once. It is measured before and after, so that a
+//! machine or a server that becomes slower meanwhile does not favour either side.
 
+pub(super) mod once;
 mod server;
 
 use std::{
     fs,
     path::Path,
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -19,22 +20,19 @@ use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use midflight_migrate::{
     backup,
-    migration::Native,
-    northbound::Verdict,
     record::{RowKey, Snapshot, Table},
-    run::{Changed, Database, Event, Settings, Tool},
+    run::{Database, Settings},
     store::{self, Layout, Options, Reading, RunNumber, Space, Url},
-    worker::Worker,
 };
 use serde::Serialize;
 
-use self::server::{Kind, Server};
-use super::{
-    conditions::Conditions,
-    figure::{Better, Figure, show},
+use self::{
+    once::{Taken, settings, tool},
+    server::{Kind, Server},
 };
+use super::conditions::Conditions;
 use crate::{
-    output::{Answer, Paint},
+    output::{Answer, Paint, table},
     session::Session,
 };
 
@@ -43,93 +41,97 @@ const TABLE: &str = "bench";
 const ROW: usize = 300;
 
 /// Measure a migration of every row, beside raw reading and writing with the same client
+///
+/// Each database is started from PATH with its usual settings (Redis with a log that is synced every second), and is
+/// gone afterwards. The migration runs in a process of its own, with its backup, as `midflight migrate apply` does.
 #[derive(Debug, Args)]
 pub(crate) struct MigrateBench {
     /// Rows in the database
     #[arg(long, default_value_t = 100_000)]
     objects: usize,
-    /// Which database; etcd and redis-server are started from PATH
-    #[arg(long, default_value = "embedded")]
-    store: Kind,
+    /// Which databases, one after another
+    #[arg(long, value_delimiter = ',', default_value = "embedded,etcd,redis")]
+    databases: Vec<Kind>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Measured {
-    conditions: Conditions,
     objects: usize,
-    figures: Vec<Figure>,
+    row_bytes: usize,
+    databases: Vec<OfDatabase>,
 }
 
-impl Answer for Measured {
-    fn to_table(&self, _: Paint) -> String {
-        format!("{}, {} rows of {ROW} bytes\n\n{}", self.conditions, self.objects, show(&self.figures))
-    }
+/// What was measured on one database.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OfDatabase {
+    database: Kind,
+    conditions: Conditions,
+    raw_read_per_second: f64,
+    raw_write_per_second: f64,
+    /// Two raw reads and one raw write.
+    raw_seconds: f64,
+    /// Of the whole run, backup included, and of the run without its backup.
+    ratio: f64,
+    ratio_without_backup: f64,
+    jq_per_second: f64,
+    native: Taken,
+    jq: Taken,
 }
-
-static NATIVE: Native = Native {
-    id: "bench.native",
-    release: "bench",
-    description: "adds a field to every row",
-    proposed_at: "2026-01-01T00:00:00Z",
-    after: &[],
-    replaces: &[],
-    tables: &[TABLE],
-    max_removed: Some(0),
-    revision: 1,
-    migration: |rows| {
-        rows.edit_all(&Table::new(TABLE), |_, row| {
-            row.insert("native".to_owned(), true.into());
-            Verdict::Keep
-        })?;
-        Ok(())
-    },
-};
 
 impl MigrateBench {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let folder = tempfile::tempdir().context("make a folder")?;
-        let conditions = Conditions::before();
-        let server = Server::start(self.store, folder.path()).await?;
-        let rows = rows(self.objects);
-        session.say("raw reading and writing …");
-        let raw = raw(&server.address, &rows).await?;
-        session.say("the same rows as a database …");
-        let source = Url::Embedded { path: "bench".into() };
-        let seed = folder.path().join("seed.backup");
-        backup::write(&seed, &rows, backup::Header::new(&source, "bench", Timestamp::now()))?;
-        drop(rows);
-        let settings = settings(&server.address, folder.path());
-        {
-            let database = Database::open(tool(Vec::new())?, settings.clone()).await?;
-            database.restore(&seed, &|_| {}).await?;
-            database.finalize(&|_| {}).await?;
+        let mut databases = Vec::new();
+        for database in self.databases {
+            let measured = measure(database, self.objects, session);
+            databases.push(measured.await.with_context(|| format!("measure {database}"))?);
         }
-        session.say("native migration …");
-        let (native, _, switch) = apply(vec![&NATIVE], settings.clone()).await?;
-        session.say("jq migration …");
-        fs::create_dir_all(folder.path().join("migrations/jq"))?;
-        fs::write(folder.path().join("migrations/jq/migration.toml"), JQ)?;
-        let settings = Settings { paths: vec![folder.path().join("migrations")], ..settings };
-        let (_, jq, _) = apply(vec![&NATIVE], settings).await?;
-        let least = 2.0 * raw.read.as_secs_f64() + raw.write.as_secs_f64();
-        let objects = self.objects as f64;
-        let lower =
-            |name, unit, ours: f64, peer: &[f64]| Figure::new(name, unit, Better::Lower, &[ours], peer);
-        let figures = [
-            lower("native apply, beside 2 raw reads + 1 raw write", "s", native.as_secs_f64(), &[least]),
-            lower("raw read", "s", raw.read.as_secs_f64(), &[]),
-            lower("raw write", "s", raw.write.as_secs_f64(), &[]),
-            lower("the switch", "ms", switch, &[]),
-            lower("most memory of the tool", "MiB", most_memory_mib()?, &[]),
-            Figure::new("jq, in worker processes", "1/s", Better::Higher, &[objects / jq.as_secs_f64()], &[]),
-        ];
-        session.answer(&Measured {
-            conditions: conditions.after(),
-            objects: self.objects,
-            figures: figures.into_iter().flatten().collect(),
-        })
+        session.answer(&Measured { objects: self.objects, row_bytes: ROW, databases })
     }
+}
+
+async fn measure(database: Kind, objects: usize, session: &Session) -> anyhow::Result<OfDatabase> {
+    let conditions = Conditions::before();
+    let folder = tempfile::tempdir().context("make a folder")?;
+    let place = folder.path();
+    let server = Server::start(database, place).await?;
+    let address = &server.address;
+    let rows = rows(objects);
+    session.say(format!("{database}: raw writing and reading …"));
+    let mut raw = vec![measure_raw(address, &rows).await?];
+    session.say(format!("{database}: the same rows as a database …"));
+    seed(address, place, &rows).await?;
+    session.say(format!("{database}: native migration …"));
+    let native = once::in_child(address, place.join("backups"), None).await?;
+    session.say(format!("{database}: raw writing and reading again …"));
+    raw.push(measure_raw(address, &rows).await?);
+    drop(rows);
+    session.say(format!("{database}: jq migration …"));
+    let migrations = place.join("migrations");
+    fs::create_dir_all(migrations.join("jq"))?;
+    fs::write(migrations.join("jq/migration.toml"), JQ)?;
+    let jq = once::in_child(address, place.join("backups"), Some(migrations)).await?;
+
+    let mean = |of: fn(&Raw) -> Duration| {
+        raw.iter().map(|raw| of(raw).as_secs_f64()).sum::<f64>() / raw.len() as f64
+    };
+    let (read, write) = (mean(|raw| raw.read), mean(|raw| raw.write));
+    let raw_seconds = 2.0 * read + write;
+    let back_up: f64 =
+        native.phases.iter().filter(|phase| phase.name == "back up").map(|phase| phase.seconds).sum();
+    Ok(OfDatabase {
+        database,
+        conditions: conditions.after(),
+        raw_read_per_second: objects as f64 / read,
+        raw_write_per_second: objects as f64 / write,
+        raw_seconds,
+        ratio: native.apply_seconds / raw_seconds,
+        ratio_without_backup: (native.apply_seconds - back_up) / raw_seconds,
+        jq_per_second: objects as f64 / jq.migration_seconds,
+        native,
+        jq,
+    })
 }
 
 const JQ: &str = r#"
@@ -154,13 +156,25 @@ fn rows(count: usize) -> Snapshot {
     rows
 }
 
+/// Makes the rows the live ones of a database.
+async fn seed(address: &str, place: &Path, rows: &Snapshot) -> anyhow::Result<()> {
+    let source = Url::Embedded { path: "bench".into() };
+    let seed = place.join("seed.backup");
+    backup::write(&seed, rows, backup::Header::new(&source, "bench", Timestamp::now()))?;
+    let settings = Settings { no_backup: true, ..settings(address) };
+    let database = Database::open(tool(Vec::new())?, settings).await?;
+    database.restore(&seed, &|_| {}).await?;
+    database.finalize(&|_| {}).await?;
+    Ok(())
+}
+
 struct Raw {
     read: Duration,
     write: Duration,
 }
 
 /// Writes and reads everything once, with the batches and the requests on their way that a run uses.
-async fn raw(address: &str, rows: &Snapshot) -> anyhow::Result<Raw> {
+async fn measure_raw(address: &str, rows: &Snapshot) -> anyhow::Result<Raw> {
     let url: Url = address.parse()?;
     let store = store::open(&url, Layout::Generation, &Options::default()).await?;
     let held = store::hold(&store, "bench", Duration::from_secs(30)).await?;
@@ -181,55 +195,42 @@ async fn raw(address: &str, rows: &Snapshot) -> anyhow::Result<Raw> {
     let read = began.elapsed();
     anyhow::ensure!(found.len() == rows.len(), "{} of {} rows came back", found.len(), rows.len());
     store::clear(store.as_ref(), fence, scratch).await?;
+    store.flush().await?;
     held.release(store.as_ref()).await?;
     Ok(Raw { read, write })
 }
 
-fn settings(address: &str, folder: &Path) -> Settings {
-    Settings {
-        layout: Layout::Generation,
-        create: true,
-        no_backup: true,
-        answer_seconds: 60,
-        backups: folder.join("backups"),
-        ..Settings::of(address)
+impl Answer for Measured {
+    fn to_table(&self, _: Paint) -> String {
+        let mut text = format!("{} rows of {} bytes\n", self.objects, self.row_bytes);
+        for database in &self.databases {
+            text += &format!("\n{}: {}\n{}", database.database, database.conditions, database.to_table());
+        }
+        text
     }
 }
 
-fn tool(compiled_in: Vec<&'static Native>) -> anyhow::Result<Tool> {
-    let program = std::env::current_exe().context("find our own program")?;
-    let worker = Worker::new(program, &["migrate", "worker"]);
-    Ok(Tool { version: env!("CARGO_PKG_VERSION"), compiled_in, worker })
-}
-
-/// How long the whole run took, its last migration alone, and the switch in milliseconds.
-async fn apply(
-    compiled_in: Vec<&'static Native>,
-    settings: Settings,
-) -> anyhow::Result<(Duration, Duration, f64)> {
-    let database = Database::open(tool(compiled_in)?, settings).await?;
-    let last = Mutex::new(Duration::ZERO);
-    let tell = |event| {
-        if let (Event::Migrated { milliseconds, .. }, Ok(mut last)) = (event, last.lock()) {
-            *last = Duration::from_millis(milliseconds.max(1));
-        }
-    };
-    let began = Instant::now();
-    let changed = database.apply(None, &tell).await?;
-    let whole = began.elapsed();
-    database.finalize(&|_| {}).await?;
-    let last = *last.lock().map_err(|_| anyhow::anyhow!("a listener panicked"))?;
-    match changed {
-        Changed::Applied { switch_microseconds, .. } => {
-            Ok((whole, last, switch_microseconds as f64 / 1000.0))
-        }
-        other => anyhow::bail!("nothing was applied: {other:?}"),
+impl OfDatabase {
+    fn to_table(&self) -> String {
+        let row = |name: &str, value: String, goal: &str| [name.to_owned(), value, goal.to_owned()];
+        let seconds = |seconds: f64| format!("{seconds:.2} s");
+        let mut rows = vec![
+            row("raw read", format!("{:.0}/s", self.raw_read_per_second), ""),
+            row("raw write", format!("{:.0}/s", self.raw_write_per_second), ""),
+            row("2 raw reads + 1 raw write", seconds(self.raw_seconds), ""),
+            row("native apply", seconds(self.native.apply_seconds), ""),
+        ];
+        let phases = self.native.phases.iter();
+        rows.extend(phases.map(|phase| row(&format!("  {}", phase.name), seconds(phase.seconds), "")));
+        rows.extend([
+            row("native apply / raw", format!("{:.2}", self.ratio), "1.3"),
+            row("the same without its backup", format!("{:.2}", self.ratio_without_backup), ""),
+            row("the switch", format!("{:.2} ms", self.native.switch_ms), "10 ms"),
+            row("most memory", format!("{:.0} MiB", self.native.peak_mib), "2048 MiB"),
+            row("clean up (finalize)", seconds(self.native.clean_up_seconds), ""),
+            row("jq filter", format!("{:.0}/s", self.jq_per_second), "80000/s"),
+            row("most memory with jq, workers apart", format!("{:.0} MiB", self.jq.peak_mib), ""),
+        ]);
+        table(["MEASURE", "VALUE", "GOAL"], rows)
     }
-}
-
-fn most_memory_mib() -> anyhow::Result<f64> {
-    let status = fs::read_to_string("/proc/self/status").context("look at our own memory")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()).and_then(|word| word.parse::<f64>().ok());
-    Ok(kib.context("no VmHWM")? / 1024.0)
 }

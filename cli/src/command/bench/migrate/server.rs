@@ -1,6 +1,7 @@
 //! A database server of our own for a measurement, gone afterwards.
 
 use std::{
+    fmt,
     net::{TcpListener, TcpStream},
     path::Path,
     process::Stdio,
@@ -9,17 +10,29 @@ use std::{
 
 use anyhow::Context;
 use clap::ValueEnum;
+use serde::Serialize;
 use tokio::process::{Child, Command};
 
 /// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which database is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) enum Kind {
     Embedded,
     Etcd,
     Redis,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Embedded => "embedded",
+            Kind::Etcd => "etcd",
+            Kind::Redis => "Redis",
+        })
+    }
 }
 
 /// A running server, where the database has one. Killed when dropped.
