@@ -13,6 +13,7 @@
 //! | [`net`] | sockets: one epoll loop, buffered links |
 //! | [`replica`] | one copy of a volume: core, store, promise, process |
 //! | [`engine`] | fan-out to the replicas: core, members, process |
+//! | [`host`] | engines and replicas that share a process, and meet in it |
 //! | [`frontend`] | clients and switch-over: table, core, process |
 //! | `blockdev` | a volume as a block device: FUSE, loop device, precautions |
 //! | [`caller`] | commands to a frontend or an engine, from outside |
@@ -32,6 +33,7 @@ pub mod engine;
 pub mod epoch;
 pub mod extent;
 pub mod frontend;
+pub mod host;
 pub mod nbd;
 pub mod net;
 pub mod record;

@@ -2,7 +2,7 @@
 //! for the binary of this crate and for `midflight`.
 //!
 //! Invariant: a role says where it listens as its first line on stdout, once it
-//! can be reached.
+//! can be reached; a replica beside an engine is the second line.
 
 use std::{
     io::{self, Write},
@@ -15,11 +15,9 @@ use crate::{
     blockdev::shield,
     caller::ControlError,
     check,
-    engine::{
-        control::{self, VolumeArgs},
-        serve::{self as engine, EngineArgs},
-    },
+    engine::control::{self, VolumeArgs},
     frontend::serve::{self as frontend, FrontendArgs},
+    host::run::{self as engine, EngineProcessArgs},
     net::address::Address,
     replica::serve::{self as replica, ReplicaArgs},
 };
@@ -29,7 +27,7 @@ pub enum Role {
     #[command(hide = true)]
     Replica(ReplicaArgs),
     #[command(hide = true)]
-    Engine(EngineArgs),
+    Engine(EngineProcessArgs),
     #[command(hide = true)]
     Frontend(FrontendArgs),
     #[command(hide = true)]
@@ -46,7 +44,7 @@ pub enum RoleError {
     #[error(transparent)]
     Replica(#[from] replica::ReplicaError),
     #[error(transparent)]
-    Engine(#[from] engine::EngineError),
+    Engine(#[from] engine::HostError),
     #[error(transparent)]
     Frontend(#[from] frontend::FrontendError),
     #[error("keep descriptors at {}", path.display())]

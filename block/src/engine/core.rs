@@ -141,6 +141,8 @@ pub struct Engine {
     pub(super) operation: Option<Operation>,
     /// How many layers this engine has named.
     pub(super) layers: u64,
+    /// The member in this process, if there is one.
+    pub(super) near: Option<usize>,
 }
 
 const PREPARE: u64 = u64::MAX;
@@ -172,7 +174,13 @@ impl Engine {
             replayed: false,
             operation: None,
             layers: 0,
+            near: None,
         }
+    }
+
+    /// This member needs no wire: while it is in service, reads go to it.
+    pub fn read_first_from(&mut self, member: usize) {
+        self.near = Some(member);
     }
 
     pub fn phase(&self) -> Phase {

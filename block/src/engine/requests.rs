@@ -148,13 +148,15 @@ impl Engine {
         self.send_all(Frame::bare(Header::new(Kind::Flush, 0, self.epoch)), Asker::Nobody, out);
     }
 
-    /// Sends a read to the member its region belongs to. With nobody to ask, it
+    /// Sends a read to the member in this process, else to the one its region belongs to. With nobody to ask, it
     /// waits: a client sees a pause, never an error.
     fn send_read(&mut self, number: u64, out: &mut Vec<Output>) {
         let Some(pending) = self.pending.get_mut(number) else { return };
         let count = self.members.usable().count();
         let turn = (pending.asked.extent.offset() >> READ_REGION_BITS) as usize;
-        let Some((member, link)) = self.members.usable().nth(turn % count.max(1)) else { return };
+        let near = self.members.usable().find(|(member, _)| self.near == Some(*member));
+        let by_turn = || self.members.usable().nth(turn % count.max(1));
+        let Some((member, link)) = near.or_else(by_turn) else { return };
         pending.owed = bit(member);
         let header = Header { tag: number, ..pending.asked.clone() };
         out.push(Output::Send(link, Frame::bare(header)));

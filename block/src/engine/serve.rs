@@ -1,4 +1,4 @@
-//! An engine as a process: the core between one frontend and the replicas.
+//! An engine at work: the core between one frontend and the replicas.
 //!
 //! Invariant: an engine that has been fenced out ends; it never tries again
 //! under the same epoch.
@@ -40,7 +40,7 @@ pub struct EngineArgs {
     #[arg(long)]
     pub record: PathBuf,
     /// Where a replica of the record can be reached: NAME=ADDRESS; give it once for each.
-    #[arg(long = "replica", required = true)]
+    #[arg(long = "replica")]
     pub replicas: Vec<Named>,
     /// Where the frontend connects: unix:PATH or IP:PORT.
     #[arg(long)]
@@ -66,10 +66,10 @@ impl FromStr for Named {
 /// Why an engine does not serve (any more).
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    #[error("listen on {address}")]
-    Listen { address: Address, source: io::Error },
     #[error("wait for messages")]
     Wait(#[source] io::Error),
+    #[error("listen on {address}")]
+    Listen { address: Address, source: io::Error },
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error("the record gives the volume to term {theirs}, this engine has {ours}")]
@@ -82,166 +82,154 @@ pub enum EngineError {
     Stale,
 }
 
-const FRONTENDS: Door = Door(0);
-
-/// Serves until it is fenced out or the process is stopped.
-pub fn run(args: &EngineArgs) -> Result<(), EngineError> {
-    host(args, |address, _| role::announce(address))
-}
-
 /// Serves in the calling thread; `started` is told where it can be reached and how it is ended.
 pub fn host(args: &EngineArgs, started: impl FnOnce(&Address, Stop)) -> Result<(), EngineError> {
-    let epoch = Epoch::from_bits(Epoch::of_term(args.term).bits() | u64::from(args.incarnation));
-    let mut store = FileRecord::at(&args.record);
-    let (_, record) = store.read()?;
-    if record.term != args.term {
-        return Err(EngineError::OtherTerm { ours: args.term, theirs: record.term });
-    }
-    let listen = |source| EngineError::Listen { address: args.listen.clone(), source };
-    let listener = Listener::bind(&args.listen).map_err(listen)?;
-    let address = listener.address(&args.listen).map_err(listen)?;
     let mut reactor = Reactor::new().map_err(EngineError::Wait)?;
-    reactor.open_door(FRONTENDS, listener).map_err(listen)?;
-    let scribe = Scribe::start(store, &record, reactor.waker());
-    let core = Engine::new(seat(args, epoch, &record));
-    let address_of = |name: &str| {
-        args.replicas.iter().find(|replica| replica.name == name).map(|replica| replica.address.clone())
-    };
-    let paths = Paths::new(record.members.iter().map(|member| address_of(&member.replica)).collect());
-    let names = record.members.into_iter().map(|member| member.replica).collect();
+    let (mut engine, address) = Serving::begin(args, Door(0), &mut reactor)?;
     let stop = Stop::of(reactor.waker());
-    let mut driver = Driver {
-        core,
-        epoch,
-        reactor,
-        paths,
-        names,
-        scribe,
-        changing: None,
-        outputs: Vec::new(),
-        stop: stop.clone(),
-    };
-    driver.mind_paths()?;
-    tracing::info!(volume = args.volume, %address, %epoch, "engine observes");
-    started(&address, stop);
-    driver.run()
-}
-
-fn seat(args: &EngineArgs, epoch: Epoch, record: &Record) -> Seat {
-    Seat {
-        volume: args.volume.clone(),
-        epoch,
-        sender: role::process_name(),
-        version: record.member_version,
-        members: record.members.iter().map(|member| (Record::key(&member.replica), member.mode)).collect(),
+    started(&address, stop.clone());
+    let mut events = Vec::new();
+    while !stop.is_asked() {
+        reactor.wait(engine.deadline(), &mut events).map_err(EngineError::Wait)?;
+        events.drain(..).try_for_each(|event| engine.on_event(event, &mut reactor))?;
+        engine.mind(&mut reactor)?;
     }
+    Ok(())
 }
 
-struct Driver {
+/// An engine in a loop that it may share with others; see `host`.
+pub struct Serving {
     core: Engine,
     epoch: Epoch,
-    reactor: Reactor,
     paths: Paths,
     /// Names of the members, as the record has them.
     names: Vec<String>,
     scribe: Scribe,
     changing: Option<Change>,
     outputs: Vec<Output>,
-    stop: Stop,
 }
 
-impl Driver {
-    fn run(mut self) -> Result<(), EngineError> {
-        let mut events = Vec::new();
-        while !self.stop.is_asked() {
-            let until = self.paths.deadline(|member| self.core.may_connect(member));
-            self.reactor.wait(until, &mut events).map_err(EngineError::Wait)?;
-            for event in events.drain(..) {
-                match event {
-                    Event::Accepted { .. } | Event::Readable(_) => {}
-                    Event::Connected(link) => self.on_connected(link)?,
-                    Event::Arrived(link) => self.on_arrived(link)?,
-                    Event::Closed(link) => self.on_closed(link)?,
-                    Event::Woken => self.on_woken()?,
-                }
-            }
-            self.mind_paths()?;
+impl Serving {
+    /// Reads the record and opens `door` to the frontend; says where that can connect.
+    pub fn begin(
+        args: &EngineArgs,
+        door: Door,
+        reactor: &mut Reactor,
+    ) -> Result<(Serving, Address), EngineError> {
+        let epoch = Epoch::from_bits(Epoch::of_term(args.term).bits() | u64::from(args.incarnation));
+        let mut store = FileRecord::at(&args.record);
+        let (_, record) = store.read()?;
+        if record.term != args.term {
+            return Err(EngineError::OtherTerm { ours: args.term, theirs: record.term });
         }
-        Ok(())
+        let listen = |source| EngineError::Listen { address: args.listen.clone(), source };
+        let listener = Listener::bind(&args.listen).map_err(listen)?;
+        let address = listener.address(&args.listen).map_err(listen)?;
+        reactor.open_door(door, listener).map_err(listen)?;
+        let scribe = Scribe::start(store, &record, reactor.waker());
+        let core = Engine::new(seat(args, epoch, &record));
+        let address_of = |name: &str| {
+            args.replicas.iter().find(|replica| replica.name == name).map(|replica| replica.address.clone())
+        };
+        let paths = Paths::new(record.members.iter().map(|member| address_of(&member.replica)).collect());
+        let names = record.members.into_iter().map(|member| member.replica).collect();
+        let mut engine =
+            Serving { core, epoch, paths, names, scribe, changing: None, outputs: Vec::new() };
+        engine.mind(reactor)?;
+        tracing::info!(volume = args.volume, %address, %epoch, "engine observes");
+        Ok((engine, address))
+    }
+
+    /// When `mind` is wanted.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.paths.deadline(|member| self.core.may_connect(member))
+    }
+
+    pub fn on_event(&mut self, event: Event, reactor: &mut Reactor) -> Result<(), EngineError> {
+        match event {
+            Event::Accepted { .. } | Event::Readable(_) => Ok(()),
+            Event::Connected(link) => self.on_connected(link, reactor),
+            Event::Arrived(link) => self.on_arrived(link, reactor),
+            Event::Closed(link) => self.on_closed(link, reactor),
+            Event::Woken => self.on_woken(reactor),
+        }
     }
 
     /// Connects to members that are missing, asks the silent ones, gives the dead ones up.
-    fn mind_paths(&mut self) -> Result<(), EngineError> {
+    pub fn mind(&mut self, reactor: &mut Reactor) -> Result<(), EngineError> {
         let core = &self.core;
         for turn in self.paths.turns(Instant::now(), |member| core.may_connect(member)) {
             match turn {
-                Turn::Connect { member, to } => match self.reactor.connect(&to) {
+                Turn::Connect { member, to } => match reactor.connect(&to) {
                     Ok(link) => self.paths.connecting(member, link),
                     Err(error) => tracing::debug!(member, %error, "connect"),
                 },
-                Turn::Ping { link, frame } => self.reactor.send(link, frame),
+                Turn::Ping { link, frame } => reactor.send(link, frame),
                 Turn::GiveUp { link } => {
                     tracing::warn!(?link, "member is silent");
-                    self.reactor.close(link);
-                    self.on_closed(link)?;
+                    reactor.close(link);
+                    self.on_closed(link, reactor)?;
                 }
-                Turn::Unreachable { member } => self.feed(Input::Unreachable { member })?,
+                Turn::Unreachable { member } => self.feed(Input::Unreachable { member }, reactor)?,
             }
         }
         Ok(())
     }
 
-    fn on_connected(&mut self, link: LinkId) -> Result<(), EngineError> {
-        match self.paths.connected(link) {
-            Some(member) => self.feed(Input::Connected { member, link }),
-            None => Ok(()),
+    fn on_connected(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), EngineError> {
+        let Some(member) = self.paths.connected(link) else { return Ok(()) };
+        if reactor.is_inner(link) {
+            self.core.read_first_from(member);
         }
+        self.feed(Input::Connected { member, link }, reactor)
     }
 
-    fn on_arrived(&mut self, link: LinkId) -> Result<(), EngineError> {
+    fn on_arrived(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), EngineError> {
         self.paths.heard(link);
         loop {
-            match self.reactor.next_frame(link) {
-                Ok(Some(frame)) => self.feed(Input::Frame(link, frame))?,
+            match reactor.next_frame(link) {
+                Ok(Some(frame)) => self.feed(Input::Frame(link, frame), reactor)?,
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     tracing::warn!(%error, "link closed");
-                    self.reactor.close(link);
-                    return self.on_closed(link);
+                    reactor.close(link);
+                    return self.on_closed(link, reactor);
                 }
             }
         }
     }
 
-    fn on_closed(&mut self, link: LinkId) -> Result<(), EngineError> {
+    fn on_closed(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), EngineError> {
         self.paths.closed(link);
-        self.feed(Input::Closed(link))
+        self.feed(Input::Closed(link), reactor)
     }
 
-    fn on_woken(&mut self) -> Result<(), EngineError> {
+    fn on_woken(&mut self, reactor: &mut Reactor) -> Result<(), EngineError> {
         while let Some(outcome) = self.scribe.outcome() {
             match outcome {
                 Outcome::Done => {
                     let Some(change) = self.changing.take() else { continue };
                     let replica = &self.names[change.member];
                     tracing::info!(replica, mode = ?change.mode, version = change.version, "record changed");
-                    self.feed(Input::Changed(change))?;
+                    self.feed(Input::Changed(change), reactor)?;
                 }
-                Outcome::Outbid { term } => self.feed(Input::Outbid { by: Epoch::of_term(term) })?,
+                Outcome::Outbid { term } => {
+                    self.feed(Input::Outbid { by: Epoch::of_term(term) }, reactor)?;
+                }
                 Outcome::Stale => return Err(EngineError::Stale),
             }
         }
         Ok(())
     }
 
-    fn feed(&mut self, input: Input) -> Result<(), EngineError> {
+    fn feed(&mut self, input: Input, reactor: &mut Reactor) -> Result<(), EngineError> {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.core.apply(input, &mut outputs);
         for output in outputs.drain(..) {
             match output {
-                Output::Send(link, frame) => self.reactor.send(link, frame),
+                Output::Send(link, frame) => reactor.send(link, frame),
                 Output::Close(link) => {
-                    self.reactor.close(link);
+                    reactor.close(link);
                     self.paths.closed(link);
                 }
                 Output::Change(change) => {
@@ -255,5 +243,15 @@ impl Driver {
         }
         self.outputs = outputs;
         Ok(())
+    }
+}
+
+fn seat(args: &EngineArgs, epoch: Epoch, record: &Record) -> Seat {
+    Seat {
+        volume: args.volume.clone(),
+        epoch,
+        sender: role::process_name(),
+        version: record.member_version,
+        members: record.members.iter().map(|member| (Record::key(&member.replica), member.mode)).collect(),
     }
 }

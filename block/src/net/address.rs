@@ -97,6 +97,17 @@ impl Listener {
         }
     }
 
+    /// Whether this is where a connection to an address would arrive.
+    pub(super) fn is_at(&self, address: &Address) -> bool {
+        match (self, address) {
+            (Listener::Unix(listener), Address::Unix(path)) => {
+                listener.local_addr().is_ok_and(|at| at.as_pathname() == Some(path))
+            }
+            (Listener::Tcp(listener), Address::Tcp(to)) => listener.local_addr().is_ok_and(|at| at == *to),
+            (Listener::Unix(_), Address::Tcp(_)) | (Listener::Tcp(_), Address::Unix(_)) => false,
+        }
+    }
+
     pub(super) fn accept(&self) -> io::Result<OwnedFd> {
         match self {
             Listener::Unix(listener) => {

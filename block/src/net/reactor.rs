@@ -17,6 +17,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use super::{
     address::{Address, Listener, begin_connect},
+    inner::Inner,
     link::{Link, Released},
 };
 use crate::wire::{self, BadFrame, Frame};
@@ -37,10 +38,19 @@ impl LinkId {
 
     /// No connection: whoever asked is gone.
     pub const NOBODY: LinkId = LinkId(0);
+
+    /// Whose it is, where several share a reactor: the door through which it came,
+    /// or the one for which it was made.
+    pub fn owner(self) -> Door {
+        Door((self.0 >> OWNER_SHIFT) as u32 & OWNER_MASK)
+    }
 }
 
+const OWNER_SHIFT: u32 = 40;
+const OWNER_MASK: u32 = (1 << 20) - 1;
+
 /// Names one listening socket; chosen by the owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Door(pub u32);
 
 /// What woke the owner up.
@@ -62,6 +72,19 @@ pub enum Event {
     Woken,
 }
 
+impl Event {
+    /// Whom it concerns; nobody in particular when another thread has called.
+    pub fn owner(self) -> Option<Door> {
+        match self {
+            Event::Accepted { door, .. } => Some(door),
+            Event::Connected(link) | Event::Arrived(link) | Event::Closed(link) | Event::Readable(link) => {
+                Some(link.owner())
+            }
+            Event::Woken => None,
+        }
+    }
+}
+
 const WAKER: u64 = u64::MAX;
 const DOOR_BIT: u64 = 1 << 63;
 const WATCH_BIT: u64 = 1 << 62;
@@ -81,12 +104,20 @@ pub struct Reactor {
     epoll: OwnedFd,
     waker: Waker,
     links: HashMap<LinkId, Link>,
+    inner: Inner,
     doors: HashMap<Door, Listener>,
+    /// Whose the links are that are made now.
+    owner: Door,
     dirty: Vec<LinkId>,
     broken: Vec<LinkId>,
     next: u64,
     ready: Vec<epoll::Event>,
+    /// How often in a row nobody outside was looked at.
+    inner_turns: u32,
 }
+
+/// Turns that parts of this process may keep to themselves.
+const MOST_INNER_TURNS: u32 = 8;
 
 impl Reactor {
     pub fn new() -> io::Result<Reactor> {
@@ -97,11 +128,14 @@ impl Reactor {
             epoll,
             waker: Waker(Arc::new(bell)),
             links: HashMap::new(),
+            inner: Inner::default(),
             doors: HashMap::new(),
+            owner: Door(0),
             dirty: Vec::new(),
             broken: Vec::new(),
             next: 0,
             ready: Vec::with_capacity(64),
+            inner_turns: 0,
         })
     }
 
@@ -124,23 +158,50 @@ impl Reactor {
         }
     }
 
+    /// Connections that are made from now on belong to the owner of this door.
+    pub fn act_for(&mut self, owner: Door) {
+        debug_assert!(owner.0 <= OWNER_MASK, "{owner:?} has too large a number");
+        self.owner = owner;
+    }
+
+    /// Shuts an owner's door and closes all its connections, without an event for them.
+    pub fn dismiss(&mut self, owner: Door) {
+        self.shut_door(owner);
+        self.links.retain(|link, _| link.owner() != owner);
+        self.inner.close_all(owner);
+    }
+
+    fn new_link(&mut self, owner: Door) -> LinkId {
+        self.next += 1;
+        LinkId(self.next | u64::from(owner.0 & OWNER_MASK) << OWNER_SHIFT)
+    }
+
     pub fn door(&self, door: Door) -> Option<BorrowedFd<'_>> {
         self.doors.get(&door).map(AsFd::as_fd)
     }
 
     pub fn add(&mut self, fd: OwnedFd) -> io::Result<LinkId> {
-        self.next += 1;
-        let id = LinkId(self.next);
+        self.add_for(self.owner, fd)
+    }
+
+    fn add_for(&mut self, owner: Door, fd: OwnedFd) -> io::Result<LinkId> {
+        let id = self.new_link(owner);
         epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.0), epoll::EventFlags::IN)?;
         self.links.insert(id, Link::new(fd));
         Ok(id)
     }
 
-    /// Begins to connect; `Connected` or `Closed` tells how it ended.
+    /// Begins to connect; `Connected` or `Closed` tells how it ended. Where one of our
+    /// own doors is at that address there is no socket between the two.
     pub fn connect(&mut self, address: &Address) -> io::Result<LinkId> {
+        let ours = self.doors.iter().find(|(_, listener)| listener.is_at(address)).map(|(door, _)| *door);
+        if let Some(door) = ours {
+            let (from, to) = (self.new_link(self.owner), self.new_link(door));
+            self.inner.join(from, to, door);
+            return Ok(from);
+        }
         let fd = begin_connect(address)?;
-        self.next += 1;
-        let id = LinkId(self.next);
+        let id = self.new_link(self.owner);
         epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.0), epoll::EventFlags::OUT)?;
         let mut link = Link::new(fd);
         link.connecting = true;
@@ -151,10 +212,10 @@ impl Reactor {
     /// Says when a descriptor that is no stream of ours can be read. It must be let
     /// go with `unwatch` before it is closed.
     pub fn watch(&mut self, fd: BorrowedFd<'_>) -> io::Result<LinkId> {
-        self.next += 1;
-        let data = epoll::EventData::new_u64(WATCH_BIT | self.next);
+        let id = self.new_link(self.owner);
+        let data = epoll::EventData::new_u64(WATCH_BIT | id.0);
         epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?;
-        Ok(LinkId(self.next))
+        Ok(id)
     }
 
     pub fn unwatch(&mut self, id: LinkId, fd: BorrowedFd<'_>) {
@@ -183,7 +244,9 @@ impl Reactor {
 
     /// Closes a link at once; what was not sent is lost. No event follows.
     pub fn close(&mut self, id: LinkId) {
-        self.links.remove(&id);
+        if self.links.remove(&id).is_none() {
+            self.inner.close(id);
+        }
     }
 
     /// Closes a link after a last attempt to send what is queued.
@@ -199,7 +262,15 @@ impl Reactor {
     }
 
     pub fn send(&mut self, id: LinkId, frame: Frame) {
+        if self.inner.has(id) {
+            return self.inner.send(id, frame);
+        }
         self.with_dirty(id, |link| link.put_frame(frame));
+    }
+
+    /// Whether both ends of a connection are in this process.
+    pub fn is_inner(&self, id: LinkId) -> bool {
+        self.inner.has(id)
     }
 
     pub fn send_bytes(&mut self, id: LinkId, head: &[u8], payload: Bytes) {
@@ -218,7 +289,7 @@ impl Reactor {
 
     /// The next whole frame that has arrived on a link.
     pub fn next_frame(&mut self, id: LinkId) -> Result<Option<Frame>, BadFrame> {
-        let Some(link) = self.links.get_mut(&id) else { return Ok(None) };
+        let Some(link) = self.links.get_mut(&id) else { return Ok(self.inner.next_frame(id)) };
         match wire::decode(&mut link.input)? {
             Ok(frame) => Ok(Some(frame)),
             Err(missing) => {
@@ -241,8 +312,16 @@ impl Reactor {
     /// Sends what is queued, then sleeps until something happens or `until`.
     pub fn wait(&mut self, until: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
+        // First what others wait for, then what passes inside this process.
         self.flush();
         events.extend(self.broken.drain(..).map(Event::Closed));
+        if !self.inner.is_quiet() && self.inner_turns < MOST_INNER_TURNS {
+            self.inner_turns += 1;
+            self.inner.take_events(events);
+            return Ok(());
+        }
+        self.inner_turns = 0;
+        self.inner.take_events(events);
         let timeout = if events.is_empty() {
             until.map(|until| until.saturating_duration_since(Instant::now()))
         } else {
@@ -279,7 +358,7 @@ impl Reactor {
 
     fn accept(&mut self, door: Door, events: &mut Vec<Event>) {
         let Some(listener) = self.doors.get(&door) else { return };
-        match listener.accept().and_then(|fd| self.add(fd)) {
+        match listener.accept().and_then(|fd| self.add_for(door, fd)) {
             Ok(link) => events.push(Event::Accepted { door, link }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => tracing::warn!(%error, "accept"),
