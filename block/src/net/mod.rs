@@ -9,3 +9,4 @@ pub mod reactor;
 mod receive;
 pub mod signal;
 pub mod stop;
+mod vigil;

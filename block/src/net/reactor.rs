@@ -19,6 +19,7 @@ use super::{
     address::{Address, Listener, begin_connect},
     inner::Inner,
     link::{Link, Released},
+    vigil::Vigil,
 };
 use crate::wire::{self, BadFrame, Frame};
 
@@ -114,6 +115,7 @@ pub struct Reactor {
     ready: Vec<epoll::Event>,
     /// How often in a row nobody outside was looked at.
     inner_turns: u32,
+    vigil: Vigil,
 }
 
 /// Turns that parts of this process may keep to themselves.
@@ -136,6 +138,7 @@ impl Reactor {
             next: 0,
             ready: Vec::with_capacity(64),
             inner_turns: 0,
+            vigil: Vigil::default(),
         })
     }
 
@@ -322,25 +325,50 @@ impl Reactor {
         }
         self.inner_turns = 0;
         self.inner.take_events(events);
-        let timeout = if events.is_empty() {
-            until.map(|until| until.saturating_duration_since(Instant::now()))
-        } else {
-            Some(Duration::ZERO)
+        let now = Instant::now();
+        let left = match events.is_empty() {
+            true => until.map(|until| until.saturating_duration_since(now)),
+            false => Some(Duration::ZERO),
         };
-        let timeout = timeout.map(|left| Timespec {
-            tv_sec: left.as_secs().min(1 << 30) as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
-        self.ready.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.ready), timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        let limit = self.vigil.limit(now).min(left.unwrap_or(Duration::MAX));
+        if limit.is_zero() || !self.look(now, limit)? {
+            self.poll(left)?;
+        }
+        if !self.ready.is_empty() && left != Some(Duration::ZERO) {
+            self.vigil.learn(now.elapsed());
         }
         for at in 0..self.ready.len() {
             let event = self.ready[at];
             self.on_ready(event.data.u64(), event.flags, events);
         }
         Ok(())
+    }
+
+    /// Looks for something that has happened, again and again, until a time has passed.
+    fn look(&mut self, began: Instant, limit: Duration) -> io::Result<bool> {
+        loop {
+            self.poll(Some(Duration::ZERO))?;
+            let looked = Instant::now();
+            if !self.ready.is_empty() || looked - began >= limit {
+                return Ok(!self.ready.is_empty());
+            }
+            std::thread::yield_now();
+            let now = Instant::now();
+            self.vigil.gave_way(now, now - looked);
+        }
+    }
+
+    /// Sleeps until something has happened, or for a time.
+    fn poll(&mut self, at_most: Option<Duration>) -> io::Result<()> {
+        let timeout = at_most.map(|left| Timespec {
+            tv_sec: left.as_secs().min(1 << 30) as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        self.ready.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.ready), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn on_ready(&mut self, data: u64, flags: epoll::EventFlags, events: &mut Vec<Event>) {
