@@ -31,6 +31,8 @@ pub enum Input {
     IntentSynced,
     /// There is time for work on the layers.
     Work,
+    /// It is time to look for damage in a piece of the layers.
+    Scrub,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -124,6 +126,11 @@ impl<D: Disk> Replica<D> {
         self.syncing.is_empty() && self.store.has_work()
     }
 
+    /// Whether `Input::Scrub` would be of use.
+    pub fn can_scrub(&self) -> bool {
+        self.store.can_scrub()
+    }
+
     pub fn promised(&self) -> Epoch {
         self.promised
     }
@@ -136,6 +143,7 @@ impl<D: Disk> Replica<D> {
             Input::Synced => self.on_synced(out),
             Input::IntentSynced => self.on_noted(out),
             Input::Work => self.on_work(out),
+            Input::Scrub => self.on_scrub(out),
         }
     }
 

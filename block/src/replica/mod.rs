@@ -2,7 +2,7 @@
 //!
 //! `core` decides (`requests` what is asked), `store` keeps the copy, `layers` its bytes, `promise` the fence, `intent` where
 //! copies may differ after a crash, `absent` what other copies miss, `map` a set
-//! of blocks in a file, `disk` is the file system or its twin in memory, `serve`
+//! of blocks in a file, `disk` is the file system or its twin in memory, `worker` waits for it, `serve`
 //! connects them to sockets.
 
 pub mod absent;
@@ -17,3 +17,4 @@ pub mod promise;
 mod requests;
 pub mod serve;
 pub mod store;
+mod worker;

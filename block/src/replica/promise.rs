@@ -1,11 +1,13 @@
 //! The fence on disk: the highest epoch this replica has ever been asked to
 //! prepare or promise, and when it was last in service.
 //!
-//! Two slots of one page each are written in turn, so a torn write leaves the
-//! other one whole. A slot has a version, a serial number and a checksum.
+//! Two slots of one page each are written one after the other, so a torn write leaves
+//! one of them whole, and damage to one of them loses nothing. A slot has a version, a
+//! serial number and a checksum.
 //!
 //! Invariant: `load` gives an epoch at least as high as every one that `store`
-//! returned for, whatever happens to a write that did not return.
+//! returned for, whatever happens to a write that did not return; after `mirror`,
+//! whatever happens to one slot.
 
 use std::io;
 
@@ -78,14 +80,23 @@ impl<D: Disk> PromiseFile<D> {
         self.standing
     }
 
-    /// Durable when it returns.
+    /// Durable, in one of the slots, when it returns. `mirror` is to follow.
     pub fn store(&mut self, standing: Standing) -> io::Result<()> {
         let serial = self.serial + 1;
-        self.disk.write_at(&self.file, &encode(serial, standing), (serial % 2) * SLOT as u64)?;
-        self.disk.sync(&self.file)?;
+        self.put(serial % 2, serial, standing)?;
         self.serial = serial;
         self.standing = standing;
         Ok(())
+    }
+
+    /// Brings the other slot to the same state.
+    pub fn mirror(&mut self) -> io::Result<()> {
+        self.put((self.serial + 1) % 2, self.serial, self.standing)
+    }
+
+    fn put(&self, slot: u64, serial: u64, standing: Standing) -> io::Result<()> {
+        self.disk.write_at(&self.file, &encode(serial, standing), slot * SLOT as u64)?;
+        self.disk.sync(&self.file)
     }
 }
 
@@ -124,19 +135,37 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_slot_leaves_the_promise_before_it() {
+    fn damage_to_one_slot_loses_nothing_and_to_both_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let disk = Folder::take(dir.path()).unwrap();
         let mut promise = PromiseFile::open(disk.clone()).unwrap();
         assert_eq!(promise.standing(), Standing::default());
         for term in 1..=3 {
             promise.store(standing(term)).unwrap();
+            promise.mirror().unwrap();
         }
         let file = disk.open(FILE).unwrap();
-        disk.write_at(&file, &[0xff; 100], SLOT as u64 + 2000).unwrap();
-        assert_eq!(PromiseFile::open(disk.clone()).unwrap().standing(), standing(2));
+        for slot in [0, 1] {
+            let mut whole = [0; SLOT];
+            disk.read_at(&file, &mut whole, slot * SLOT as u64).unwrap();
+            disk.write_at(&file, &[0xff; 100], slot * SLOT as u64 + 2000).unwrap();
+            assert_eq!(PromiseFile::open(disk.clone()).unwrap().standing(), standing(3));
+            disk.write_at(&file, &whole, slot * SLOT as u64).unwrap();
+        }
         disk.write_at(&file, &[0xff; 100], 2000).unwrap();
+        disk.write_at(&file, &[0xff; 100], SLOT as u64 + 2000).unwrap();
         assert!(matches!(PromiseFile::open(disk), Err(BadPromise::Damaged)));
+    }
+
+    #[test]
+    fn a_torn_write_leaves_the_promise_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Folder::take(dir.path()).unwrap();
+        let mut promise = PromiseFile::open(disk.clone()).unwrap();
+        (1..=2).for_each(|term| promise.store(standing(term)).and_then(|()| promise.mirror()).unwrap());
+        let file = disk.open(FILE).unwrap();
+        disk.write_at(&file, &encode(3, standing(3))[..1000], SLOT as u64).unwrap();
+        assert_eq!(PromiseFile::open(disk).unwrap().standing(), standing(2));
     }
 
     #[test]

@@ -221,10 +221,20 @@ impl<D: Disk> Replica<D> {
     /// A piece of work on the layers. What it finds damaged is noted; this process
     /// ends, and its copy comes back by rebuild.
     pub(super) fn on_work(&mut self, out: &mut Vec<Output>) {
-        if !self.has_work() {
-            return;
+        if self.has_work() {
+            let worked = self.store.work();
+            self.mourn(worked, out);
         }
-        if let Err(error) = self.store.work() {
+    }
+
+    /// Reads a piece of the layers to find damage, which has the same end.
+    pub(super) fn on_scrub(&mut self, out: &mut Vec<Output>) {
+        let scrubbed = self.store.scrub();
+        self.mourn(scrubbed, out);
+    }
+
+    fn mourn(&mut self, done: io::Result<()>, out: &mut Vec<Output>) {
+        if let Err(error) = done {
             let noted = self.store.note_damage();
             let why = noted.err().map_or(error.to_string(), |worse| format!("{error}; {worse}"));
             if status_of(&error) != Status::NoSpace {

@@ -1,7 +1,7 @@
 //! A replica at work: the core between an epoll loop and a folder.
 //!
 //! Reads and writes are done in the loop (the page cache answers faster than a
-//! thread can be woken); what waits for the disk is done on one thread beside it.
+//! thread can be woken); what waits for the disk is done on threads beside it.
 //!
 //! Invariant: when a sync or a promise fails, serving ends; it never goes on with a
 //! disk that has lied.
@@ -9,22 +9,20 @@
 use std::{
     io,
     path::PathBuf,
-    sync::mpsc::{Receiver, Sender, channel},
-    thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
     core::{Input, Output, Replica},
-    disk::{Disk, Folder, TakeFolder},
-    layers::SyncPlan,
-    promise::{BadPromise, PromiseFile, Standing},
+    disk::{Folder, TakeFolder},
+    promise::{BadPromise, PromiseFile},
     store::Store,
+    worker::Workers,
 };
 use crate::{
     net::{
         address::{Address, Listener},
-        reactor::{Door, Event, LinkId, Reactor, Waker},
+        reactor::{Door, Event, LinkId, Reactor},
         stop::Stop,
     },
     role,
@@ -71,16 +69,8 @@ pub fn boot() -> u64 {
     u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
-enum Job<D: Disk> {
-    Persist(Standing),
-    Sync(SyncPlan<D>),
-    SyncIntent(D::File),
-}
-
-enum Done {
-    Input(Input),
-    Failed(String),
-}
+/// Between two looks for damage, of 256 KiB each: a layer of 1 TiB takes five days.
+const SCRUB_EVERY: Duration = Duration::from_millis(100);
 
 /// Serves until the store fails or the process is stopped.
 pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
@@ -101,10 +91,10 @@ pub fn host(args: &ReplicaArgs, started: impl FnOnce(&Address, Stop)) -> Result<
 /// A copy that is served in a loop that it may share with others; see `host`.
 pub struct Serving {
     core: Replica<Folder>,
-    jobs: Sender<Job<Folder>>,
-    done: Receiver<Done>,
+    workers: Workers<Folder>,
     outputs: Vec<Output>,
-    worker: JoinHandle<()>,
+    /// When the next piece of the layers is looked at for damage.
+    scrub_at: Instant,
 }
 
 impl Serving {
@@ -125,12 +115,9 @@ impl Serving {
         reactor.open_door(door, listener).map_err(listen)?;
 
         let core = Replica::new(args.volume.clone(), store, promise.standing(), boot);
-        let (jobs, queue) = channel();
-        let (finished, done) = channel();
-        let waker = reactor.waker();
-        let worker = thread::spawn(move || work(&folder, promise, &queue, &finished, &waker));
+        let workers = Workers::start(&folder, promise, reactor.waker());
         tracing::info!(volume = args.volume, %address, promised = %core.promised(), "replica serves");
-        Ok((Serving { core, jobs, done, outputs: Vec::new(), worker }, address))
+        Ok((Serving { core, workers, outputs: Vec::new(), scrub_at: Instant::now() + SCRUB_EVERY }, address))
     }
 
     fn serve(&mut self, reactor: &mut Reactor, stop: &Stop) -> Result<(), ReplicaError> {
@@ -145,14 +132,17 @@ impl Serving {
 
     /// Waits for the last sync; the folder is free afterwards.
     fn end(self) -> Result<(), ReplicaError> {
-        let Serving { core, jobs, done, worker, .. } = self;
-        drop((core, jobs, done));
-        worker.join().map_err(|_| ReplicaError::Dead("the thread that syncs panicked".into()))
+        let Serving { core, workers, .. } = self;
+        drop(core);
+        workers.end().map_err(ReplicaError::Dead)
     }
 
     /// When `mind` is wanted.
     pub fn deadline(&self) -> Option<Instant> {
-        self.core.has_work().then(Instant::now)
+        match self.core.has_work() {
+            true => Some(Instant::now()),
+            false => self.core.can_scrub().then_some(self.scrub_at),
+        }
     }
 
     pub fn on_event(&mut self, event: Event, reactor: &mut Reactor) -> Result<(), ReplicaError> {
@@ -166,10 +156,15 @@ impl Serving {
 
     /// A piece of the work that can wait.
     pub fn mind(&mut self, reactor: &mut Reactor) -> Result<(), ReplicaError> {
-        match self.core.has_work() {
-            true => self.feed(Input::Work, reactor),
-            false => Ok(()),
+        if self.core.has_work() {
+            return self.feed(Input::Work, reactor);
         }
+        let now = Instant::now();
+        if now < self.scrub_at {
+            return Ok(());
+        }
+        self.scrub_at = now + SCRUB_EVERY;
+        self.feed(Input::Scrub, reactor)
     }
 
     fn on_arrived(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), ReplicaError> {
@@ -187,11 +182,8 @@ impl Serving {
     }
 
     fn on_woken(&mut self, reactor: &mut Reactor) -> Result<(), ReplicaError> {
-        while let Ok(done) = self.done.try_recv() {
-            match done {
-                Done::Input(input) => self.feed(input, reactor)?,
-                Done::Failed(why) => return Err(ReplicaError::Dead(why)),
-            }
+        while let Some(done) = self.workers.next_done() {
+            self.feed(done.map_err(ReplicaError::Dead)?, reactor)?;
         }
         Ok(())
     }
@@ -203,45 +195,20 @@ impl Serving {
             match output {
                 Output::Send(link, frame) => reactor.send(link, frame),
                 Output::Close(link) => reactor.close(link),
-                Output::Persist(standing) => self.hand_over(Job::Persist(standing))?,
-                Output::SyncIntent => self.hand_over(Job::SyncIntent(self.core.store().intent_file()))?,
+                Output::Persist(standing) => self.workers.persist(standing).map_err(ReplicaError::Dead)?,
+                Output::SyncIntent => {
+                    let file = self.core.store().intent_file();
+                    self.workers.sync_intent(file).map_err(ReplicaError::Dead)?;
+                }
                 Output::Sync => {
                     let plan =
                         self.core.sync_plan().map_err(|error| ReplicaError::Dead(error.to_string()))?;
-                    self.hand_over(Job::Sync(plan))?;
+                    self.workers.sync(plan).map_err(ReplicaError::Dead)?;
                 }
                 Output::Die(why) => return Err(ReplicaError::Dead(why)),
             }
         }
         self.outputs = outputs;
         Ok(())
-    }
-
-    fn hand_over(&self, job: Job<Folder>) -> Result<(), ReplicaError> {
-        self.jobs.send(job).map_err(|_| ReplicaError::Dead("the thread that syncs is gone".into()))
-    }
-}
-
-fn work<D: Disk>(
-    disk: &D,
-    mut promise: PromiseFile<D>,
-    queue: &Receiver<Job<D>>,
-    finished: &Sender<Done>,
-    waker: &Waker,
-) {
-    for job in queue {
-        let (result, input) = match job {
-            Job::Persist(standing) => (promise.store(standing), Input::Persisted(standing)),
-            Job::SyncIntent(file) => (disk.sync(&file), Input::IntentSynced),
-            Job::Sync(plan) => (plan.carry_out(disk), Input::Synced),
-        };
-        let done = match result {
-            Ok(()) => Done::Input(input),
-            Err(error) => Done::Failed(error.to_string()),
-        };
-        if finished.send(done).is_err() {
-            return;
-        }
-        waker.wake();
     }
 }

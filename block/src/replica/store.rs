@@ -157,6 +157,14 @@ impl<D: Disk> Store<D> {
         self.layers.work()
     }
 
+    pub fn can_scrub(&self) -> bool {
+        self.layers.can_scrub()
+    }
+
+    pub fn scrub(&mut self) -> io::Result<()> {
+        self.layers.scrub()
+    }
+
     pub fn note_damage(&mut self) -> io::Result<()> {
         self.layers.note_damage()
     }

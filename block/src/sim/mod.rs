@@ -5,6 +5,7 @@
 //! Invariant: a run is a function of its seed and its script.
 
 mod client;
+mod judgement;
 mod network;
 mod scenarios;
 mod world;

@@ -10,7 +10,8 @@
 //! and is one sparse file.
 //!
 //! `chain` says which layers there are, `bits` what a layer holds, `sums` what its
-//! blocks must be, `change` freezes, reverts and adopts, `work` seals and merges.
+//! blocks must be, `change` freezes, reverts and adopts, `work` seals and merges,
+//! `scrub` looks for damage.
 //!
 //! Invariant: a block whose bit is durable in the head has its data on disk: after a
 //! loss of power a block reads as what it was at the last flush or later, never as
@@ -19,6 +20,7 @@
 mod bits;
 mod chain;
 mod change;
+mod scrub;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,7 @@ use bytes::{Bytes, BytesMut};
 use self::{
     bits::{BitFile, Sector, damaged},
     chain::{Chain, ChainFile, State},
+    scrub::Scrub,
     sums::{SumFile, sum},
     work::Task,
 };
@@ -53,6 +56,7 @@ pub struct Layers<D: Disk> {
     /// As in the chain.
     frozen: Vec<Frozen<D>>,
     task: Option<Task>,
+    scrub: Scrub,
     /// The layer in which a read met damage.
     found_damage: Cell<Option<usize>>,
 }
@@ -164,7 +168,16 @@ impl<D: Disk> Layers<D> {
             false => Head::open(disk, &now, boot)?,
         };
         let found_damage = Cell::new(None);
-        Ok(Layers { disk: disk.clone(), boot, chain, head, frozen, task: None, found_damage })
+        Ok(Layers {
+            disk: disk.clone(),
+            boot,
+            chain,
+            head,
+            frozen,
+            task: None,
+            scrub: Scrub::default(),
+            found_damage,
+        })
     }
 
     pub fn size(&self) -> u64 {

@@ -51,7 +51,7 @@ impl<D: Disk> Layers<D> {
         Ok(())
     }
 
-    fn next_piece(&self, at: usize, next: u64) -> io::Result<Option<Run>> {
+    pub(super) fn next_piece(&self, at: usize, next: u64) -> io::Result<Option<Run>> {
         let run = self.frozen[at].next_run(&self.disk, next, PIECE)?;
         Ok(run.filter(|run| run.first < self.length_of(at)))
     }

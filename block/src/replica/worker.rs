@@ -1,0 +1,125 @@
+//! What waits for the disk, on threads beside the loop: one for notes, which are
+//! short and on whose end requests wait, and one for the data itself.
+//!
+//! Invariant: jobs of one kind are done in the order in which they were given, and a
+//! note never waits for a sync of data.
+
+use std::{
+    io,
+    sync::mpsc::{Receiver, Sender, channel},
+    thread::{self, JoinHandle},
+};
+
+use super::{
+    core::Input,
+    disk::Disk,
+    layers::SyncPlan,
+    promise::{PromiseFile, Standing},
+};
+use crate::net::reactor::Waker;
+
+enum Note<D: Disk> {
+    Persist(Standing),
+    Intent(D::File),
+}
+
+/// How a job ended: with something for the core, or with the end of this replica.
+pub(super) type Done = Result<Input, String>;
+
+/// The threads, and the way to them.
+pub(super) struct Workers<D: Disk> {
+    notes: Sender<Note<D>>,
+    data: Sender<SyncPlan<D>>,
+    done: Receiver<Done>,
+    threads: [JoinHandle<()>; 2],
+}
+
+/// Where threads say what they have done.
+#[derive(Clone)]
+struct Report {
+    done: Sender<Done>,
+    waker: Waker,
+}
+
+impl Report {
+    /// Says whether anyone still wants to know.
+    fn tell(&self, result: io::Result<()>, input: Input) -> bool {
+        let told = self.done.send(result.map(|()| input).map_err(|error| error.to_string()));
+        self.waker.wake();
+        told.is_ok()
+    }
+}
+
+const GONE: &str = "a thread that syncs is gone";
+
+impl<D: Disk + Send + 'static> Workers<D>
+where
+    D::File: Send,
+{
+    pub(super) fn start(disk: &D, promise: PromiseFile<D>, waker: Waker) -> Workers<D> {
+        let (notes, to_note) = channel();
+        let (data, to_sync) = channel();
+        let (finished, done) = channel();
+        let report = Report { done: finished, waker };
+        let threads = {
+            let (for_notes, for_data, report_notes) = (disk.clone(), disk.clone(), report.clone());
+            [
+                thread::spawn(move || note(&for_notes, promise, &to_note, &report_notes)),
+                thread::spawn(move || sync(&for_data, &to_sync, &report)),
+            ]
+        };
+        Workers { notes, data, done, threads }
+    }
+
+    pub(super) fn persist(&self, standing: Standing) -> Result<(), String> {
+        self.notes.send(Note::Persist(standing)).map_err(|_| GONE.into())
+    }
+
+    pub(super) fn sync_intent(&self, file: D::File) -> Result<(), String> {
+        self.notes.send(Note::Intent(file)).map_err(|_| GONE.into())
+    }
+
+    pub(super) fn sync(&self, plan: SyncPlan<D>) -> Result<(), String> {
+        self.data.send(plan).map_err(|_| GONE.into())
+    }
+
+    pub(super) fn next_done(&self) -> Option<Done> {
+        self.done.try_recv().ok()
+    }
+
+    /// Waits for the last jobs; nobody holds the disk afterwards.
+    pub(super) fn end(self) -> Result<(), String> {
+        let Workers { notes, data, done, threads } = self;
+        drop((notes, data, done));
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| "a thread that syncs panicked".into()))
+    }
+}
+
+/// A promise counts when one slot has it; the other follows before anything else is noted.
+fn note<D: Disk>(disk: &D, mut promise: PromiseFile<D>, queue: &Receiver<Note<D>>, report: &Report) {
+    for note in queue {
+        let wanted = match note {
+            Note::Intent(file) => report.tell(disk.sync(&file), Input::IntentSynced),
+            Note::Persist(standing) => {
+                let wanted = report.tell(promise.store(standing), Input::Persisted(standing));
+                match promise.mirror() {
+                    Ok(()) => wanted,
+                    Err(error) => report.tell(Err(error), Input::Persisted(standing)),
+                }
+            }
+        };
+        if !wanted {
+            return;
+        }
+    }
+}
+
+fn sync<D: Disk>(disk: &D, queue: &Receiver<SyncPlan<D>>, report: &Report) {
+    for plan in queue {
+        if !report.tell(plan.carry_out(disk), Input::Synced) {
+            return;
+        }
+    }
+}
