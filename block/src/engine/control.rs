@@ -25,6 +25,11 @@ pub enum Command {
     Revert { name: String },
     /// Make the volume larger.
     Expand { size: u64 },
+    /// Let rebuilds go no faster than this; without a number, as fast as they can.
+    Throttle {
+        #[arg(long)]
+        bytes_per_second: Option<u64>,
+    },
     /// Say how the volume is.
     Status,
 }
@@ -46,6 +51,9 @@ pub struct Status {
     pub layout: Layout,
     pub in_service: usize,
     pub members: usize,
+    /// Bytes that this engine has copied to members that came back.
+    #[serde(default)]
+    pub copied_bytes: u64,
 }
 
 /// Ask something of the engine of a volume.

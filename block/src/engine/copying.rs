@@ -4,7 +4,7 @@
 //! Invariant: while a piece is on its way no client changes it, so what is
 //! written to the target is what everyone else holds.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     core::{Engine, Output, Phase},
@@ -232,6 +232,10 @@ impl Engine {
             let offset = run.first << BLOCK_BITS;
             let length = (run.count << BLOCK_BITS).min(self.size - offset) as u32;
             let extent = Extent::new(offset, length).expect("a piece lies inside the volume");
+            if copying.purpose != Purpose::Converge && !self.throttle.admits(length.into()) {
+                copying.todo.insert_all(run);
+                break;
+            }
             copying.pieces.push(Piece { extent, stage: Stage::Waiting });
         }
         let (source, number, layer) = (copying.source, copying.number, copying.layer);
@@ -250,6 +254,21 @@ impl Engine {
             self.send_to(bit(source), Frame::bare(header), Asker::Copy(number), out);
         }
         self.finish_copying(out);
+    }
+
+    pub(super) fn set_throttle(&mut self, bytes_per_second: Option<u64>, out: &mut Vec<Output>) {
+        self.throttle.set(bytes_per_second);
+        self.copy_on(out);
+    }
+
+    /// Whether a rebuild waits until time has passed.
+    pub fn is_throttled(&self) -> bool {
+        self.copying.is_some() && self.throttle.waits()
+    }
+
+    pub(super) fn on_passed(&mut self, time: Duration, out: &mut Vec<Output>) {
+        self.throttle.pass(time, PIECE << BLOCK_BITS);
+        self.copy_on(out);
     }
 
     fn set_stage(&mut self, extent: Extent, stage: Stage) {
@@ -299,6 +318,9 @@ impl Engine {
             (Stage::Reading, Kind::Read, _) | (Stage::Writing, Kind::Write | Kind::Zero, _) => {
                 if let Some(copying) = &mut self.copying {
                     copying.pieces.retain(|piece| piece.extent != extent);
+                    if copying.purpose != Purpose::Converge {
+                        self.copied += u64::from(extent.length());
+                    }
                 }
                 self.release_held(out);
             }

@@ -10,13 +10,14 @@
 //! has acknowledged it under this engine's epoch, and not before. A member is
 //! discounted only after the record says so; until then its writes wait.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     copying::Copying,
     layout::Operation,
     members::{Members, Mode, Service},
     requests::{Pending, Unflushed},
+    throttle::Throttle,
 };
 use crate::{
     blocks::{BLOCK_BITS, Blocks, REGION_BITS},
@@ -48,6 +49,8 @@ pub enum Input {
     Closed(LinkId),
     /// The record has been changed as `Output::Change` asked.
     Changed(Change),
+    /// So much time has passed since a rebuild began to wait, or since this was said.
+    Passed(Duration),
     /// The record has a higher term than this engine's.
     Outbid {
         by: Epoch,
@@ -141,6 +144,9 @@ pub struct Engine {
     pub(super) operation: Option<Operation>,
     /// How many layers this engine has named.
     pub(super) layers: u64,
+    pub(super) throttle: Throttle,
+    /// Bytes that rebuilds have copied.
+    pub(super) copied: u64,
     /// The member in this process, if there is one.
     pub(super) near: Option<usize>,
 }
@@ -174,6 +180,8 @@ impl Engine {
             replayed: false,
             operation: None,
             layers: 0,
+            throttle: Throttle::default(),
+            copied: 0,
             near: None,
         }
     }
@@ -220,6 +228,7 @@ impl Engine {
             },
             Input::Closed(link) => self.on_closed(link, out),
             Input::Changed(change) => self.on_changed(change, out),
+            Input::Passed(time) => self.on_passed(time, out),
             Input::Outbid { by } => self.on_fenced(by, out),
         }
     }

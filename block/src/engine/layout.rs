@@ -57,6 +57,10 @@ impl Engine {
         let asker = (link, frame.header.tag);
         let wanted = match serde_json::from_slice(&frame.payload) {
             Ok(Command::Status) => Err(Answer::Status(self.status())),
+            Ok(Command::Throttle { bytes_per_second }) => {
+                self.set_throttle(bytes_per_second, out);
+                Err(Answer::Done)
+            }
             Ok(command) => self.plan(&command),
             Err(error) => Err(Answer::Refused(format!("not a command: {error}"))),
         };
@@ -83,6 +87,7 @@ impl Engine {
             layout: self.layout.clone(),
             in_service: self.members.in_service().count_ones() as usize,
             members: self.members.iter().count(),
+            copied_bytes: self.copied,
         }
     }
 
@@ -91,7 +96,7 @@ impl Engine {
         let refuse = |why: &str| Answer::Refused(why.to_owned());
         let find = |name: &str| self.layout.position(name).map(|at| self.layout.snapshots[at].id);
         let step = match command {
-            Command::Status => return Err(Answer::Status(self.status())),
+            Command::Status | Command::Throttle { .. } => return Err(Answer::Status(self.status())),
             Command::Snapshot { name } if find(name).is_some() => return Err(Answer::Done),
             Command::Snapshot { name } if name.is_empty() || name.len() > LONGEST_NAME => {
                 return Err(refuse("a snapshot needs a name of at most 128 bytes"));

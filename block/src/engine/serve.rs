@@ -3,7 +3,12 @@
 //! Invariant: an engine that has been fenced out ends; it never tries again
 //! under the same epoch.
 
-use std::{io, path::PathBuf, str::FromStr, time::Instant};
+use std::{
+    io,
+    path::PathBuf,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 use super::{
     core::{Change, Engine, Input, Output, Seat},
@@ -82,6 +87,8 @@ pub enum EngineError {
     Stale,
 }
 
+const THROTTLE_EVERY: Duration = Duration::from_millis(10);
+
 /// Serves in the calling thread; `started` is told where it can be reached and how it is ended.
 pub fn host(args: &EngineArgs, started: impl FnOnce(&Address, Stop)) -> Result<(), EngineError> {
     let mut reactor = Reactor::new().map_err(EngineError::Wait)?;
@@ -107,6 +114,8 @@ pub struct Serving {
     scribe: Scribe,
     changing: Option<Change>,
     outputs: Vec<Output>,
+    /// Since when a rebuild waits, or was last told how long.
+    throttled: Option<Instant>,
 }
 
 impl Serving {
@@ -133,8 +142,16 @@ impl Serving {
         };
         let paths = Paths::new(record.members.iter().map(|member| address_of(&member.replica)).collect());
         let names = record.members.into_iter().map(|member| member.replica).collect();
-        let mut engine =
-            Serving { core, epoch, paths, names, scribe, changing: None, outputs: Vec::new() };
+        let mut engine = Serving {
+            core,
+            epoch,
+            paths,
+            names,
+            scribe,
+            changing: None,
+            outputs: Vec::new(),
+            throttled: None,
+        };
         engine.mind(reactor)?;
         tracing::info!(volume = args.volume, %address, %epoch, "engine observes");
         Ok((engine, address))
@@ -142,7 +159,9 @@ impl Serving {
 
     /// When `mind` is wanted.
     pub fn deadline(&self) -> Option<Instant> {
-        self.paths.deadline(|member| self.core.may_connect(member))
+        let paths = self.paths.deadline(|member| self.core.may_connect(member));
+        let throttle = self.throttled.map(|since| since + THROTTLE_EVERY);
+        [paths, throttle].into_iter().flatten().min()
     }
 
     pub fn on_event(&mut self, event: Event, reactor: &mut Reactor) -> Result<(), EngineError> {
@@ -155,8 +174,24 @@ impl Serving {
         }
     }
 
-    /// Connects to members that are missing, asks the silent ones, gives the dead ones up.
+    /// Looks after members and a rebuild that was asked to be slow.
     pub fn mind(&mut self, reactor: &mut Reactor) -> Result<(), EngineError> {
+        self.mind_paths(reactor)?;
+        if !self.core.is_throttled() {
+            self.throttled = None;
+            return Ok(());
+        }
+        let now = Instant::now();
+        let since = *self.throttled.get_or_insert(now);
+        if now - since < THROTTLE_EVERY {
+            return Ok(());
+        }
+        self.throttled = Some(now);
+        self.feed(Input::Passed(now - since), reactor)
+    }
+
+    /// Connects to members that are missing, asks the silent ones, gives the dead ones up.
+    fn mind_paths(&mut self, reactor: &mut Reactor) -> Result<(), EngineError> {
         let core = &self.core;
         for turn in self.paths.turns(Instant::now(), |member| core.may_connect(member)) {
             match turn {
