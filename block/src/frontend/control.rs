@@ -56,3 +56,10 @@ pub struct Switched {
     /// Whether the old engine answered all it had within its time.
     pub drained: bool,
 }
+
+impl Switched {
+    /// The engine had the volume before it was asked for.
+    pub fn already(epoch: Epoch) -> Switched {
+        Switched { epoch, pause_us: 0, longest_wait_us: 0, replayed: 0, drained: true }
+    }
+}

@@ -145,13 +145,19 @@ pub struct Volume {
     fallback: Option<Address>,
     pause: Option<Pause>,
     retry_at: Option<Instant>,
+    /// Since when nobody serves.
+    lost_at: Option<Instant>,
 }
 
 const HELLO: u64 = u64::MAX;
 const PREPARE: u64 = u64::MAX - 1;
 const DRAIN: u64 = u64::MAX - 2;
 const GO: u64 = u64::MAX - 3;
-const RETRY_EVERY: Duration = Duration::from_millis(5);
+/// An engine that was killed is back within milliseconds; one that stays away is asked ever less often.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LAST_RETRY: Duration = Duration::from_millis(50);
+/// Share of the time since the engine was lost that passes before the next retry.
+const RETRY_SHARE: u32 = 16;
 
 impl Volume {
     /// A volume that is to be served by an engine; `out` says how to reach it.
@@ -169,6 +175,7 @@ impl Volume {
             fallback: at.fallback,
             pause: None,
             retry_at: None,
+            lost_at: None,
         }
     }
 
@@ -234,6 +241,13 @@ impl Volume {
     }
 
     fn on_switch(&mut self, to: Address, drain_within: Duration, out: &mut Vec<Output>) {
+        // The same command again: it is being done, or it has been.
+        if self.next.as_ref().is_some_and(|(next, _)| next.address == to) {
+            return;
+        }
+        if self.next.is_none() && self.current.address == to && self.current.stage == Stage::Serving {
+            return out.push(Output::Switched(Switched::already(self.epoch)));
+        }
         // The record has moved on: whatever was under way gives place to it.
         if let Some((superseded, _)) = self.next.take() {
             out.extend(superseded.link.map(Output::Close));
@@ -269,7 +283,7 @@ impl Volume {
             Some((next, _)) if next.stage == Stage::Connecting && next.address == *to => {
                 self.abandon(now, "the new engine cannot be reached", out);
             }
-            _ => self.retry_at = Some(now + RETRY_EVERY),
+            _ => self.retry_later(now),
         }
     }
 
@@ -293,7 +307,12 @@ impl Volume {
     fn lose_current(&mut self, now: Instant) {
         self.current.link = None;
         self.current.stage = Stage::Connecting;
-        self.retry_at = Some(now + RETRY_EVERY);
+        self.retry_later(now);
+    }
+
+    fn retry_later(&mut self, now: Instant) {
+        let lost_at = *self.lost_at.get_or_insert(now);
+        self.retry_at = Some(now + ((now - lost_at) / RETRY_SHARE).clamp(FIRST_RETRY, LAST_RETRY));
     }
 
     /// Gives the new engine up. If the old one was still serving nothing happened;
@@ -420,6 +439,7 @@ impl Volume {
         self.epoch = ready.epoch;
         self.current.stage = Stage::Serving;
         self.retry_at = None;
+        self.lost_at = None;
         self.fallback = None;
         let replayed = self.table.replay(self.epoch, |frame| out.push(Output::Send(link, frame)));
         self.table.release(self.epoch, |frame| out.push(Output::Send(link, frame)));

@@ -3,6 +3,7 @@
 
 mod members;
 mod snapshots;
+mod switching;
 
 use super::{network::Node, world::World};
 
