@@ -2,51 +2,33 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod volume;
+
 use std::{
     io::Read,
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
     process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use midflight_block::{
-    check::workload::{Report, Workload, WorkloadError},
     nbd::client::{Ask, NbdClient},
-    tour::{DRAIN_WITHIN, Layout, Plane, replicas_equal},
+    tour::{DRAIN_WITHIN, Plane, replicas_equal},
 };
+use volume::{Load, VOLUME, start, until};
 
 const SIZE: u64 = 16 << 20;
-
-fn start(folder: &Path) -> Plane {
-    Plane::start(Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
-        folder: folder.to_owned(),
-        volume: "vol-1".into(),
-        size: SIZE,
-        replicas: 3,
-    })
-    .expect("the plane starts")
-}
-
-/// A client at work until `stop` is set.
-fn busy(socket: PathBuf, stop: &Arc<AtomicBool>) -> thread::JoinHandle<Result<Report, WorkloadError>> {
-    let stop = Arc::clone(stop);
-    let workload = Workload { socket, volume: "vol-1".into(), depth: 16, blocks: 0, seed: 11 };
-    thread::spawn(move || workload.run(Duration::from_secs(600), &stop))
-}
 
 #[test]
 fn clients_do_not_notice_that_the_frontend_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = start(folder.path());
-    let stop = Arc::new(AtomicBool::new(false));
-    let client = busy(plane.socket(), &stop);
+    let mut plane = start(folder.path(), SIZE);
+    let load = Load::on(&plane, 11);
     let mut negotiating = UnixStream::connect(plane.socket()).unwrap();
     for round in 0..6 {
         thread::sleep(Duration::from_millis(40));
@@ -55,9 +37,7 @@ fn clients_do_not_notice_that_the_frontend_is_replaced() {
             plane.switch(DRAIN_WITHIN).unwrap();
         }
     }
-    stop.store(true, Ordering::Relaxed);
-    let report = client.join().unwrap().expect("the client is never cut off");
-    assert!(report.is_clean() && report.writes > 0 && report.verified_blocks > 0, "{report:?}");
+    load.judge();
     let mut greeting = [0; 18];
     negotiating.read_exact(&mut greeting).expect("half a negotiation goes along too");
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
@@ -66,23 +46,16 @@ fn clients_do_not_notice_that_the_frontend_is_replaced() {
 #[test]
 fn a_keeper_is_replaced_under_the_frontend() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = start(folder.path());
-    let stop = Arc::new(AtomicBool::new(false));
-    let client = busy(plane.socket(), &stop);
+    let mut plane = start(folder.path(), SIZE);
+    let load = Load::on(&plane, 11);
     let log = folder.path().join("processes.log");
     for round in 1..=2 {
         plane.replace_keeper().unwrap();
         let told = || std::fs::read_to_string(&log).unwrap().matches("a new keeper has everything").count();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while told() < round {
-            assert!(Instant::now() < deadline, "the frontend does not find its new keeper");
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("the frontend finds its new keeper", || told() >= round);
         plane.replace_frontend().unwrap();
     }
-    stop.store(true, Ordering::Relaxed);
-    let report = client.join().unwrap().expect("the client is never cut off");
-    assert!(report.is_clean(), "{report:?}");
+    load.judge();
 }
 
 fn write_all(client: &mut NbdClient, value: u8) {
@@ -95,13 +68,13 @@ fn write_all(client: &mut NbdClient, value: u8) {
 #[test]
 fn clients_of_a_killed_frontend_connect_again_and_find_what_was_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = start(folder.path());
+    let mut plane = start(folder.path(), SIZE);
     for round in 1..=4u8 {
-        let mut client = NbdClient::connect(&plane.socket(), "vol-1").unwrap();
+        let mut client = NbdClient::connect(&plane.socket(), VOLUME).unwrap();
         write_all(&mut client, round);
         let stop = Arc::new(AtomicBool::new(false));
         let other = {
-            let mut client = NbdClient::connect(&plane.socket(), "vol-1").unwrap();
+            let mut client = NbdClient::connect(&plane.socket(), VOLUME).unwrap();
             let stop = Arc::clone(&stop);
             // Repeats what is there, so that something is under way when the frontend dies.
             thread::spawn(move || {
@@ -117,7 +90,7 @@ fn clients_of_a_killed_frontend_connect_again_and_find_what_was_acknowledged() {
         plane.frontend().kill();
         assert!(client.call(Ask::Flush).is_err(), "its connection is gone");
         let socket = plane.socket();
-        let waiting = thread::spawn(move || NbdClient::connect(&socket, "vol-1"));
+        let waiting = thread::spawn(move || NbdClient::connect(&socket, VOLUME));
         if round % 2 == 0 {
             // What the dead frontend had asked is known to nobody else.
             plane.engine().kill();
@@ -173,7 +146,7 @@ fn skip(program: &str) {
 #[test]
 fn fio_nbdcopy_and_qemu_go_on_across_replacements() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = start(folder.path());
+    let mut plane = start(folder.path(), SIZE);
     let uri = format!("nbd+unix:///vol-1?socket={}", plane.socket().display());
     let state = folder.path().display().to_string();
     let fio_uri = format!("--uri={uri}");

@@ -3,67 +3,18 @@
 //!
 //! `MIDFLIGHT_SEED` chooses what happens, `MIDFLIGHT_KILLS` how much of it.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod volume;
+
 use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
-use midflight_block::{
-    check::workload::{Report, Workload, WorkloadError},
-    tour::{DRAIN_WITHIN, Layout, Plane, TourError, replicas_equal},
-};
+use midflight_block::tour::{DRAIN_WITHIN, Layout, Plane, TourError, replicas_equal};
 use rustix::process::{Pid, Signal};
-
-const WHOLE_WITHIN: Duration = Duration::from_secs(60);
-
-fn layout(folder: &tempfile::TempDir, size: u64) -> Layout {
-    Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
-        folder: folder.path().to_owned(),
-        volume: "vol-1".into(),
-        size,
-        replicas: 3,
-    }
-}
-
-/// A client that writes, reads and judges until it is told to stop.
-struct Load {
-    stop: Arc<AtomicBool>,
-    client: JoinHandle<Result<Report, WorkloadError>>,
-}
-
-impl Load {
-    fn on(plane: &Plane, seed: u64) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
-        let workload =
-            Workload { socket: plane.socket(), volume: "vol-1".into(), depth: 16, blocks: 0, seed };
-        let client = {
-            let stop = Arc::clone(&stop);
-            thread::spawn(move || workload.run(Duration::from_secs(3600), &stop))
-        };
-        Load { stop, client }
-    }
-
-    /// The client's report; it is clean.
-    fn judge(self) -> Report {
-        self.stop.store(true, Ordering::Relaxed);
-        let began = Instant::now();
-        while !self.client.is_finished() {
-            assert!(began.elapsed() < WHOLE_WITHIN, "the client never gets its last answers");
-            thread::sleep(Duration::from_millis(5));
-        }
-        let report = self.client.join().expect("the client does not panic").expect("it is not cut off");
-        assert_eq!(report.complaints, Vec::<String>::new());
-        assert_eq!(report.errors, 0);
-        assert!(report.writes > 0 && report.verified_blocks > 0, "{report:?}");
-        report
-    }
-}
+use volume::{Load, WHOLE_WITHIN, layout, start};
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -83,7 +34,7 @@ impl Dice {
 #[test]
 fn a_killed_replica_is_dropped_by_the_record_and_rebuilt_by_what_it_missed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = Plane::start(layout(&folder, 32 << 20)).unwrap();
+    let mut plane = start(folder.path(), 32 << 20);
     let load = Load::on(&plane, 5);
     for number in 0..3 {
         thread::sleep(Duration::from_millis(100));
@@ -103,10 +54,19 @@ fn a_killed_replica_is_dropped_by_the_record_and_rebuilt_by_what_it_missed() {
 
 #[test]
 fn nothing_is_lost_when_processes_are_killed_at_random() {
+    kill_at_random(30, Plane::start);
+}
+
+#[test]
+fn nothing_is_lost_when_an_engine_dies_with_a_copy_in_its_process() {
+    kill_at_random(20, Plane::start_with_local);
+}
+
+fn kill_at_random(kills: u64, begin: impl FnOnce(Layout) -> Result<Plane, TourError>) {
     let seed = from_environment("MIDFLIGHT_SEED", 1);
-    let kills = from_environment("MIDFLIGHT_KILLS", 30);
+    let kills = from_environment("MIDFLIGHT_KILLS", kills);
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = Plane::start(layout(&folder, 8 << 20)).unwrap();
+    let mut plane = begin(layout(folder.path(), 8 << 20)).unwrap();
     let load = Load::on(&plane, seed);
     let mut chaos = Chaos { dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), dead: [false; 3] };
     for _ in 0..kills {
@@ -149,7 +109,7 @@ impl Chaos {
                 plane.engine().kill();
                 (0..3).for_each(|number| self.kill_replica(plane, number));
             }
-            5 => self.switch(plane, None)?,
+            5 => self.take_in(plane, victim)?,
             _ => {
                 let after = Duration::from_micros(self.dice.roll(30_000));
                 self.switch(plane, Some(after))?;
@@ -173,6 +133,23 @@ impl Chaos {
             plane.restart_replica(number)?;
         }
         Ok(())
+    }
+
+    /// A switch-over to an engine that serves a copy itself, whose process was killed.
+    fn take_in(&mut self, plane: &mut Plane, number: usize) -> Result<(), TourError> {
+        for other in (0..3).filter(|other| *other != number) {
+            self.revive(plane, other)?;
+        }
+        let switched = plane.switch_to_copy(number, DRAIN_WITHIN);
+        self.dead[number] = switched.is_err();
+        match switched {
+            Ok(_) => Ok(()),
+            Err(TourError::Control(_)) => {
+                self.revive(plane, number)?;
+                plane.go_forward(DRAIN_WITHIN)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A switch-over; after a while someone who takes part in it is killed. For a

@@ -1,46 +1,24 @@
 //! Snapshots of real processes: taken under load, missed by a replica that was
 //! dead, damaged on disk, reverted to; and a volume that grows.
 
-use std::{
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod volume;
+
+use std::{os::unix::fs::FileExt, path::Path};
 
 use midflight_block::{
-    check::workload::Workload,
-    engine::control::{Answer, Command, Status},
+    engine::control::{Answer, Command},
     nbd::client::{Ask, NbdClient},
     replica::{disk::Folder, serve::boot, store::Store},
-    tour::{Layout, Plane, replicas_equal},
+    tour::{Plane, replicas_equal},
 };
+use volume::{Load, VOLUME, WHOLE_WITHIN, start, status, until};
 
 const SIZE: u64 = 8 << 20;
-const WHOLE_WITHIN: Duration = Duration::from_secs(60);
-
-fn start(folder: &Path) -> Plane {
-    Plane::start(Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
-        folder: folder.to_owned(),
-        volume: "vol-1".into(),
-        size: SIZE,
-        replicas: 3,
-    })
-    .expect("the plane starts")
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < WHOLE_WITHIN, "never: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
+/// The oldest layer of a copy.
+const IMAGE: &str = "layer-0000000000000000.img";
+const DAMAGED_AT: usize = 100;
 
 fn snapshot(plane: &mut Plane, name: &str) {
     assert_eq!(
@@ -49,15 +27,8 @@ fn snapshot(plane: &mut Plane, name: &str) {
     );
 }
 
-fn status(plane: &mut Plane) -> Status {
-    match plane.command(&Command::Status).expect("the plane works") {
-        Answer::Status(status) => status,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn read_all(plane: &Plane) -> Vec<u8> {
-    let mut client = NbdClient::connect(&plane.socket(), "vol-1").expect("the plane works");
+    let mut client = NbdClient::connect(&plane.socket(), VOLUME).expect("the plane works");
     let piece = |offset| {
         let reply = client.call(Ask::Read { offset, length: 1 << 20 }).expect("the plane works");
         assert_eq!(reply.error, 0);
@@ -67,7 +38,7 @@ fn read_all(plane: &Plane) -> Vec<u8> {
 }
 
 fn write(plane: &Plane, fill: u8) {
-    let mut client = NbdClient::connect(&plane.socket(), "vol-1").expect("the plane works");
+    let mut client = NbdClient::connect(&plane.socket(), VOLUME).expect("the plane works");
     for offset in (0..SIZE).step_by(1 << 20) {
         let data = vec![fill; 1 << 19];
         assert_eq!(client.call(Ask::Write { offset, data: &data }).expect("the plane works").error, 0);
@@ -79,14 +50,8 @@ fn write(plane: &Plane, fill: u8) {
 #[test]
 fn snapshots_under_load_reach_a_replica_that_was_dead() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = start(folder.path());
-    let stop = Arc::new(AtomicBool::new(false));
-    let client = {
-        let workload =
-            Workload { socket: plane.socket(), volume: "vol-1".into(), depth: 8, blocks: 0, seed: 9 };
-        let stop = Arc::clone(&stop);
-        thread::spawn(move || workload.run(Duration::from_secs(600), &stop))
-    };
+    let mut plane = start(folder.path(), SIZE);
+    let load = Load::on(&plane, 9);
     snapshot(&mut plane, "one");
     plane.replica(1).kill();
     until("it is dropped", || plane.record().unwrap().in_service() == 2);
@@ -96,19 +61,16 @@ fn snapshots_under_load_reach_a_replica_that_was_dead() {
     snapshot(&mut plane, "three");
     assert_eq!(plane.command(&Command::RemoveSnapshot { name: "one".into() }).unwrap(), Answer::Done);
     plane.restart_engine().unwrap();
-    stop.store(true, Ordering::Relaxed);
-    let report = client.join().unwrap().unwrap();
-    assert!(report.is_clean() && report.writes > 0, "{report:?}");
+    load.judge();
     let layout = status(&mut plane).layout;
     let names: Vec<&str> = layout.snapshots.iter().map(|snapshot| &snapshot.name[..]).collect();
     assert_eq!(names, ["two", "three"]);
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
 }
 
-#[test]
-fn a_damaged_block_of_a_snapshot_is_not_served_and_heals() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut plane = start(folder.path());
+/// A plane with a snapshot, one copy of which was damaged while its process was dead.
+fn with_damage(folder: &Path) -> (Plane, Vec<u8>) {
+    let mut plane = start(folder, SIZE);
     write(&plane, 7);
     snapshot(&mut plane, "one");
     let before = read_all(&plane);
@@ -116,20 +78,46 @@ fn a_damaged_block_of_a_snapshot_is_not_served_and_heals() {
     until("it is dropped", || plane.record().unwrap().in_service() == 2);
     let copy = plane.replica_folder(0);
     seal(&copy);
-    let image =
-        std::fs::OpenOptions::new().read(true).write(true).open(copy.join("layer-0000000000000000.img"));
-    let image = image.unwrap();
-    for offset in (100..SIZE).step_by(1 << 20) {
+    let image = std::fs::OpenOptions::new().read(true).write(true).open(copy.join(IMAGE)).unwrap();
+    for offset in (DAMAGED_AT as u64..SIZE).step_by(1 << 20) {
         image.write_all_at(&[8], offset).unwrap();
     }
     plane.restart_replica(0).unwrap();
-    plane.wait_until_whole(WHOLE_WITHIN).unwrap();
-    let version = plane.record().unwrap().member_version;
+    (plane, before)
+}
+
+#[test]
+fn a_damaged_block_of_a_snapshot_is_not_served_and_heals() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut plane, before) = with_damage(folder.path());
     assert!(read_all(&plane) == before, "a damaged block was served");
-    until("the damage is noticed", || plane.record().unwrap().member_version > version);
-    plane.wait_until_whole(WHOLE_WITHIN).unwrap();
+    heal(&mut plane);
     assert!(read_all(&plane) == before);
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
+}
+
+#[test]
+fn damage_that_nobody_reads_is_found_and_heals() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut plane, before) = with_damage(folder.path());
+    heal(&mut plane);
+    assert!(read_all(&plane) == before);
+    assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
+}
+
+/// Waits until the damage was found and the copy is whole again, starting its process
+/// anew when that has ended for it.
+fn heal(plane: &mut Plane) {
+    let path = plane.replica_folder(0).join(IMAGE);
+    // Its layers may be files of other names by now.
+    let is_damaged = || std::fs::read(&path).is_ok_and(|image| image.get(DAMAGED_AT) == Some(&8));
+    until("the damage is mended", || {
+        if plane.replica(0).has_ended().unwrap() {
+            plane.restart_replica(0).unwrap();
+        }
+        plane.tend().unwrap();
+        !is_damaged() && plane.record().unwrap().in_service() == 3
+    });
 }
 
 /// Does what the replica would do in the background.
@@ -144,7 +132,7 @@ fn seal(copy: &Path) {
 #[test]
 fn a_volume_is_reverted_and_grows_under_its_clients() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plane = start(folder.path());
+    let mut plane = start(folder.path(), SIZE);
     write(&plane, 1);
     let good = read_all(&plane);
     snapshot(&mut plane, "good");
@@ -154,7 +142,7 @@ fn a_volume_is_reverted_and_grows_under_its_clients() {
     assert!(read_all(&plane) == good);
     assert_eq!(plane.command(&Command::Expand { size: 2 * SIZE }).unwrap(), Answer::Done);
     assert_eq!(status(&mut plane).layout.size, 2 * SIZE);
-    let connect = || NbdClient::connect(&plane.socket(), "vol-1").unwrap();
+    let connect = || NbdClient::connect(&plane.socket(), VOLUME).unwrap();
     until("clients see the new size", || connect().size() == 2 * SIZE);
     let mut client = connect();
     assert_eq!(client.call(Ask::Write { offset: 2 * SIZE - 4096, data: &[3; 4096] }).unwrap().error, 0);

@@ -152,8 +152,7 @@ impl Host {
     fn mind(&mut self, ended: &mut Vec<(PartId, Ended)>) {
         let now = Instant::now();
         let wants = |seat: &Seat| seat.touched || seat.due.is_some_and(|due| due <= now);
-        let ids: Vec<PartId> =
-            self.parts.iter().filter(|(_, seat)| wants(seat)).map(|(id, _)| *id).collect();
+        let ids: Vec<PartId> = self.parts.iter().filter(|(_, seat)| wants(seat)).map(|(id, _)| *id).collect();
         for id in ids {
             self.touch(id, ended, Part::mind);
             if let Some(seat) = self.parts.get_mut(&id) {

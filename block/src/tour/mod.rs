@@ -67,7 +67,10 @@ pub enum TourError {
 #[derive(Debug)]
 pub struct Plane {
     layout: Layout,
-    replicas: Vec<Process>,
+    /// The process of each copy, unless it is the engine's.
+    replicas: Vec<Option<Process>>,
+    /// Where each copy can be reached.
+    addresses: Vec<Address>,
     engine: Process,
     keeper: Process,
     frontend: Process,
@@ -79,17 +82,32 @@ pub struct Plane {
 impl Plane {
     /// Starts everything and offers the volume on its NBD socket.
     pub fn start(layout: Layout) -> Result<Plane, TourError> {
+        Plane::start_serving(layout, None)
+    }
+
+    /// The same, with the first copy in the engine's own process.
+    pub fn start_with_local(layout: Layout) -> Result<Plane, TourError> {
+        Plane::start_serving(layout, Some(0))
+    }
+
+    fn start_serving(layout: Layout, local: Option<usize>) -> Result<Plane, TourError> {
         let folder = &layout.folder;
         std::fs::create_dir_all(folder)
             .map_err(|source| TourError::Folder { path: folder.clone(), source })?;
-        let mut replicas = Vec::new();
+        let (mut replicas, mut addresses) = (Vec::new(), Vec::new());
         for number in 0..layout.replicas {
-            replicas.push(start_replica(&layout, number, &node_address(number))?);
+            let process = match local {
+                Some(local) if local == number => None,
+                _ => Some(start_replica(&layout, number, &node_address(number))?),
+            };
+            addresses
+                .push(process.as_ref().map_or(node_address(number), |process| process.address().clone()));
+            replicas.push(process);
         }
         let mut record = FileRecord::at(&record_path(&layout));
         record.create(&Record::new((0..layout.replicas).map(replica_name)))?;
         let epoch = Epoch::of_term(record.take_term()?.term);
-        let engine = start_engine(&layout, &replicas, epoch)?;
+        let engine = start_engine(&layout, &mut addresses, local, epoch)?;
         let keeper = frontends::start_keeper(&layout)?;
         let frontend = frontends::start_frontend(&layout)?;
         let mut control = FrontendControl::connect(frontend.address())?;
@@ -100,7 +118,7 @@ impl Plane {
             socket: socket(&layout),
             engine: engine.address().to_string(),
         })?;
-        Ok(Plane { layout, replicas, engine, keeper, frontend, control, record, epoch })
+        Ok(Plane { layout, replicas, addresses, engine, keeper, frontend, control, record, epoch })
     }
 
     /// Where clients connect.
@@ -120,8 +138,14 @@ impl Plane {
         &mut self.frontend
     }
 
+    /// The process that serves a copy.
     pub fn replica(&mut self, number: usize) -> &mut Process {
-        &mut self.replicas[number]
+        self.replicas[number].as_mut().unwrap_or(&mut self.engine)
+    }
+
+    /// The copy in the engine's process.
+    fn local(&self) -> Option<usize> {
+        self.replicas.iter().position(Option::is_none)
     }
 
     /// Moves the volume to a new engine process; the old one is stopped.
@@ -129,16 +153,32 @@ impl Plane {
         self.switch_keeping_old(drain_within).map(|(switched, _)| switched)
     }
 
-    /// Moves the volume to a new engine process and gives the old one back.
-    pub fn switch_keeping_old(&mut self, drain_within: Duration) -> Result<(Switched, Process), TourError> {
+    /// Moves the volume to a new engine process and gives the old one back, unless it
+    /// goes on for the sake of a copy.
+    pub fn switch_keeping_old(
+        &mut self,
+        drain_within: Duration,
+    ) -> Result<(Switched, Option<Process>), TourError> {
         let successor = self.start_successor()?;
         self.switch_to(successor, drain_within)
     }
 
     /// Gives the volume's next term to a new engine process, which the frontend does not know yet.
     pub fn start_successor(&mut self) -> Result<Process, TourError> {
+        self.start_successor_serving(None)
+    }
+
+    /// Moves the volume to a new engine process that serves one of the copies itself;
+    /// the process that served it so far is killed.
+    pub fn switch_to_copy(&mut self, number: usize, drain_within: Duration) -> Result<Switched, TourError> {
+        self.replica(number).kill();
+        let successor = self.start_successor_serving(Some(number))?;
+        self.move_to(successor, Some(number), drain_within).map(|(switched, _)| switched)
+    }
+
+    fn start_successor_serving(&mut self, local: Option<usize>) -> Result<Process, TourError> {
         let epoch = Epoch::of_term(self.record.take_term()?.term);
-        let successor = start_engine(&self.layout, &self.replicas, epoch)?;
+        let successor = start_engine(&self.layout, &mut self.addresses, local, epoch)?;
         self.epoch = epoch;
         Ok(successor)
     }
@@ -148,13 +188,32 @@ impl Plane {
         &mut self,
         successor: Process,
         drain_within: Duration,
-    ) -> Result<(Switched, Process), TourError> {
+    ) -> Result<(Switched, Option<Process>), TourError> {
+        self.move_to(successor, None, drain_within)
+    }
+
+    fn move_to(
+        &mut self,
+        successor: Process,
+        local: Option<usize>,
+        drain_within: Duration,
+    ) -> Result<(Switched, Option<Process>), TourError> {
         let answer = self.control.call(&Command::Switch {
             volume: self.layout.volume.clone(),
             engine: successor.address().to_string(),
             drain_within_ms: drain_within.as_millis() as u64,
         })?;
         let old = std::mem::replace(&mut self.engine, successor);
+        let old = match self.local() {
+            Some(number) => {
+                self.replicas[number] = Some(old);
+                None
+            }
+            None => Some(old),
+        };
+        if let Some(number) = local {
+            self.replicas[number] = None;
+        }
         match answer {
             Answer::Switched(switched) => Ok((switched, old)),
             other => Err(ControlError::Refused(format!("{other:?}")).into()),
@@ -167,7 +226,8 @@ impl Plane {
         self.engine.kill();
         self.epoch = self.epoch.next_incarnation().unwrap_or(self.epoch.next_term());
         let address = self.engine.address().clone();
-        self.engine = start_engine_at(&self.layout, &self.replicas, self.epoch, &address)?;
+        let local = self.local();
+        self.engine = start_engine_at(&self.layout, &mut self.addresses, local, (self.epoch, &address))?;
         Ok(())
     }
 
@@ -195,10 +255,14 @@ impl Plane {
 
     /// Starts a replica's process anew where it was.
     pub fn restart_replica(&mut self, number: usize) -> Result<(), TourError> {
-        self.replicas[number].kill();
-        let address = self.replicas[number].address().clone();
-        self.replicas[number] = start_replica(&self.layout, number, &address)?;
-        Ok(())
+        match &mut self.replicas[number] {
+            Some(process) => {
+                process.kill();
+                *process = start_replica(&self.layout, number, &self.addresses[number])?;
+                Ok(())
+            }
+            None => self.restart_engine(),
+        }
     }
 
     /// Asks something of the engine that serves now. What it refuses for the moment is
@@ -284,16 +348,22 @@ fn start_replica(layout: &Layout, number: usize, listen: &Address) -> Result<Pro
     Process::start(&layout.binary, "replica", arguments, &log(layout))
 }
 
-fn start_engine(layout: &Layout, replicas: &[Process], epoch: Epoch) -> Result<Process, StartError> {
+fn start_engine(
+    layout: &Layout,
+    replicas: &mut [Address],
+    local: Option<usize>,
+    epoch: Epoch,
+) -> Result<Process, StartError> {
     let name = format!("engine-{}.sock", epoch.term());
-    start_engine_at(layout, replicas, epoch, &Address::Unix(layout.folder.join(name)))
+    start_engine_at(layout, replicas, local, (epoch, &Address::Unix(layout.folder.join(name))))
 }
 
+/// Starts an engine; where it serves a copy itself, it says where others reach that one.
 fn start_engine_at(
     layout: &Layout,
-    replicas: &[Process],
-    epoch: Epoch,
-    address: &Address,
+    replicas: &mut [Address],
+    local: Option<usize>,
+    (epoch, address): (Epoch, &Address),
 ) -> Result<Process, StartError> {
     let mut arguments = vec![
         format!("--volume={}", layout.volume),
@@ -302,11 +372,22 @@ fn start_engine_at(
         format!("--record={}", record_path(layout).display()),
         format!("--listen={address}"),
     ];
-    let named = replicas.iter().enumerate();
-    arguments.extend(
-        named.map(|(number, replica)| format!("--replica={}={}", replica_name(number), replica.address())),
-    );
-    Process::start(&layout.binary, "engine", arguments, &log(layout))
+    for (number, address) in replicas.iter().enumerate() {
+        let name = replica_name(number);
+        if local == Some(number) {
+            arguments.push(format!("--local={name}={}", replica_folder(layout, number).display()));
+            arguments.push(format!("--local-size={}", layout.size));
+            arguments.push(format!("--local-listen={address}"));
+        } else {
+            arguments.push(format!("--replica={name}={address}"));
+        }
+    }
+    let mut process = Process::start(&layout.binary, "engine", arguments, &log(layout))?;
+    if let Some(number) = local {
+        let start = |source| StartError::Start { program: layout.binary.display().to_string(), source };
+        replicas[number] = process.second_address().map_err(start)?;
+    }
+    Ok(process)
 }
 
 /// What the tour has to tell of the block engine.

@@ -7,7 +7,7 @@ use std::{
     fs::OpenOptions,
     io::{self, BufRead, BufReader},
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use crate::net::address::Address;
 pub struct Process {
     child: Child,
     address: Address,
+    says: BufReader<ChildStdout>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,18 +51,20 @@ impl Process {
             .stderr(log)
             .spawn()
             .map_err(start)?;
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line).map_err(start)?;
-        }
-        match line.trim().parse() {
-            Ok(address) => Ok(Process { child, address }),
-            Err(_) => {
+        let mut says = BufReader::new(child.stdout.take().expect("its stdout is piped"));
+        match next_address(&mut says).map_err(start)? {
+            Some(address) => Ok(Process { child, address, says }),
+            None => {
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(StartError::Ended { role: role.to_owned() })
             }
         }
+    }
+
+    /// Waits until it says where else it can be reached.
+    pub fn second_address(&mut self) -> io::Result<Address> {
+        next_address(&mut self.says)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     pub fn address(&self) -> &Address {
@@ -98,6 +101,12 @@ impl Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn next_address(says: &mut impl BufRead) -> io::Result<Option<Address>> {
+    let mut line = String::new();
+    says.read_line(&mut line)?;
+    Ok(line.trim().parse().ok())
 }
 
 impl Drop for Process {

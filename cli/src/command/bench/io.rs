@@ -28,7 +28,7 @@ use crate::{
 
 /// Measure reads and writes of a volume
 ///
-/// Beside the volume (of three replicas and of one), the same load goes to qemu's quorum over three qemu-nbd, to
+/// Beside the volume (of three replicas and of one, the first in the engine's own process), the same load goes to qemu's quorum over three qemu-nbd, to
 /// a single qemu-nbd and to a file past the page cache, in turns. Needs fio and qemu-nbd.
 #[derive(Debug, Args)]
 pub(crate) struct IoBench {
@@ -183,7 +183,8 @@ impl Stage {
         let (mut planes, mut targets) = (Vec::new(), Vec::new());
         for (side, name, replicas) in [(Side::ThreeReplicas, "three", 3), (Side::OneReplica, "one", 1)] {
             errand.go_on()?;
-            let plane = Plane::start(errand.layout(name, size, replicas)).context("start a data plane")?;
+            let plane =
+                Plane::start_with_local(errand.layout(name, size, replicas)).context("start a data plane")?;
             fill_volume(&plane.socket(), name, size)?;
             targets.push((side, Target::Nbd(plane.socket())));
             planes.push(plane);
