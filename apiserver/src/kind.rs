@@ -36,8 +36,25 @@ pub struct Kind {
     /// Set when this kind is another view of objects stored under that resource
     /// (events.k8s.io events are core events seen differently).
     pub view_of: Option<ResourceId>,
+    /// Who turns objects of one version into another; without it, only their `apiVersion` differs.
+    pub conversion: Option<ConversionWebhook>,
     /// In the order discovery lists them: the preferred version first.
     pub versions: Vec<KindVersion>,
+}
+
+/// The webhook that a definition names for conversion.
+#[derive(Debug, Clone)]
+pub struct ConversionWebhook {
+    /// `clientConfig`, as the definition has it.
+    pub client: Value,
+    pub review: ReviewVersion,
+}
+
+/// The version of ConversionReview in which a webhook is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReviewVersion {
+    V1,
+    V1beta1,
 }
 
 /// One served version of a kind.

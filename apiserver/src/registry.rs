@@ -122,7 +122,7 @@ impl Learnt {
 }
 
 fn serve(kind: &Arc<Kind>, since: Version) -> Vec<Arc<Served>> {
-    (0..kind.versions.len()).map(|index| Arc::new(Served::new(kind.clone(), index, since))).collect()
+    Served::versions(kind, since).into_iter().map(Arc::new).collect()
 }
 
 impl Catalogue {

@@ -1,5 +1,9 @@
 //! A server in a temporary folder, asked without a socket.
 
+mod webhook;
+
+pub(crate) use webhook::Webhook;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};

@@ -1,7 +1,9 @@
-//! An admission webhook over HTTPS that a test can configure and read.
+//! Webhooks for admission and conversion over HTTPS that a test can configure and read.
 //!
 //! What it answers is decided by the path it is called at, so that one server
 //! serves every scenario at once.
+
+mod conversion;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -68,12 +70,16 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor) {
     }
 }
 
-/// `/allow`, `/deny`, `/deny-code`, `/warn`, `/echo`, `/status-500`, `/garbage`, `/slow`.
+/// `/allow`, `/deny`, `/deny-code`, `/warn`, `/echo`, `/status-500`, `/garbage`, `/slow`; `/convert` and what
+/// begins so is asked for conversions.
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
     let body = request.into_body().collect().await.map(|whole| whole.to_bytes()).unwrap_or_default();
     let review = serde_json::from_slice::<Value>(&body).unwrap_or_default();
     let uid = &review["request"]["uid"];
+    if let Some(manner) = path.strip_prefix("/convert") {
+        return Ok(reply(StatusCode::OK, &conversion::answer(&review, manner).to_string()));
+    }
     let verdict = match path.as_str() {
         "/allow" => json!({"uid": uid, "allowed": true}),
         "/deny" => json!({"uid": uid, "allowed": false, "status": {"message": "not on my watch"}}),

@@ -3,7 +3,6 @@
 //! The one invariant: a webhook that cannot be asked counts as a refusal unless
 //! its failurePolicy says `Ignore`.
 
-mod client;
 mod matching;
 mod question;
 #[cfg(test)]
@@ -13,9 +12,14 @@ use futures::future::join_all;
 use serde_json::Value;
 
 use crate::error::{ApiError, Cause, Reason};
+use crate::hook::{self, Bounds};
 use crate::http::Call;
 use crate::kind::ResourceId;
 use crate::lifecycle::{DeleteOptions, text};
+
+const DEFAULT_SECONDS: u64 = 10;
+const MAX_SECONDS: u64 = 30;
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// What is done to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,11 +99,15 @@ fn refuse_side_effects(webhook: &Value, dry_run: bool) -> Result<(), ApiError> {
 async fn ask(call: &Call, webhook: &Value, review: &Review<'_>) -> Result<Vec<String>, ApiError> {
     let name = text(webhook, "/name");
     let question = question::question(call, review);
-    match client::post(webhook, &question).await.and_then(|reply| question::verdict(&question, &reply)) {
-        Ok(verdict) => {
-            let prefixed = verdict.warnings.iter().map(|warning| warning.to_owned()).collect();
-            verdict.refusal(name).map_or(Ok(prefixed), Err)
-        }
+    let seconds = webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_SECONDS).clamp(1, MAX_SECONDS);
+    let bounds = Bounds { seconds, answer_bytes: MAX_ANSWER_BYTES };
+    let reply = hook::post(&webhook["clientConfig"], &question, bounds).await;
+    let reply = reply.map_err(|reason| format!("failed to call webhook: {reason}"));
+    match reply.and_then(|reply| question::verdict(&question, &reply)) {
+        Ok(verdict) => match verdict.refusal(name) {
+            Some(refusal) => Err(refusal),
+            None => Ok(verdict.warnings),
+        },
         Err(reason) if text(webhook, "/failurePolicy") == "Ignore" => {
             tracing::warn!(
                 webhook = name,

@@ -1,72 +1,33 @@
 //! Webhooks behind real HTTPS on loopback.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-
 use base64::Engine as _;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
-use crate::testing::{Api, GADGETS, gadget};
+use crate::testing::{Api, GADGETS, Webhook, gadget};
 use crate::tls::Certificates;
 
 const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
 /// A webhook that answers with what `judge` makes of the request.
-struct Webhook {
-    url: String,
-    ca_bundle: String,
-    _folder: tempfile::TempDir,
-}
+struct Judge(Webhook);
 
-impl Webhook {
-    async fn start(judge: impl Fn(&Value) -> Option<Value> + Send + Sync + 'static) -> Webhook {
-        let folder = tempfile::tempdir().unwrap();
-        let certificates = Certificates::open(folder.path(), &[], std::time::SystemTime::now()).unwrap();
-        let acceptor = TlsAcceptor::from(certificates.server_config().unwrap());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://127.0.0.1:{}/judge", listener.local_addr().unwrap().port());
-        let ca_bundle = base64::engine::general_purpose::STANDARD.encode(certificates.ca_pem());
-        let judge = Arc::new(judge);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, judge) = (acceptor.clone(), judge.clone());
-                tokio::spawn(async move {
-                    let Ok(tls) = acceptor.accept(stream).await else { return };
-                    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-                        let judge = judge.clone();
-                        async move {
-                            let bytes = request.into_body().collect().await.unwrap().to_bytes();
-                            let review: Value = serde_json::from_slice(&bytes).unwrap();
-                            let Some(mut response) = judge(&review["request"]) else {
-                                return std::future::pending().await;
-                            };
-                            response["uid"] = review["request"]["uid"].clone();
-                            let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
-                            Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(
-                                answer.to_string(),
-                            ))))
-                        }
-                    });
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(tls), service)
-                        .await;
-                });
-            }
-        });
-        Webhook { url, ca_bundle, _folder: folder }
+impl Judge {
+    async fn start(judge: impl Fn(&Value) -> Option<Value> + Send + Sync + 'static) -> Judge {
+        let answer = move |review: &Value| {
+            let mut response = judge(&review["request"])?;
+            response["uid"] = review["request"]["uid"].clone();
+            Some(
+                json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}),
+            )
+        };
+        Judge(Webhook::start(answer).await)
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "callers give a literal")]
     fn configuration(&self, changes: Value) -> Value {
         let mut webhook = json!({
             "name": "judge.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
-            "clientConfig": {"url": self.url, "caBundle": self.ca_bundle},
+            "clientConfig": {"url": self.0.url, "caBundle": self.0.ca_bundle},
             "rules": [{"operations": ["*"], "apiGroups": ["example.com"], "apiVersions": ["*"], "resources": ["gadgets"]}],
         });
         for (field, value) in changes.as_object().into_iter().flatten() {
@@ -88,7 +49,7 @@ fn refuses_sevens(request: &Value) -> Option<Value> {
 #[tokio::test]
 async fn a_webhook_may_refuse_and_warn() {
     let api = Api::with_gadgets().await;
-    let webhook = Webhook::start(refuses_sevens).await;
+    let webhook = Judge::start(refuses_sevens).await;
     api.post(CONFIGURATIONS, webhook.configuration(json!({}))).await.ok();
 
     let refused = api.post(GADGETS, gadget("g1", 7)).await;
@@ -105,7 +66,7 @@ async fn a_webhook_may_refuse_and_warn() {
 #[tokio::test]
 async fn selectors_and_operations_narrow_what_is_asked() {
     let api = Api::with_gadgets().await;
-    let webhook = Webhook::start(|_| Some(json!({"allowed": false}))).await;
+    let webhook = Judge::start(|_| Some(json!({"allowed": false}))).await;
     let only_marked = json!({
         "objectSelector": {"matchLabels": {"judged": "yes"}},
         "rules": [{"operations": ["CREATE"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}],
@@ -134,7 +95,7 @@ async fn selectors_and_operations_narrow_what_is_asked() {
 #[tokio::test]
 async fn one_that_cannot_be_asked_refuses_unless_it_says_ignore() {
     let api = Api::with_gadgets().await;
-    let hangs = Webhook::start(|_| None).await;
+    let hangs = Judge::start(|_| None).await;
     api.post(CONFIGURATIONS, hangs.configuration(json!({"timeoutSeconds": 1}))).await.ok();
     let late = api.post(GADGETS, gadget("g1", 1)).await;
     assert_eq!((late.code, late.reason()), (500, "InternalError"));
@@ -143,7 +104,8 @@ async fn one_that_cannot_be_asked_refuses_unless_it_says_ignore() {
 
     let path = format!("{CONFIGURATIONS}/judge");
     api.delete(&path, Value::Null).await.ok();
-    let untrusted = hangs.configuration(json!({"clientConfig": {"url": hangs.url, "caBundle": other_ca()}}));
+    let untrusted =
+        hangs.configuration(json!({"clientConfig": {"url": hangs.0.url, "caBundle": other_ca()}}));
     api.post(CONFIGURATIONS, untrusted).await.ok();
     assert_eq!(api.post(GADGETS, gadget("g1", 1)).await.code, 500);
 

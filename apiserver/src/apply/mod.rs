@@ -12,6 +12,7 @@ mod merge;
 mod ownership;
 mod set;
 mod shape;
+mod versions;
 
 #[cfg(test)]
 mod tests;
@@ -19,10 +20,12 @@ mod tests;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Cause, Reason};
+use crate::lifecycle::type_of;
 use crate::schema::{MAX_DEPTH, Schema, nests_deeper_than, tidy_metadata};
 use managed::Managed;
 use ownership::Attempt;
 use shape::Type;
+pub use versions::{Unknown, Versions};
 
 /// Who owned everything before an object was first applied to.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -41,6 +44,7 @@ pub struct ApplyRequest<'a> {
     /// Take fields from other managers instead of failing.
     pub force: bool,
     pub schema: &'a Schema,
+    pub versions: &'a Versions<'a>,
 }
 
 /// Any other write of an object.
@@ -51,9 +55,10 @@ pub struct TrackRequest<'a> {
     /// What an object of the kind has before anyone has written to it; nobody owns that.
     pub blank: Value,
     /// The object to store, with whatever managedFields the client sent.
-    pub new: Value,
+    pub new: &'a Value,
     pub writer: Writer<'a>,
     pub schema: &'a Schema,
+    pub versions: &'a Versions<'a>,
 }
 
 /// Who writes, through which endpoint, when.
@@ -108,6 +113,15 @@ pub enum ApplyError {
     Untypable(String),
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
+    /// Nothing is refused yet: the same apply goes on with this known.
+    #[error(transparent)]
+    Unknown(Box<Unknown>),
+}
+
+impl From<Unknown> for ApplyError {
+    fn from(unknown: Unknown) -> ApplyError {
+        ApplyError::Unknown(Box::new(unknown))
+    }
 }
 
 impl From<ApplyError> for ApiError {
@@ -115,7 +129,7 @@ impl From<ApplyError> for ApiError {
         let message = error.to_string();
         match error {
             ApplyError::BadRequest(_) => ApiError::new(Reason::BadRequest, message),
-            ApplyError::Untypable(_) => ApiError::new(Reason::Unknown, message),
+            ApplyError::Untypable(_) | ApplyError::Unknown(_) => ApiError::new(Reason::Unknown, message),
             ApplyError::Conflicts(conflicts) => {
                 let cause = |conflict: Conflict| Cause {
                     reason: "FieldManagerConflict",
@@ -147,11 +161,11 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
 /// The object after the apply, ready to be defaulted, validated and stored.
 /// Equal to the live one if nothing changed.
 pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
-    let ApplyRequest { live, config, writer, force, schema } = request;
+    let ApplyRequest { live, config, writer, force, schema, versions } = request;
     let kind = |object: &Value| object.get("kind").cloned().unwrap_or_default();
     let other_kind = live.is_some_and(|live| kind(live) != kind(config));
     if config["apiVersion"] != writer.api_version || other_kind {
-        return Err(ApplyError::BadRequest(format!("invalid object type: {}", kind_of(config))));
+        return Err(ApplyError::BadRequest(format!("invalid object type: {}", type_of(config))));
     }
     if managed::raw(config).is_some_and(|fields| !fields.is_null()) {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()));
@@ -172,18 +186,19 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     let bare = without_managed_fields(stored);
     if before.entries.is_empty() {
         let first = Writer { manager: BEFORE_FIRST_APPLY, ..writer };
-        ownership::update(&mut before, &blank, &bare, &first, of);
+        ownership::update(&mut before, (&blank, &bare), &first, of, versions)?;
     }
     let mut managed = before.clone();
-    let attempt = Attempt { live: &bare, config, writer, of };
-    let mut outcome = ownership::apply(&mut managed, attempt, force);
+    let attempt = Attempt { live: &bare, config, writer, of, versions };
+    let mut outcome = ownership::apply(&mut managed, attempt, force)?;
     if let Err(conflicts) = &outcome
         && writer.manager == "kubectl"
     {
         let kept = last_applied_fields(&bare, &writer, of);
         let others: Vec<Conflict> = conflicts.iter().filter(|c| !kept.contains(&c.path)).cloned().collect();
         managed = before;
-        outcome = if others.is_empty() { ownership::apply(&mut managed, attempt, true) } else { Err(others) };
+        outcome =
+            if others.is_empty() { ownership::apply(&mut managed, attempt, true)? } else { Err(others) };
     }
     let applied = outcome.map_err(ApplyError::Conflicts)?;
     let mut object = if applied.changed { applied.object } else { bare };
@@ -196,18 +211,19 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
 }
 
 /// The object with `managedFields` that tell what this write changed.
-pub fn track(request: TrackRequest<'_>) -> Value {
-    let TrackRequest { live, blank, mut new, writer, schema } = request;
-    let mut managed = managed_before(live, &new, &writer, schema);
-    remove_managed_fields(&mut new);
+pub fn track(request: TrackRequest<'_>) -> Result<Value, Unknown> {
+    let TrackRequest { live, blank, new, writer, schema, versions } = request;
+    let mut managed = managed_before(live, new, &writer, schema);
+    let mut new = without_managed_fields(new);
     let is_create = live.is_none();
     if managed.entries.is_empty() && !is_create {
-        return new;
+        return Ok(new);
     }
     let of = Type::Object(schema.root());
-    ownership::update(&mut managed, live.unwrap_or(&blank), &new, &writer, of);
+    let old = without_managed_fields(live.unwrap_or(&blank));
+    ownership::update(&mut managed, (&old, &new), &writer, of, versions)?;
     set_managed_fields(&mut new, &managed);
-    new
+    Ok(new)
 }
 
 /// The ownership to start from: what the client sent if it makes sense, else
@@ -271,14 +287,7 @@ fn same_but_managed_fields(a: &Value, b: &Value) -> bool {
 /// `namespace/name; group/version, Kind=kind`
 fn describe(object: &Value) -> String {
     let meta = |name: &str| object["metadata"][name].as_str().unwrap_or("").to_owned();
-    format!("{}/{}; {}", meta("namespace"), meta("name"), kind_of(object))
-}
-
-/// `group/version, Kind=kind`
-fn kind_of(object: &Value) -> String {
-    let version = object["apiVersion"].as_str().unwrap_or("");
-    let slash = if version.contains('/') { "" } else { "/" };
-    format!("{slash}{version}, Kind={}", object["kind"].as_str().unwrap_or(""))
+    format!("{}/{}; {}", meta("namespace"), meta("name"), type_of(object))
 }
 
 /// The paths that client-side apply set and that still have its values.

@@ -1,5 +1,6 @@
 //! How ownership moves with each write.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
@@ -9,6 +10,7 @@ use super::managed::{Managed, ManagerId, Operation, Owned};
 use super::merge::{merge, remove, settle, with_named_parents};
 use super::set::FieldSet;
 use super::shape::Type;
+use super::versions::{Changes, Seen, Unknown, Versions};
 use super::{Conflict, Writer};
 
 /// Update managers beyond this many are merged into one, oldest first.
@@ -36,19 +38,25 @@ const NEVER_OWNED: &[&[&str]] = &[
 static NEVER_OWNED_SET: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(NEVER_OWNED));
 
 /// Moves what a plain write changed to its writer.
-pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &Writer<'_>, of: Type<'_>) {
-    managed.settle(of);
+pub(crate) fn update(
+    managed: &mut Managed,
+    (live, new): (&Value, &Value),
+    writer: &Writer<'_>,
+    of: Type<'_>,
+    versions: &Versions<'_>,
+) -> Result<(), Unknown> {
+    managed.settle(of, versions);
     let mut change = Difference::between(live, new, of);
     change.ignore(&FieldSet::of_fields(writer.resets));
     if change.is_empty() {
-        return;
+        return Ok(());
     }
-    let mut set = change.take_set();
+    let mut changes = Changes::new((live, new), change, versions);
     for owned in managed.entries.values_mut() {
-        owned.fields.subtract(&set);
-        owned.fields.subtract(&change.removed);
+        owned.lose(changes.seen_in(&owned.version)?);
     }
     managed.forget_empty();
+    let mut set = changes.into_own().set;
     set.subtract(&NEVER_OWNED_SET);
     if !set.is_empty() {
         let id = ManagerId::new(writer.name(), Operation::Update, writer.api_version, writer.subresource);
@@ -57,6 +65,7 @@ pub(crate) fn update(managed: &mut Managed, live: &Value, new: &Value, writer: &
         owned.time = writer.now.map(str::to_owned);
     }
     managed.cap_updaters();
+    Ok(())
 }
 
 /// What an apply yields.
@@ -73,6 +82,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) config: &'a Value,
     pub(crate) writer: Writer<'a>,
     pub(crate) of: Type<'a>,
+    pub(crate) versions: &'a Versions<'a>,
 }
 
 /// Lays a configuration over the live object, takes away what the manager no
@@ -81,11 +91,11 @@ pub(crate) fn apply(
     managed: &mut Managed,
     attempt: Attempt<'_>,
     force: bool,
-) -> Result<Applied, Vec<Conflict>> {
-    let Attempt { live, config, writer, of } = attempt;
-    managed.settle(of);
+) -> Result<Result<Applied, Vec<Conflict>>, Unknown> {
+    let Attempt { live, config, writer, of, versions } = attempt;
+    managed.settle(of, versions);
     let id = ManagerId::new(writer.name(), Operation::Apply, writer.api_version, writer.subresource);
-    let last = managed.entries.get(&id).map(|owned| owned.fields.clone());
+    let last = managed.entries.get(&id).cloned();
     let mut set = fields_of(config, of);
     let resets = FieldSet::of_fields(writer.resets);
     set.subtract_trees(&resets);
@@ -95,26 +105,29 @@ pub(crate) fn apply(
 
     let merged = merge(live, config, of);
     let object = match last {
-        Some(last) if !last.is_empty() => without_dropped(&merged, &last, managed, of),
-        Some(_) | None => merged,
+        Some(last) if last.fields.is_empty() => merged,
+        Some(last) if managed.speaks_of_others(&last, versions) => {
+            without_dropped_across(&merged, &last, managed, attempt)?
+        }
+        Some(last) => without_dropped(&merged, &last.fields, managed, of),
+        None => merged,
     };
 
     let mut change = Difference::between(live, &object, of);
     let changed = !change.is_empty() || *live != object;
     change.ignore(&resets);
-    let set = change.take_set();
+    let mut changes = Changes::new((live, &object), change, versions);
     let mut conflicts = Vec::new();
     for (other, owned) in managed.entries.iter().filter(|(other, _)| **other != id) {
-        let paths = owned.fields.intersection(&set).paths();
+        let paths = owned.fields.intersection(&changes.seen_in(&owned.version)?.set).paths();
         conflicts.extend(paths.into_iter().map(|path| Conflict { manager: other.describe(), path }));
     }
     if !force && !conflicts.is_empty() {
-        return Err(conflicts);
+        return Ok(Err(conflicts));
     }
     for (other, owned) in &mut managed.entries {
         if *other != id {
-            owned.fields.subtract(&set);
-            owned.fields.subtract(&change.removed);
+            owned.lose(changes.seen_in(&owned.version)?);
         }
     }
     if let Some(owned) = managed.entries.get_mut(&id) {
@@ -124,7 +137,7 @@ pub(crate) fn apply(
         }
     }
     managed.forget_empty();
-    Ok(Applied { object, changed })
+    Ok(Ok(Applied { object, changed }))
 }
 
 /// The merged object without what the manager applied last time, does not
@@ -146,17 +159,67 @@ fn without_dropped(merged: &Value, last: &FieldSet, managed: &Managed, of: Type<
     if dropped.is_empty() { merged.clone() } else { without(&dropped) }
 }
 
+/// The same where managers wrote in other versions: each says in its own which fields it wants to stay.
+fn without_dropped_across(
+    merged: &Value,
+    last: &Owned,
+    managed: &Managed,
+    attempt: Attempt<'_>,
+) -> Result<Value, Unknown> {
+    let Attempt { writer, of, versions, .. } = attempt;
+    let typed = |version: &str| versions.type_in(version).unwrap_or(of);
+    let without = |value: &Value, fields: &FieldSet, of: Type<'_>| {
+        let mut left = remove(value, fields, of).unwrap_or_else(|| Value::Object(Map::new()));
+        left["apiVersion"] = value["apiVersion"].clone();
+        left["kind"] = value["kind"].clone();
+        left
+    };
+    let fields = |value: &Value, of: Type<'_>| with_named_parents(&fields_of(value, of), of);
+    let home = last.version.as_str();
+    let applied_last = with_named_parents(&last.fields, typed(home));
+    let whole = versions.show(merged, home)?;
+    let (mut all, mut kept) = (whole.clone(), without(&whole, &applied_last, typed(home)));
+
+    // In the version of the last apply first, for the sake of fields that conversion cannot do without.
+    let others = managed.entries.values().map(|owned| owned.version.as_str()).filter(|other| *other != home);
+    for version in std::iter::once(home).chain(others.collect::<BTreeSet<_>>()) {
+        let of = typed(version);
+        let here = managed.entries.values().filter(|owned| owned.version == version);
+        let owned = here.fold(FieldSet::default(), |sum, owned| sum.union(&owned.fields));
+        (all, kept) = (versions.show(&all, version)?, versions.show(&kept, version)?);
+        let mut gone = fields(&all, of);
+        gone.subtract(&fields(&kept, of).union(&with_named_parents(&owned, of)));
+        kept = without(&all, &gone, of);
+    }
+    let mut dropped = fields(&whole, typed(home));
+    dropped.subtract(&fields(&versions.show(&kept, home)?, typed(home)));
+    let dropped = dropped.intersection(&applied_last);
+    versions.show(&without(&whole, &dropped, typed(home)), writer.api_version)
+}
+
 impl Owned {
+    /// Gives up what a write has set or removed.
+    fn lose(&mut self, change: &Seen) {
+        self.fields.subtract(&change.set);
+        self.fields.subtract(&change.removed);
+    }
+
     fn none(writer: &Writer<'_>) -> Owned {
         Owned { fields: FieldSet::default(), version: writer.api_version.to_owned(), time: None }
     }
 }
 
 impl Managed {
-    fn settle(&mut self, of: Type<'_>) {
+    fn settle(&mut self, of: Type<'_>, versions: &Versions<'_>) {
         for owned in self.entries.values_mut() {
-            settle(&mut owned.fields, of);
+            settle(&mut owned.fields, versions.type_in(&owned.version).unwrap_or(of));
         }
+    }
+
+    /// Whether any of this is about fields of another version.
+    fn speaks_of_others(&self, last: &Owned, versions: &Versions<'_>) -> bool {
+        let mut all = self.entries.values().chain([last]);
+        all.any(|owned| versions.type_in(&owned.version).is_some())
     }
 
     fn forget_empty(&mut self) {

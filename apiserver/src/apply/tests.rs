@@ -53,9 +53,8 @@ impl Story {
         let now = format!("2030-01-01T00:00:{:02}Z", self.clock);
         let writer =
             Writer { manager, subresource: "", api_version: VERSION, now: Some(&now), resets: RESETS_STATUS };
-        let request =
-            ApplyRequest { live: self.live.as_ref(), config: &config, writer, force, schema: &self.schema };
-        let mut object = apply(request)?;
+        let (live, schema, versions) = (self.live.as_ref(), &self.schema, &Versions::default());
+        let mut object = apply(ApplyRequest { live, config: &config, writer, force, schema, versions })?;
         self.schema.default(&mut object);
         if let Some(live) = &self.live {
             keep_times(live, &mut object);
@@ -81,9 +80,9 @@ impl Story {
         let now = format!("2030-01-01T00:00:{:02}Z", self.clock);
         let writer =
             Writer { manager, subresource: "", api_version: VERSION, now: Some(&now), resets: RESETS_STATUS };
-        let request =
-            TrackRequest { live: self.live.as_ref(), blank: json!({}), new, writer, schema: &self.schema };
-        self.live = Some(track(request));
+        let (live, schema, versions) = (self.live.as_ref(), &self.schema, &Versions::default());
+        let request = TrackRequest { live, blank: json!({}), new: &new, writer, schema, versions };
+        self.live = Some(track(request).unwrap());
         self
     }
 
@@ -254,10 +253,12 @@ fn what_an_endpoint_does_not_write_cannot_be_owned_through_it() {
     let tracked = track(TrackRequest {
         live: story.live.as_ref(),
         blank: json!({}),
-        new,
+        new: &new,
         writer,
         schema: &story.schema,
-    });
+        versions: &Versions::default(),
+    })
+    .unwrap();
     let entry = &tracked["metadata"]["managedFields"][1];
     assert_eq!(entry["subresource"], "status");
     assert_eq!(entry["fieldsV1"], json!({"f:status": {"f:phase": {}}}));

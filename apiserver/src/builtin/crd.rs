@@ -3,6 +3,7 @@
 //! Invariant: a CRD without faults gives a kind; the kind says nothing the CRD does not.
 
 mod accept;
+mod conversion;
 mod validate;
 
 use std::{cmp::Ordering, sync::Arc};
@@ -15,7 +16,10 @@ pub use validate::validate;
 use super::faults::required;
 use crate::{
     error::Cause,
-    kind::{Column, Kind, KindVersion, ResourceId, ScalePaths, SchemaSource, Scope},
+    kind::{
+        Column, ConversionWebhook, Kind, KindVersion, ResourceId, ReviewVersion, ScalePaths, SchemaSource,
+        Scope,
+    },
 };
 
 /// The kind a CRD defines. It reads what it needs and judges nothing else: a
@@ -53,8 +57,20 @@ pub fn kind_from_crd(crd: &Value) -> Result<Kind, Vec<Cause>> {
         scope,
         built_in: false,
         view_of: None,
+        conversion: conversion(crd),
         versions,
     })
+}
+
+fn conversion(crd: &Value) -> Option<ConversionWebhook> {
+    let webhook = crd.pointer("/spec/conversion/webhook")?;
+    let understood =
+        texts(webhook.get("conversionReviewVersions")).iter().find_map(|version| match version.as_str() {
+            "v1" => Some(ReviewVersion::V1),
+            "v1beta1" => Some(ReviewVersion::V1beta1),
+            _ => None,
+        });
+    Some(ConversionWebhook { client: webhook.get("clientConfig")?.clone(), review: understood? })
 }
 
 fn kind_version(version: &Value, group: &str, kind: &str) -> KindVersion {
@@ -139,6 +155,11 @@ fn parsed(version: &str) -> Option<(u8, u64, u64)> {
         None => (0, rest.strip_prefix("alpha")?),
     };
     Some((stability, major, number(minor)?))
+}
+
+fn is_established(crd: &Value) -> bool {
+    items(crd.pointer("/status/conditions"))
+        .any(|one| text(one, "/type") == "Established" && text(one, "/status") == "True")
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {

@@ -202,6 +202,7 @@ fn kind(row: &Row) -> Kind {
         categories: owned(row.categories),
         scope: row.scope,
         built_in: true,
+        conversion: None,
         view_of,
         versions: vec![version],
     }

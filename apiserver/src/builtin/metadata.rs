@@ -110,6 +110,16 @@ fn annotations(annotations: Option<&Value>, field: &str, faults: &mut Vec<Cause>
     }
 }
 
+/// What is wrong with labels or annotations that were changed by somebody else than a client, one line each.
+pub(crate) fn map_faults(field: &str, map: &Map<String, Value>) -> Vec<String> {
+    let (map, mut faults) = (Value::Object(map.clone()), Vec::new());
+    match field {
+        "labels" => labels(Some(&map), "metadata.labels", &mut faults),
+        _ => annotations(Some(&map), "metadata.annotation", &mut faults),
+    }
+    faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
+}
+
 fn owners(owners: Option<&Value>, faults: &mut Vec<Cause>) {
     const FIELD: &str = "metadata.ownerReferences";
     let mut controller: Option<String> = None;

@@ -3,6 +3,7 @@
 //! Everything here is a pure function; the HTTP layer decides when to call it.
 
 mod blank;
+mod client_config;
 mod columns;
 pub mod crd;
 mod decode;
@@ -22,6 +23,7 @@ pub(crate) use decode::undecodable;
 pub use faults::refusal;
 pub use kinds::builtin_kinds;
 pub(crate) use kinds::definer;
+pub(crate) use metadata::map_faults;
 pub use prepare::prepare;
 pub use validate::validate;
 

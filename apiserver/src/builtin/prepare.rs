@@ -190,6 +190,9 @@ fn custom_resource_definition(object: &mut Value) {
         default(names, "listKind", json!(format!("{kind}List")));
     }
     default(spec, "conversion", json!({"strategy": "None"}));
+    if let Some(service @ Value::Object(_)) = spec.pointer_mut("/conversion/webhook/clientConfig/service") {
+        default(service, "port", json!(443));
+    }
     let versions = spec.get("versions").and_then(Value::as_array).into_iter().flatten();
     let storage =
         versions.filter(|version| version["storage"] == true).map(|version| version["name"].clone()).next();

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{
-    crd,
+    client_config, crd,
     faults::{cause, forbidden, invalid, not_supported, required, too_long},
     metadata,
     names::dns_subdomain,
@@ -254,7 +254,7 @@ fn webhook(webhook: &Value, at: &str, faults: &mut Vec<Cause>) {
         let detail = "the timeout value must be between 1 and 30 seconds";
         faults.push(invalid(format!("{at}.timeoutSeconds"), seconds, detail));
     }
-    client_config(webhook, &format!("{at}.clientConfig"), faults);
+    client_config::validate(&webhook["clientConfig"], &format!("{at}.clientConfig"), faults);
     for (index, rule) in items(webhook, "/rules").enumerate() {
         self::rule(rule, &format!("{at}.rules[{index}]"), faults);
     }
@@ -262,27 +262,6 @@ fn webhook(webhook: &Value, at: &str, faults: &mut Vec<Cause>) {
         if let Err(error) = LabelSelector::from_object(webhook.get(selector)) {
             let value = webhook.get(selector).cloned().unwrap_or_default();
             faults.push(invalid(format!("{at}.{selector}"), value, &error.message));
-        }
-    }
-}
-
-fn client_config(webhook: &Value, at: &str, faults: &mut Vec<Cause>) {
-    let present = |field: &str| {
-        webhook.pointer(&format!("/clientConfig/{field}")).is_some_and(|value| !value.is_null())
-    };
-    if present("url") == present("service") {
-        faults.push(required(at, "exactly one of url or service is required"));
-        return;
-    }
-    let url = text(webhook, "/clientConfig/url");
-    if present("url") && !url.starts_with("https://") {
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let detail = "'https' is the only allowed URL scheme; desired format: https://host[/path]";
-        faults.push(invalid(format!("{at}.url"), scheme, detail));
-    }
-    for field in ["name", "namespace"] {
-        if present("service") && text(webhook, &format!("/clientConfig/service/{field}")).is_empty() {
-            faults.push(required(format!("{at}.service.{field}"), &format!("service {field} is required")));
         }
     }
 }

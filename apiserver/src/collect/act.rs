@@ -28,7 +28,7 @@ pub(super) enum Settled {
 pub(super) async fn settle(shared: &Arc<Shared>, graph: &Graph, key: &Key) -> Result<Settled, ApiError> {
     let Some(served) = shared.registry.load().stored(&key.resource) else { return Ok(Settled::Done) };
     let Some(stored) = shared.store.get(key) else { return Ok(Settled::Done) };
-    let object = served.object(&stored);
+    let object = stored.parse();
     if is_deleting(&object) && key.resource == namespace_resource() {
         return namespaces::empty(shared, key, &object).await;
     }
@@ -51,7 +51,7 @@ pub(super) async fn settle_owned_by(
     for key in graph.owned() {
         let Some(served) = shared.registry.load().stored(&key.resource) else { continue };
         let Some(stored) = shared.store.get(key) else { continue };
-        let object = served.object(&stored);
+        let object = stored.parse();
         let mut references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         let is_named = references.any(|one| {
             let api_version = one["apiVersion"].as_str().unwrap_or_default();
@@ -140,7 +140,7 @@ fn owner(shared: &Shared, reference: &Value, namespace: Option<&str>) -> Owner {
     else {
         return Owner::Gone;
     };
-    let owner: Value = serde_json::from_slice(&stored.bytes).expect("the store holds JSON");
+    let owner = stored.parse();
     match () {
         () if metadata_text(&owner, "uid") != text("uid") => Owner::Gone,
         () if is_deleting(&owner) && finalizers(&owner).contains(&FOREGROUND) => Owner::WaitsForDependents,
@@ -151,7 +151,7 @@ fn owner(shared: &Shared, reference: &Value, namespace: Option<&str>) -> Owner {
 /// A dependent, if it still exists and names the owner; and whether it blocks it.
 fn dependent(shared: &Shared, key: &Key, owner: &str) -> Option<(Key, bool)> {
     let stored = shared.store.get(key)?;
-    let object: Value = serde_json::from_slice(&stored.bytes).expect("the store holds JSON");
+    let object = stored.parse();
     let reference =
         object["metadata"]["ownerReferences"].as_array()?.iter().find(|one| one["uid"] == owner)?;
     Some((key.clone(), reference["blockOwnerDeletion"] == true))
@@ -160,7 +160,7 @@ fn dependent(shared: &Shared, key: &Key, owner: &str) -> Option<(Key, bool)> {
 async fn delete_dependent(shared: &Arc<Shared>, key: &Key, uid: &str, blocks: bool) -> Result<(), ApiError> {
     let Some(served) = shared.registry.load().stored(&key.resource) else { return Ok(()) };
     let Some(stored) = shared.store.get(key) else { return Ok(()) };
-    let object = served.object(&stored);
+    let object = stored.parse();
     let has_other_owner =
         object["metadata"]["ownerReferences"].as_array().into_iter().flatten().any(|reference| {
             owner(shared, reference, object["metadata"]["namespace"].as_str()) == Owner::Exists
@@ -234,7 +234,7 @@ pub(super) async fn edit(
     let Some(served) = shared.registry.load().stored(&key.resource) else { return Ok(Settled::Done) };
     loop {
         let Some(stored) = shared.store.get(key) else { return Ok(Settled::Done) };
-        let live = served.object(&stored);
+        let live = served.read(&stored).await?;
         let mut new = live.clone();
         change(&mut new);
         if new == live {

@@ -21,7 +21,7 @@ pub(super) async fn expire(shared: &Arc<Shared>) {
     let snapshot = shared.store.snapshot(&events);
     let old: Vec<Key> = snapshot
         .iter()
-        .filter(|entry| is_old(&served.object(entry.stored), now))
+        .filter(|entry| is_old(&entry.stored.parse(), now))
         .map(|entry| Key::new(events.clone(), entry.namespace, entry.name))
         .collect();
     for key in old {

@@ -86,7 +86,7 @@ async fn delete_all(
     }
     let pending = snapshot
         .entries(namespace, None)
-        .filter(|entry| !is_deleting(&served.object(entry.stored)))
+        .filter(|entry| !is_deleting(&entry.stored.parse()))
         .map(|entry| Key::new(resource.clone(), entry.namespace, entry.name));
     let pending: Vec<Key> = pending.collect();
     for batch in pending.chunks(64) {
@@ -116,7 +116,7 @@ impl Remaining {
             let mut count = 0;
             for entry in snapshot.entries(Some(namespace), None) {
                 count += 1;
-                for finalizer in finalizers(&served.object(entry.stored)) {
+                for finalizer in finalizers(&entry.stored.parse()) {
                     match remaining.finalizers.iter_mut().find(|(name, _)| name == finalizer) {
                         Some((_, held)) => *held += 1,
                         None => remaining.finalizers.push((finalizer.to_owned(), 1)),

@@ -26,7 +26,7 @@ pub(crate) async fn bind(call: &Call, body: &Bytes) -> Result<Response<Body>, Ap
     }
     let warnings = loop {
         let stored = call.stored()?;
-        let pod = bound(call, call.served.object(&stored), node)?;
+        let pod = bound(call, call.served.read(&stored).await?, node)?;
         let review = Review {
             operation: Operation::Create,
             object: Some(&binding),

@@ -20,9 +20,9 @@ pub(crate) async fn delete_collection(call: Call, body: &Bytes) -> Result<Respon
     let options = delete_options(&call, body)?;
     let list_options = ListOptions::parse(&call.query)?;
     let filter = Filter::parse(&call.served, call.namespace.as_deref(), &list_options)?;
-    let page = list::page(&call, &list_options, &filter)?;
-    let calls = page.items.iter().map(|stored| {
-        let object = call.served.object(stored);
+    let page = list::page(&call, &list_options, &filter).await?;
+    let calls = page.items.iter().map(|item| {
+        let object = call.served.object(item);
         let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
         call.on(namespace, metadata_text(&object, "name"))
     });

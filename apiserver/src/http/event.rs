@@ -1,11 +1,12 @@
 //! Writes watch events in the form the client asked for, one line each.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 
 use super::call::Call;
 use super::negotiate::Form;
 use super::respond::to_bytes;
 use crate::present::{bookmark, partial_metadata};
+use crate::served::Here;
 use crate::store::Version;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,20 +38,14 @@ impl Writer {
         Writer { form: call.accept.form, columns_sent: false }
     }
 
-    /// Appends the event of a stored object.
-    pub(crate) fn write(
-        &mut self,
-        call: &Call,
-        shown: Shown,
-        (bytes, version): (&Bytes, Version),
-        to: &mut BytesMut,
-    ) {
+    /// Appends the event of an object.
+    pub(crate) fn write(&mut self, call: &Call, shown: Shown, object: &Here, to: &mut BytesMut) {
         to.put_slice(shown.head());
         match self.form {
-            Form::Whole => to.put_slice(&call.served.show(bytes, version)),
-            Form::Metadata => to.put_slice(&to_bytes(&partial_metadata(&call.served.parse(bytes, version)))),
+            Form::Whole => to.put_slice(&call.served.bytes(object)),
+            Form::Metadata => to.put_slice(&to_bytes(&partial_metadata(&call.served.object(object)))),
             Form::Table => {
-                let object = call.served.parse(bytes, version);
+                let object = call.served.object(object);
                 to.put_slice(&to_bytes(&call.table().event(&object, !self.columns_sent)));
                 self.columns_sent = true;
             }

@@ -2,15 +2,14 @@
 //!
 //! The invariant: an object is parsed only if a selector needs its content.
 
-use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::query::ListOptions;
 use crate::error::ApiError;
 use crate::select::{FieldSelector, LabelSelector};
-use crate::served::Served;
-use crate::store::{Key, Version};
+use crate::served::{Here, Served};
+use crate::store::Key;
 
 /// Namespace, name and selectors of a request.
 #[derive(Debug)]
@@ -65,15 +64,15 @@ impl Filter {
     }
 
     /// Judges the content of an object that is in the right place.
-    pub(crate) fn selects(&self, served: &Served, bytes: &Bytes, version: Version) -> bool {
+    pub(crate) fn selects(&self, served: &Served, here: &Here) -> bool {
         if !self.fields.is_empty() {
-            let object = served.parse(bytes, version);
+            let object = served.object(here);
             return self.fields.matches(&object) && self.labels.matches(object["metadata"].get("labels"));
         }
         if self.labels.is_empty() {
             return true;
         }
-        let seen: Labelled = serde_json::from_slice(bytes).expect("the store holds objects");
+        let seen: Labelled = serde_json::from_slice(here.raw()).expect("the store holds objects");
         self.labels.matches(seen.metadata.labels.as_ref())
     }
 }

@@ -19,12 +19,12 @@ use crate::error::{ApiError, Reason};
 use crate::lifecycle::{self, DeleteOptions, Deletion, Part};
 use crate::store::{Body as StoredBody, Change, Stored, WriteError};
 
-pub(crate) fn get(call: &Call) -> Result<Response<Body>, ApiError> {
-    let stored = call.stored()?;
+pub(crate) async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+    let found = call.served.here(&call.stored()?).await?;
     if call.check.is_some() {
-        call.check(&call.served.object(&stored))?;
+        call.check(&call.served.object(&found))?;
     }
-    Ok(respond::object(call, StatusCode::OK, call.served.bytes(&stored)))
+    Ok(respond::object(call, StatusCode::OK, call.served.bytes(&found)))
 }
 
 pub(crate) async fn create(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
@@ -33,7 +33,7 @@ pub(crate) async fn create(call: &Call, body: &Bytes) -> Result<Response<Body>, 
     let mut write = Write::new(call, &options, Part::Main);
     write.faults = sent.faults;
     let outcome = write.create(sent.value).await?;
-    Ok(answer(call, StatusCode::CREATED, outcome, &write.warnings))
+    answer(call, StatusCode::CREATED, outcome, &write.warnings).await
 }
 
 /// PUT of the object or its status.
@@ -51,22 +51,29 @@ pub(crate) async fn update(call: &Call, body: &Bytes, part: Part) -> Result<Resp
     // Whoever was faster is looked at anew: the object may be gone, which is no conflict.
     loop {
         let stored = call.stored()?;
-        let live = call.served.object(&stored);
+        let live = call.served.read(&stored).await?;
         lifecycle::check_uid(&call.served, &live, &sent, call.name())?;
         let mut write = Write::new(call, &options, part);
         write.faults.clone_from(&faults);
         if let Some(outcome) = write.replace(&stored, &live, sent.clone()).await? {
-            return Ok(answer(call, StatusCode::OK, outcome, &write.warnings));
+            return answer(call, StatusCode::OK, outcome, &write.warnings).await;
         }
     }
 }
 
-pub(crate) fn answer(call: &Call, code: StatusCode, outcome: Outcome, warnings: &[String]) -> Response<Body> {
+pub(crate) async fn answer(
+    call: &Call,
+    code: StatusCode,
+    outcome: Outcome,
+    warnings: &[String],
+) -> Result<Response<Body>, ApiError> {
     let response = match outcome {
-        Outcome::Stored(stored) => respond::object(call, code, call.served.bytes(&stored)),
+        Outcome::Stored(stored) => {
+            respond::object(call, code, call.served.bytes(&call.served.here(&stored).await?))
+        }
         Outcome::Dry(object) => respond::value(call, code, object),
     };
-    respond::with_warnings(response, warnings)
+    Ok(respond::with_warnings(response, warnings))
 }
 
 pub(crate) async fn delete(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
@@ -109,7 +116,7 @@ pub(crate) enum Removed {
 pub(crate) async fn remove(call: &Call, options: &DeleteOptions) -> Result<(Removed, Vec<String>), ApiError> {
     loop {
         let stored = call.stored()?;
-        let live = call.served.object(&stored);
+        let live = call.served.read(&stored).await?;
         call.check(&live)?;
         let deletion = lifecycle::decide_deletion(&call.served, &live, options, Timestamp::now())?;
         let review = Review {
@@ -122,15 +129,15 @@ pub(crate) async fn remove(call: &Call, options: &DeleteOptions) -> Result<(Remo
         let warnings = call.server.webhooks.review(call, review).await?;
         let (change, object, gone) = match deletion {
             Deletion::AsItIs => return Ok((Removed::Held(live), warnings)),
-            Deletion::Gone(last) => (delete_change(call, &last, &stored), last, true),
-            Deletion::Marked(marked) => (replace_change(call, &marked, &stored), marked, false),
+            Deletion::Gone(last) => (delete_change(call, &last, &stored).await?, last, true),
+            Deletion::Marked(marked) => (replace_change(call, &marked, &stored).await?, marked, false),
         };
         if options.dry_run {
             return Ok((if gone { Removed::Gone(object) } else { Removed::Held(object) }, warnings));
         }
         match call.server.commit(change, Vec::new()).await {
             Ok(_) if gone => return Ok((Removed::Gone(object), warnings)),
-            Ok(stored) => return Ok((Removed::Held(call.served.object(&stored)), warnings)),
+            Ok(stored) => return Ok((Removed::Held(call.served.read(&stored).await?), warnings)),
             Err(WriteError::Conflict { .. } | WriteError::Missing) => {}
             Err(WriteError::Unavailable { reason }) => return Err(unavailable(&reason)),
             Err(error @ (WriteError::Exists | WriteError::GuardFailed { .. })) => {
@@ -140,12 +147,12 @@ pub(crate) async fn remove(call: &Call, options: &DeleteOptions) -> Result<(Remo
     }
 }
 
-fn delete_change(call: &Call, last: &Value, stored: &Arc<Stored>) -> Change {
-    let last = StoredBody::new(&call.served.to_stored(last));
-    Change::Delete { key: call.key(), last, expected: stored.version }
+async fn delete_change(call: &Call, last: &Value, stored: &Arc<Stored>) -> Result<Change, ApiError> {
+    let last = StoredBody::new(&*call.served.to_stored(last).await?);
+    Ok(Change::Delete { key: call.key(), last, expected: stored.version })
 }
 
-fn replace_change(call: &Call, object: &Value, stored: &Arc<Stored>) -> Change {
-    let body = StoredBody::new(&call.served.to_stored(object));
-    Change::Replace { key: call.key(), body, expected: stored.version }
+async fn replace_change(call: &Call, object: &Value, stored: &Arc<Stored>) -> Result<Change, ApiError> {
+    let body = StoredBody::new(&*call.served.to_stored(object).await?);
+    Ok(Change::Replace { key: call.key(), body, expected: stored.version })
 }

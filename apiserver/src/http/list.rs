@@ -18,22 +18,25 @@ use super::query::{ListOptions, Start};
 use super::respond;
 use crate::error::{ApiError, Cause, Reason};
 use crate::present::{ListMeta, list_envelope, partial_metadata, partial_metadata_list_envelope};
-use crate::served::Served;
-use crate::store::{Snapshot, Stored, Version};
+use crate::served::{Here, Served};
+use crate::store::{Entry, Snapshot, Version};
 
 /// Items are gathered into pieces of about this size.
 const PIECE: usize = 64 * 1024;
 
+/// Objects are brought into the version of the request in batches of this many.
+pub(crate) const BATCH: usize = 256;
+
 /// The objects of one page, and how to go on.
 pub(crate) struct Page {
-    pub(crate) items: Vec<Arc<Stored>>,
+    pub(crate) items: Vec<Here>,
     pub(crate) meta: ListMeta,
 }
 
-pub(crate) fn list(call: &Call, options: &ListOptions) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn list(call: &Call, options: &ListOptions) -> Result<Response<Body>, ApiError> {
     let filter = Filter::parse(&call.served, call.namespace.as_deref(), options)?;
     check_include(call)?;
-    let page = page(call, options, &filter)?;
+    let page = page(call, options, &filter).await?;
     Ok(show(call, page))
 }
 
@@ -52,27 +55,38 @@ fn check_include(call: &Call) -> Result<(), ApiError> {
 }
 
 /// The objects a list request means.
-pub(crate) fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, ApiError> {
+pub(crate) async fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, ApiError> {
     let token = options.continue_from.as_deref().map(Token::decode).transpose()?;
     let snapshot = snapshot(call, options, token.as_ref())?;
     let after = token.as_ref().map(|token| (token.namespace.as_deref(), token.name.as_str()));
     // The real server answers "any version" from its cache, whole.
     let limit = options.limit.filter(|_| options.start != Start::Any).unwrap_or(usize::MAX);
-    let mut entries = snapshot.entries(filter.namespace.as_deref(), after).filter(|entry| {
-        filter.names(entry.name) && filter.selects(&call.served, &entry.stored.bytes, entry.stored.version)
-    });
+    let named = |entry: &Entry<'_>| filter.names(entry.name);
+    let mut entries = snapshot.entries(filter.namespace.as_deref(), after).filter(named);
     let mut items = Vec::new();
-    let mut last = None;
-    for entry in entries.by_ref().take(limit) {
-        items.push(entry.stored.clone());
-        last = Some((entry.namespace.map(str::to_owned), entry.name.to_owned()));
-    }
-    let more = if items.len() == limit { entries.next().is_some() } else { false };
-    let mut meta = ListMeta { resource_version: snapshot.version().to_string(), ..ListMeta::default() };
-    if let (true, Some((namespace, name))) = (more, last) {
-        if filter.takes_all() {
-            meta.remaining = Some(1 + entries.count() as u64);
+    let (mut last, mut remaining) = (None, 0);
+    while remaining == 0 {
+        let batch: Vec<Entry<'_>> = entries.by_ref().take(limit.saturating_add(1).min(BATCH)).collect();
+        if batch.is_empty() {
+            break;
         }
+        let stored = batch.iter().map(|entry| entry.stored.clone()).collect();
+        let found = batch.iter().zip(call.served.all_here(stored).await?);
+        for (entry, here) in found.filter(|(_, here)| filter.selects(&call.served, here)) {
+            if items.len() < limit {
+                items.push(here);
+                last = Some(*entry);
+            } else {
+                remaining += 1;
+            }
+        }
+    }
+    let mut meta = ListMeta { resource_version: snapshot.version().to_string(), ..ListMeta::default() };
+    if let (1.., Some(last)) = (remaining, last) {
+        if filter.takes_all() {
+            meta.remaining = Some((remaining + entries.count()) as u64);
+        }
+        let (namespace, name) = (last.namespace.map(str::to_owned), last.name.to_owned());
         meta.continue_token = Some(Token { version: snapshot.version(), namespace, name }.encode());
         call.server.store.retain(&snapshot);
     }
@@ -132,7 +146,7 @@ pub(crate) fn show(call: &Call, page: Page) -> Response<Body> {
             respond::with_body(StatusCode::OK, json, whole(page))
         }
         (Form::Table, _) => {
-            let objects: Vec<_> = page.items.iter().map(|stored| call.served.object(stored)).collect();
+            let objects: Vec<_> = page.items.iter().map(|item| call.served.object(item)).collect();
             respond::encoded(call, StatusCode::OK, &call.table().list(&objects, &page.meta))
         }
         (form, _) => {
@@ -144,7 +158,7 @@ pub(crate) fn show(call: &Call, page: Page) -> Response<Body> {
             };
             let mut list: serde_json::Value =
                 serde_json::from_str(&format!("{head}{tail}")).expect("an empty list");
-            let objects = page.items.iter().map(|stored| call.served.object(stored));
+            let objects = page.items.iter().map(|item| call.served.object(item));
             list["items"] = match form {
                 Form::Metadata => objects.map(|object| partial_metadata(&object)).collect(),
                 Form::Whole | Form::Table if call.served.kind().built_in => {
@@ -157,21 +171,21 @@ pub(crate) fn show(call: &Call, page: Page) -> Response<Body> {
     }
 }
 
-fn pieces(served: Arc<Served>, items: Vec<Arc<Stored>>, head: &str, tail: &'static str) -> Body {
+fn pieces(served: Arc<Served>, items: Vec<Here>, head: &str, tail: &'static str) -> Body {
     let mut buffer = BytesMut::from(head.as_bytes());
     let mut items = items.into_iter();
     let (mut first, mut ended) = (true, false);
     let next = move || -> Option<Bytes> {
         while !ended && buffer.len() < PIECE {
             match items.next() {
-                Some(stored) => {
+                Some(item) => {
                     if !first {
                         buffer.extend_from_slice(b",");
                     }
                     first = false;
                     match served.kind().built_in {
-                        true => item::push(&served.bytes(&stored), &mut buffer),
-                        false => buffer.extend_from_slice(&served.bytes(&stored)),
+                        true => item::push(&served.bytes(&item), &mut buffer),
+                        false => buffer.extend_from_slice(&served.bytes(&item)),
                     }
                 }
                 None => {

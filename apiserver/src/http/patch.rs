@@ -15,7 +15,7 @@ use super::handlers::answer;
 use super::query::{FieldValidation, WriteOptions};
 use super::strict::Read;
 use super::write::{Outcome, Write};
-use crate::apply::{ApplyRequest, apply};
+use crate::apply::{ApplyError, ApplyRequest, apply};
 use crate::error::{ApiError, Reason};
 use crate::lifecycle::{self, Part, json_type, precondition_failed, rfc3339};
 use crate::patch::{json_patch, merge_patch, strategic_merge_patch};
@@ -80,7 +80,7 @@ pub(crate) async fn patch(call: &Call, body: &Bytes, part: Part) -> Result<Respo
             PatchKind::Json | PatchKind::Merge | PatchKind::Strategic => write.faults.clone_from(&faults),
         }
         if let Some((code, outcome)) = attempt(&mut write, kind, &change).await? {
-            return Ok(answer(call, code, outcome, &write.warnings));
+            return answer(call, code, outcome, &write.warnings).await;
         }
     }
     Err(lifecycle::modified(&call.served, call.name()))
@@ -121,14 +121,14 @@ async fn attempt(
             );
             return Err(precondition_failed(&call.served, call.name(), &detail));
         }
-        let object = applied(write, None, change)?;
+        let object = applied(write, None, change).await?;
         return match write.create(object).await {
             Ok(outcome) => Ok(Some((StatusCode::CREATED, outcome))),
             Err(error) if error.reason == Reason::AlreadyExists => Ok(None),
             Err(error) => Err(error),
         };
     };
-    let live = call.served.object(&stored);
+    let live = call.served.read(&stored).await?;
     let new = match kind {
         PatchKind::Json => json_patch(&live, change)?,
         PatchKind::Merge | PatchKind::Strategic if !change.is_object() => {
@@ -140,7 +140,7 @@ async fn attempt(
         }
         PatchKind::Merge => merge_patch(&live, change),
         PatchKind::Strategic => strategic_merge_patch(&live, change, call.served.schema())?,
-        PatchKind::Apply => applied(write, Some(&live), change)?,
+        PatchKind::Apply => applied(write, Some(&live), change).await?,
     };
     check_patched(call, &new)?;
     let outcome = write.replace(&stored, &live, new).await?;
@@ -176,14 +176,22 @@ fn check_applicable(call: &Call, config: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn applied(write: &mut Write<'_>, live: Option<&Value>, config: &Value) -> Result<Value, ApiError> {
+async fn applied(write: &mut Write<'_>, live: Option<&Value>, config: &Value) -> Result<Value, ApiError> {
     let call = write.call;
     check_applicable(call, config)?;
     let manager = call.manager(write.options.field_manager.as_deref());
     let now = rfc3339(Timestamp::now());
     let writer = write.writer(&manager, Some(&now));
     let force = write.options.force;
-    let object = apply(ApplyRequest { live, config, writer, force, schema: call.served.schema() })?;
-    write.applied = true;
-    Ok(object)
+    let (schema, mut versions) = (call.served.schema(), call.served.other_versions());
+    loop {
+        match apply(ApplyRequest { live, config, writer, force, schema, versions: &versions }) {
+            Ok(object) => {
+                write.applied = true;
+                return Ok(object);
+            }
+            Err(ApplyError::Unknown(unknown)) => call.served.find_out(&mut versions, *unknown).await?,
+            Err(error) => return Err(error.into()),
+        }
+    }
 }

@@ -308,8 +308,8 @@ fn authorize(
 
 async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiError> {
     match (call.subresource.as_deref(), call.verb) {
-        (None, Verb::Get) => handlers::get(&call),
-        (None, Verb::List) => list::list(&call, &ListOptions::parse(&call.query)?),
+        (None, Verb::Get) => handlers::get(&call).await,
+        (None, Verb::List) => list::list(&call, &ListOptions::parse(&call.query)?).await,
         (None, Verb::Watch) => {
             let mut options = ListOptions::parse_watch(&call.query)?;
             if let Some(name) = &call.name {
@@ -324,7 +324,7 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
         (None, Verb::DeleteCollection) => delete_collection::delete_collection(call, &body).await,
         (None, Verb::Create) => Err(unsupported(&call)),
         (Some("status"), verb) if call.served.version().status_subresource => match verb {
-            Verb::Get => handlers::get(&call),
+            Verb::Get => handlers::get(&call).await,
             Verb::Update => handlers::update(&call, &body, Part::Status).await,
             Verb::Patch => patch::patch(&call, &body, Part::Status).await,
             _ => Err(unsupported(&call)),
@@ -334,7 +334,7 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
         }
         (Some("binding"), Verb::Create) if call.served.is("", "pods") => binding::bind(&call, &body).await,
         (Some("scale"), verb) if call.served.version().scale_subresource.is_some() => match verb {
-            Verb::Get => scale::get(&call),
+            Verb::Get => scale::get(&call).await,
             Verb::Update => scale::update(&call, &body).await,
             Verb::Patch => scale::patch(&call, &body).await,
             _ => Err(unsupported(&call)),

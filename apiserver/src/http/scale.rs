@@ -16,8 +16,8 @@ use crate::lifecycle::{self, Part, precondition_failed};
 use crate::patch::{json_patch, merge_patch};
 use crate::schema::{FieldError, invalid};
 
-pub(crate) fn get(call: &Call) -> Result<Response<Body>, ApiError> {
-    let object = call.served.object(&*call.stored()?);
+pub(crate) async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+    let object = call.served.read(&call.stored()?).await?;
     Ok(respond::encoded(call, StatusCode::OK, &shown(call, &object)))
 }
 
@@ -42,7 +42,7 @@ async fn change(
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
     loop {
         let stored = call.stored()?;
-        let live = call.served.object(&stored);
+        let live = call.served.read(&stored).await?;
         let scale = edit(&shown(call, &live))?;
         check_version(call, &scale, &live)?;
         let replicas = replicas(&scale, call)?;
@@ -52,7 +52,7 @@ async fn change(
         }
         let mut write = Write::new(call, &options, Part::Scale);
         let object = match write.replace(&stored, &live, new).await? {
-            Some(Outcome::Stored(stored)) => call.served.object(&stored),
+            Some(Outcome::Stored(stored)) => call.served.read(&stored).await?,
             Some(Outcome::Dry(object)) => object,
             None => continue,
         };

@@ -8,23 +8,24 @@
 //! a slow reader costs nothing until its position has left the history; then it
 //! gets an ERROR event with code 410 and lists anew.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode};
-use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::body::Body;
 use super::call::Call;
 use super::event::{Shown, Writer};
 use super::filter::Filter;
-use super::list::too_large;
+use super::list::{BATCH, too_large};
 use super::negotiate::Encoding;
 use super::query::{ListOptions, Start};
 use super::respond;
 use crate::error::{ApiError, Reason};
-use crate::store::{Event, Snapshot, TooOld, Version, Watch};
+use crate::served::Here;
+use crate::store::{Entry, Event, Snapshot, Stored, TooOld, Version, Watch};
 
 /// How often a client learns how far the watch has come, though nothing happens.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -51,6 +52,7 @@ pub(crate) fn watch(call: Call, options: &ListOptions) -> Result<Response<Body>,
         end_of_initial: start.end_of_initial,
         initial: start.initial.map(|snapshot| (snapshot, None)),
         position: start.position,
+        pending: None,
         filter,
         ends,
         bookmark_at: options.bookmarks.then(|| began + BOOKMARK_EVERY),
@@ -124,6 +126,8 @@ struct Stream {
     initial: Option<(Snapshot, Option<Sent>)>,
     end_of_initial: bool,
     position: Position,
+    /// What has happened and is yet to be shown.
+    pending: Option<Arc<Event>>,
     ends: Instant,
     bookmark_at: Option<Instant>,
     last_bookmark: Option<Instant>,
@@ -137,18 +141,19 @@ impl Stream {
         if self.ended {
             return None;
         }
-        if self.initial.is_some() {
-            self.initial_objects(&mut piece);
-            if !piece.is_empty() {
-                return Some(piece.freeze());
-            }
-        }
         let (retired, stopping) = (self.call.served.retired(), self.call.server.stopping.clone());
         loop {
-            match self.ready_events(&mut piece) {
+            // What is at hand may still have to be asked of a webhook.
+            let outcome = tokio::select! {
+                biased;
+                outcome = self.at_hand(&mut piece) => outcome,
+                () = retired.cancelled() => return None,
+                () = stopping.cancelled() => return None,
+            };
+            match outcome {
                 Ok(()) if piece.is_empty() => {}
                 Ok(()) => return Some(piece.freeze()),
-                Err(too_old) => return Some(self.expired(too_old, piece)),
+                Err(error) => return Some(self.failed(&error, piece)),
             }
             let Position::At(watch) = &mut self.position else { return None };
             let wake =
@@ -161,8 +166,8 @@ impl Stream {
                 () = sleep_until(wake.min(self.ends)) => None,
             };
             match happened {
-                Some(Ok(event)) => self.event(&event, &mut piece),
-                Some(Err(too_old)) => return Some(self.expired(too_old, piece)),
+                Some(Ok(event)) => self.pending = Some(event),
+                Some(Err(too_old)) => return Some(self.failed(&expired(too_old), piece)),
                 None if Instant::now() >= self.ends => return None,
                 None => {
                     self.bookmark(&mut piece);
@@ -172,79 +177,93 @@ impl Stream {
         }
     }
 
-    /// Puts objects of the starting state into the piece, and its end if it is reached.
-    fn initial_objects(&mut self, piece: &mut BytesMut) {
-        let Some((snapshot, after)) = &mut self.initial else { return };
-        let from = after.as_ref().map(|(namespace, name)| (namespace.as_deref(), name.as_str()));
-        let mut last = None;
-        let mut full = false;
-        for entry in snapshot.entries(self.filter.namespace.as_deref(), from) {
-            let (bytes, version) = (&entry.stored.bytes, entry.stored.version);
-            if self.filter.names(entry.name) && self.filter.selects(&self.call.served, bytes, version) {
-                self.writer.write(&self.call, Shown::Added, (bytes, version), piece);
-            }
-            last = Some((entry.namespace.map(str::to_owned), entry.name.to_owned()));
-            if piece.len() >= PIECE {
-                full = true;
-                break;
-            }
-        }
-        if full {
-            *after = last;
-            return;
-        }
-        let version = snapshot.version();
-        self.initial = None;
-        if self.end_of_initial {
-            self.writer.bookmark(&self.call, version, true, piece);
-        }
-    }
-
-    /// Puts what has happened already into the piece.
-    fn ready_events(&mut self, piece: &mut BytesMut) -> Result<(), TooOld> {
-        while piece.len() < PIECE {
-            let event = match &mut self.position {
-                Position::At(watch) => watch.try_next()?,
-                Position::Lost(too_old) => return Err(*too_old),
+    /// Puts what there is to send without waiting for anything to happen into the piece.
+    async fn at_hand(&mut self, piece: &mut BytesMut) -> Result<(), ApiError> {
+        self.initial_objects(piece).await?;
+        while self.initial.is_none() && piece.len() < PIECE {
+            let event = match (self.pending.take(), &mut self.position) {
+                (Some(event), _) => Some(event),
+                (None, Position::At(watch)) => watch.try_next().map_err(expired)?,
+                (None, Position::Lost(too_old)) => return Err(expired(*too_old)),
             };
             match event {
-                Some(event) => self.event(&event, piece),
+                Some(event) => self.event(&event, piece).await?,
                 None => break,
             }
         }
         Ok(())
     }
 
+    /// Puts objects of the starting state into the piece, and its end if it is reached.
+    async fn initial_objects(&mut self, piece: &mut BytesMut) -> Result<(), ApiError> {
+        let Some((snapshot, after)) = &mut self.initial else { return Ok(()) };
+        let served = &self.call.served;
+        while piece.len() < PIECE {
+            let from = after.as_ref().map(|(namespace, name)| (namespace.as_deref(), name.as_str()));
+            let entries = snapshot.entries(self.filter.namespace.as_deref(), from);
+            let mut size = piece.len();
+            let room = |entry: &Entry<'_>| {
+                let had_room = size < PIECE;
+                size += entry.stored.bytes.len();
+                had_room
+            };
+            let entries = entries.filter(|entry| self.filter.names(entry.name));
+            let batch: Vec<Entry<'_>> = entries.take_while(room).take(BATCH).collect();
+            let Some(last) = batch.last() else {
+                let version = snapshot.version();
+                self.initial = None;
+                if self.end_of_initial {
+                    self.writer.bookmark(&self.call, version, true, piece);
+                }
+                break;
+            };
+            let stored = batch.iter().map(|entry| entry.stored.clone()).collect();
+            for here in served.all_here(stored).await? {
+                if self.filter.selects(served, &here) {
+                    self.writer.write(&self.call, Shown::Added, &here, piece);
+                }
+            }
+            *after = Some((last.namespace.map(str::to_owned), last.name.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Shows an event as it looks through the filter: an object that starts to
     /// match is added, one that stops to match is deleted.
-    fn event(&mut self, event: &Event, piece: &mut BytesMut) {
+    async fn event(&mut self, event: &Event, piece: &mut BytesMut) -> Result<(), ApiError> {
         if !self.filter.places(&event.key) {
-            return;
+            return Ok(());
         }
-        let served = &self.call.served;
-        let everything = self.filter.takes_all();
-        let did = event
-            .before
-            .as_ref()
-            .filter(|old| everything || self.filter.selects(served, &old.bytes, old.version));
-        let does = event
-            .after
-            .as_ref()
-            .filter(|new| everything || self.filter.selects(served, &new.bytes, new.version));
-        let (call, version) = (&self.call, event.version);
-        match (did, does) {
-            (None, Some(new)) => self.writer.write(call, Shown::Added, (&new.bytes, version), piece),
-            (Some(_), Some(new)) => self.writer.write(call, Shown::Modified, (&new.bytes, version), piece),
-            (Some(_), None) if event.after.is_none() => {
-                self.writer.write(call, Shown::Deleted, (&event.last, version), piece);
+        let (call, filter, version) = (&self.call, &self.filter, event.version);
+        let served = &call.served;
+        let before = match &event.before {
+            // Where everything is shown, nobody looks at what was.
+            Some(_) if filter.takes_all() => Before::Shown(None),
+            Some(old) => match served.here(old).await? {
+                here if filter.selects(served, &here) => Before::Shown(Some(here)),
+                _ => Before::Hidden,
+            },
+            None => Before::Hidden,
+        };
+        let after = match &event.after {
+            Some(new) => Some(served.here(new).await?).filter(|here| filter.selects(served, here)),
+            None => None,
+        };
+        match (before, after) {
+            (Before::Hidden, Some(new)) => self.writer.write(call, Shown::Added, &new, piece),
+            (Before::Shown(_), Some(new)) => self.writer.write(call, Shown::Modified, &new, piece),
+            (Before::Shown(_), None) if event.after.is_none() => {
+                let last = Arc::new(Stored { version, bytes: event.last.clone() });
+                self.writer.write(call, Shown::Deleted, &served.here(&last).await?, piece);
             }
-            (Some(old), None) => {
-                let mut object: Value = serde_json::from_slice(&old.bytes).expect("the store holds JSON");
+            (Before::Shown(Some(old)), None) => {
+                let mut object = served.object(&old);
                 object["metadata"]["resourceVersion"] = version.to_string().into();
-                self.writer.write(call, Shown::Deleted, (&respond::to_bytes(&object), version), piece);
+                self.writer.write(call, Shown::Deleted, &Here::ready(&object, version), piece);
             }
-            (None, None) => {}
+            (Before::Shown(None) | Before::Hidden, None) => {}
         }
+        Ok(())
     }
 
     fn bookmark(&mut self, piece: &mut BytesMut) {
@@ -258,13 +277,24 @@ impl Stream {
         }
     }
 
-    /// 410 the way clients understand it: an event inside the stream, then its end.
-    fn expired(&mut self, too_old: TooOld, mut piece: BytesMut) -> Bytes {
+    /// A failure the way clients understand it: an event inside the stream, then its end.
+    fn failed(&mut self, error: &ApiError, mut piece: BytesMut) -> Bytes {
         self.ended = true;
-        let status = ApiError::new(Reason::Expired, too_old.to_string()).to_status();
         piece.put_slice(br#"{"type":"ERROR","object":"#);
-        piece.put_slice(&respond::to_bytes(&status));
+        piece.put_slice(&respond::to_bytes(&error.to_status()));
         piece.put_slice(b"}\n");
         piece.freeze()
     }
+}
+
+/// Whether a watch has shown the object that an event changes.
+enum Before {
+    /// With the object, where a selector had to look at it.
+    Shown(Option<Here>),
+    Hidden,
+}
+
+/// 410: the client must list anew.
+fn expired(too_old: TooOld) -> ApiError {
+    ApiError::new(Reason::Expired, too_old.to_string())
 }

@@ -91,7 +91,7 @@ impl<'a> Write<'a> {
         lifecycle::for_create(&call.served, &mut object, naming)?;
         self.default(&mut object);
         self.judge(&object, None)?;
-        let mut object = self.with_managers(object, None, now);
+        let mut object = self.with_managers(object, None, now).await?;
         lifecycle::complete_new(&call.served, &mut object);
         call.check(&object)?;
         let review = Review {
@@ -110,7 +110,7 @@ impl<'a> Write<'a> {
             }
             return Ok(Outcome::Dry(object));
         }
-        let body = Body::new(&call.served.to_stored(&object));
+        let body = Body::new(&*call.served.to_stored(&object).await?);
         self.commit(Change::Create { key, body }, guard, &object).await.map(Outcome::Stored)
     }
 
@@ -152,7 +152,7 @@ impl<'a> Write<'a> {
         lifecycle::for_update(&call.served, live, &mut new, self.part, naming(call, "", "", now))?;
         self.default(&mut new);
         self.judge(&new, Some(live))?;
-        let mut new = self.with_managers(new, Some(live), now);
+        let mut new = self.with_managers(new, Some(live), now).await?;
         keep_times(live, &mut new);
         call.check(&new)?;
         let (shown_new, shown_old) = (self.shown(&new), self.shown(live));
@@ -171,12 +171,13 @@ impl<'a> Write<'a> {
             return Ok(Some(Outcome::Dry(new)));
         }
         let (key, expected) = (call.key(), stored.version);
-        let body = |object: &Value| Body::new(&call.served.to_stored(object));
         let finished = lifecycle::is_finished(&call.served, &new);
         // What ends with this write is last seen as it was before it.
+        let written = call.served.to_stored(if finished { live } else { &new }).await?;
+        let body = Body::new(&written);
         let change = match finished {
-            true => Change::Delete { key, last: body(live), expected },
-            false => Change::Replace { key, body: body(&new), expected },
+            true => Change::Delete { key, last: body, expected },
+            false => Change::Replace { key, body, expected },
         };
         match call.server.commit(change, Vec::new()).await {
             Ok(_) if finished => Ok(Some(Outcome::Dry(new))),
@@ -267,17 +268,31 @@ impl<'a> Write<'a> {
         }
     }
 
-    fn with_managers(&self, new: Value, live: Option<&Value>, now: Timestamp) -> Value {
+    async fn with_managers(
+        &self,
+        new: Value,
+        live: Option<&Value>,
+        now: Timestamp,
+    ) -> Result<Value, ApiError> {
         if self.applied {
-            return new;
+            return Ok(new);
         }
+        let served = &self.call.served;
         let manager = self.call.manager(self.options.field_manager.as_deref());
         let now = rfc3339(now);
         // A change of the scale alone is noted without its time.
         let time = (self.part != Part::Scale).then_some(now.as_str());
         let writer = self.writer(&manager, time);
-        let blank = builtin::blank(self.call.served.kind());
-        track(TrackRequest { live, blank, new, writer, schema: self.call.served.schema() })
+        let mut versions = served.other_versions();
+        loop {
+            let blank = builtin::blank(served.kind());
+            let schema = served.schema();
+            let request = TrackRequest { live, blank, new: &new, writer, schema, versions: &versions };
+            match track(request) {
+                Ok(tracked) => return Ok(tracked),
+                Err(unknown) => served.find_out(&mut versions, unknown).await?,
+            }
+        }
     }
 
     /// The fields that this endpoint leaves alone.

@@ -18,7 +18,7 @@ pub(crate) use create::{Naming, for_create, other_version, random_suffix};
 pub(crate) use delete::{DeleteOptions, Deletion, FOREGROUND, ORPHAN, Propagation, decide_deletion};
 pub(crate) use metadata::{
     drop_unknown_metadata, finalizers, is_deleting, json_type, metadata_text, precondition_failed, text,
-    undecodable,
+    type_of, undecodable,
 };
 pub(crate) use update::{check_uid, check_version_given, for_update, is_finished, modified};
 

@@ -8,17 +8,22 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::builtin::{builtin_kinds, kind_from_crd};
+use crate::kind::Kind;
 use crate::served::Served;
 use crate::store::Version;
 use crate::testing::gadget_definition;
 
 fn gadgets() -> Served {
-    Served::new(Arc::new(kind_from_crd(&gadget_definition()).unwrap()), 0, Version::new(0))
+    first_version(kind_from_crd(&gadget_definition()).unwrap())
 }
 
 fn built_in(kind: &str) -> Served {
     let kind = builtin_kinds().into_iter().find(|one| one.kind == kind).unwrap();
-    Served::new(Arc::new(kind), 0, Version::new(0))
+    first_version(kind)
+}
+
+fn first_version(kind: Kind) -> Served {
+    Served::versions(&Arc::new(kind), Version::new(0)).remove(0)
 }
 
 fn at(seconds: i64) -> Timestamp {

@@ -16,6 +16,13 @@ pub struct Stored {
     pub bytes: Bytes,
 }
 
+impl Stored {
+    /// The object as it stands in the store.
+    pub fn parse(&self) -> Value {
+        serde_json::from_slice(&self.bytes).expect("the store holds JSON")
+    }
+}
+
 /// An object as JSON with a hole where its resourceVersion goes. The version is
 /// known only when the write has its turn; by then nothing is left to serialize.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::conversion::is_usable;
 use super::{items, text, texts};
 use crate::builtin::names::quoted;
 
@@ -30,6 +31,10 @@ pub fn accept<'a>(crd: &Value, others: impl IntoIterator<Item = &'a Value>, now:
         Some((reason, message)) => (
             condition("NamesAccepted", false, reason, message),
             condition("Established", false, "NotAccepted", "not all names are accepted"),
+        ),
+        None if !is_usable(crd) => (
+            condition("NamesAccepted", true, "NoConflicts", "no conflicts found"),
+            condition("Established", false, "InvalidCABundle", "The conversion webhook CABundle is invalid"),
         ),
         None => (
             condition("NamesAccepted", true, "NoConflicts", "no conflicts found"),

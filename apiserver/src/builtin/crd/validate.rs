@@ -1,15 +1,14 @@
 //! Judges a CustomResourceDefinition, in the words of the real server.
-//!
-//! Conversion webhooks are the one thing refused that the real server takes.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{items, text, texts};
+use super::conversion::conversion;
+use super::{is_established, items, text, texts};
 use crate::{
     builtin::{
-        faults::{cause, duplicate, forbidden, invalid, not_supported, required, too_many},
+        faults::{cause, duplicate, invalid, not_supported, required, too_many},
         names::{dns_subdomain, dns1035_label},
     },
     error::Cause,
@@ -36,7 +35,7 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
         }
     }
     names(crd.pointer("/spec/names").unwrap_or(&Value::Null), &mut faults);
-    conversion(crd, &mut faults);
+    conversion(crd, old, &mut faults);
     if crd.pointer("/spec/preserveUnknownFields") == Some(&json!(true)) {
         faults.push(invalid("spec.preserveUnknownFields", true, "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"));
     }
@@ -305,33 +304,9 @@ fn names(names: &Value, faults: &mut Vec<Cause>) {
     }
 }
 
-fn conversion(crd: &Value, faults: &mut Vec<Cause>) {
-    let Some(conversion) = crd.pointer("/spec/conversion").filter(|conversion| !conversion.is_null()) else {
-        return;
-    };
-    match text(conversion, "/strategy") {
-        "" => faults.push(required("spec.conversion.strategy", "")),
-        "None" => {
-            if conversion.get("webhook").is_some_and(|webhook| !webhook.is_null()) {
-                faults.push(forbidden(
-                    "spec.conversion.webhookClientConfig",
-                    "should not be set when strategy is not set to Webhook",
-                ));
-            }
-        }
-        "Webhook" => faults.push(forbidden(
-            "spec.conversion.strategy",
-            "this server does not call conversion webhooks; use strategy None, which changes only the apiVersion",
-        )),
-        other => faults.push(not_supported("spec.conversion.strategy", other, &["None", "Webhook"])),
-    }
-}
-
 fn changes(crd: &Value, old: &Value, faults: &mut Vec<Cause>) {
-    let established = items(old.pointer("/status/conditions"))
-        .any(|one| text(one, "/type") == "Established" && text(one, "/status") == "True");
     let mut fixed = vec![("spec.group", "/spec/group"), ("spec.names.plural", "/spec/names/plural")];
-    if established {
+    if is_established(old) {
         fixed.extend([("spec.scope", "/spec/scope"), ("spec.names.kind", "/spec/names/kind")]);
     }
     for (field, path) in fixed {

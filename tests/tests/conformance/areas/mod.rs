@@ -11,6 +11,8 @@ mod builtins;
 #[rustfmt::skip]
 mod collect;
 #[rustfmt::skip]
+mod conversion;
+#[rustfmt::skip]
 mod crud;
 #[rustfmt::skip]
 mod definitions;
@@ -63,6 +65,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<Scenario>)> {
         ("namespaces", namespaces::scenarios()),
         ("collect", collect::scenarios()),
         ("webhooks", webhooks::scenarios()),
+        ("conversion", conversion::scenarios()),
         ("auth", auth::scenarios()),
     ]
 }

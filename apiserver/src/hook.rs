@@ -1,4 +1,6 @@
 //! One HTTPS request to a webhook, within its time.
+//!
+//! The one invariant: it ends, with an answer of bounded size or with the reason why there is none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,27 +19,36 @@ use tokio_rustls::TlsConnector;
 
 use crate::lifecycle::text;
 
-const DEFAULT_SECONDS: u64 = 10;
-const MAX_SECONDS: u64 = 30;
-const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+/// A Service has no network behind it here, so that only `clientConfig.url` leads anywhere.
+const NO_SERVICES: &str = "no network leads to Services here: use clientConfig.url";
 
-/// Sends the question and returns the answer; the error says what went wrong.
-pub(super) async fn post(webhook: &Value, question: &Value) -> Result<Value, String> {
-    let seconds = webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_SECONDS).clamp(1, MAX_SECONDS);
-    let failed = |reason: String| format!("failed to call webhook: {reason}");
-    let target = Target::parse(&webhook["clientConfig"]).map_err(failed)?;
-    let shown = format!("Post \"{}?timeout={seconds}s\"", target.url);
-    let exchange = tokio::time::timeout(Duration::from_secs(seconds), exchange(&target, seconds, question));
+/// How long a webhook may take and how much it may say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) seconds: u64,
+    pub(crate) answer_bytes: usize,
+}
+
+/// Sends the question to where `clientConfig` says and returns the answer; the error says what went wrong.
+pub(crate) async fn post(config: &Value, question: &Value, bounds: Bounds) -> Result<Value, String> {
+    let shown = |url: &str| format!("Post \"{url}?timeout={}s\"", bounds.seconds);
+    if let Some(service) = config.get("service").filter(|service| service.is_object()) {
+        return Err(format!("{}: {}", shown(&service_url(service)), NO_SERVICES));
+    }
+    let target = Target::parse(config)?;
+    let shown = shown(&target.url);
+    let exchange =
+        tokio::time::timeout(Duration::from_secs(bounds.seconds), exchange(&target, question, bounds));
     let (code, answer) = match exchange.await {
-        Ok(outcome) => outcome.map_err(|reason| failed(format!("{shown}: {reason}")))?,
-        Err(_) => return Err(failed(format!("{shown}: context deadline exceeded"))),
+        Ok(outcome) => outcome.map_err(|reason| format!("{shown}: {reason}"))?,
+        Err(_) => return Err(format!("{shown}: context deadline exceeded")),
     };
     if code != StatusCode::OK {
-        return Err(failed(
-            "an error on the server (\"unknown\") has prevented the request from succeeding".to_owned(),
-        ));
+        return Err(
+            "an error on the server (\"unknown\") has prevented the request from succeeding".to_owned()
+        );
     }
-    serde_json::from_slice(&answer).map_err(|error| failed(format!("the answer is not JSON: {error}")))
+    serde_json::from_slice(&answer).map_err(|error| format!("the answer is not JSON: {error}"))
 }
 
 /// Where a webhook listens and whom to trust there.
@@ -51,9 +62,6 @@ struct Target {
 
 impl Target {
     fn parse(config: &Value) -> Result<Target, String> {
-        if config["service"].is_object() {
-            return Err("clientConfig.service is not served here, because there are no Services: use clientConfig.url".into());
-        }
         let url = text(config, "/url");
         let uri: Uri = url.parse().map_err(|error| format!("clientConfig.url {url:?}: {error}"))?;
         if uri.scheme_str() != Some("https") {
@@ -64,6 +72,18 @@ impl Target {
         let tls = connector(text(config, "/caBundle"))?;
         Ok(Target { url: url.to_owned(), host, port: uri.port_u16().unwrap_or(443), path, tls })
     }
+}
+
+fn service_url(service: &Value) -> String {
+    let (name, namespace, path) =
+        (text(service, "/name"), text(service, "/namespace"), text(service, "/path"));
+    let port = service["port"].as_u64().unwrap_or(443);
+    format!("https://{name}.{namespace}.svc:{port}{path}")
+}
+
+/// Whether a `caBundle` can be used to trust anyone; an empty one leaves it to the machine's authorities.
+pub(crate) fn trusts_someone(ca_bundle: &str) -> bool {
+    ca_bundle.is_empty() || connector(ca_bundle).is_ok()
 }
 
 fn connector(ca_bundle: &str) -> Result<TlsConnector, String> {
@@ -88,7 +108,7 @@ fn connector(ca_bundle: &str) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-async fn exchange(target: &Target, seconds: u64, question: &Value) -> Result<(StatusCode, Bytes), String> {
+async fn exchange(target: &Target, question: &Value, bounds: Bounds) -> Result<(StatusCode, Bytes), String> {
     let stream =
         TcpStream::connect((target.host.as_str(), target.port)).await.map_err(|error| error.to_string())?;
     let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
@@ -96,7 +116,7 @@ async fn exchange(target: &Target, seconds: u64, question: &Value) -> Result<(St
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| error.to_string())?;
     let body = serde_json::to_vec(question).expect("a Value always serializes");
-    let request = Request::post(format!("{}?timeout={seconds}s", target.path))
+    let request = Request::post(format!("{}?timeout={}s", target.path, bounds.seconds))
         .header(HOST, format!("{}:{}", target.host, target.port))
         .header(CONTENT_TYPE, "application/json")
         .header(ACCEPT, "application/json")
@@ -105,7 +125,7 @@ async fn exchange(target: &Target, seconds: u64, question: &Value) -> Result<(St
     let answered = async {
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let code = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = Limited::new(response.into_body(), bounds.answer_bytes).collect().await;
         Ok((code, body.map_err(|error| error.to_string())?.to_bytes()))
     };
     // The connection must be driven while the answer is awaited; whichever ends first decides.
