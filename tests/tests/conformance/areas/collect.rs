@@ -2,8 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::fixtures::{core, gadget, gadgets};
+use crate::fixtures::{core, definition, gadget, gadgets};
 use crate::scenario::{Scenario, delete, delete_with, get, merge, post, scenario, steps};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const THINGS: &str = "/apis/{ns}.midflight.dev/v1/namespaces/{ns}/things";
+
+fn thing(name: &str) -> Value {
+    json!({"apiVersion": "{ns}.midflight.dev/v1", "kind": "Thing", "metadata": {"name": name}})
+}
 
 /// A config map that belongs to what was saved as `owner`.
 fn owned(name: &str, blocking: bool) -> Value {
@@ -14,6 +21,21 @@ fn owned(name: &str, blocking: bool) -> Value {
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
+        scenario("what the objects of a deleted kind owned goes with them", steps![
+            post(DEFINITIONS, definition("{ns}.midflight.dev", "things", "Thing", json!({"type": "object"}))).status_only(),
+            get(THINGS).eventually().status_only(),
+            // The real collector looks for new kinds every thirty seconds; once this one goes, it knows this kind.
+            post(THINGS, thing("first")).status_only(),
+            delete_with(format!("{THINGS}/first"), json!({"propagationPolicy": "Foreground"})).status_only(),
+            get(format!("{THINGS}/first")).is(404).eventually().status_only(),
+            post(THINGS, thing("owner")).save("owner").status_only(),
+            post(core("configmaps", ""), owned("c1", false)).status_only(),
+            post(core("configmaps", ""), owned("c2", true)).status_only(),
+            delete(format!("{DEFINITIONS}/things.{{ns}}.midflight.dev")).status_only(),
+            get(format!("{DEFINITIONS}/things.{{ns}}.midflight.dev")).is(404).eventually().status_only(),
+            get(core("configmaps", "c1")).is(404).eventually(),
+            get(core("configmaps", "c2")).is(404).eventually(),
+        ]),
         scenario("in the background: the owner goes, then what it owns", steps![
             post(gadgets(""), gadget("owner", json!({}))).save("owner").status_only(),
             post(core("configmaps", ""), owned("c1", true)).status_only(),
