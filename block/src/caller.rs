@@ -4,14 +4,16 @@
 //! command, so one that comes too late is not taken for the next.
 
 use std::{
+    fs::File,
     io::{self, Read, Write},
     marker::PhantomData,
-    os::unix::net::UnixStream,
+    net::TcpStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     time::Duration,
 };
 
 use bytes::BytesMut;
-
+use rustix::net::sockopt::{self, Timeout};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -25,7 +27,7 @@ use crate::{
 /// Gives commands `C` and gets answers `A`.
 #[derive(Debug)]
 pub struct Caller<C, A> {
-    stream: UnixStream,
+    stream: File,
     input: BytesMut,
     tag: u64,
     speaks: PhantomData<(C, A)>,
@@ -37,26 +39,29 @@ pub type EngineControl = Caller<engine::control::Command, engine::control::Answe
 /// An answer that may be a refusal.
 pub trait Refusable: Sized {
     /// The answer, or why nothing was done.
-    fn accepted(self) -> Result<Self, String>;
+    fn accepted(self) -> Result<Self, ControlError>;
 }
 
 impl Refusable for frontend::control::Answer {
-    fn accepted(self) -> Result<Self, String> {
+    fn accepted(self) -> Result<Self, ControlError> {
         match self {
-            Self::Refused(why) => Err(why),
+            Self::Refused(why) => Err(ControlError::Refused(why)),
             answer => Ok(answer),
         }
     }
 }
 
 impl Refusable for engine::control::Answer {
-    fn accepted(self) -> Result<Self, String> {
+    fn accepted(self) -> Result<Self, ControlError> {
         match self {
-            Self::Refused(why) => Err(why),
+            Self::Refused(why) => Err(ControlError::Refused(why)),
+            Self::Busy(why) => Err(ControlError::Busy(why)),
             answer => Ok(answer),
         }
     }
 }
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -66,24 +71,28 @@ pub enum ControlError {
     Frame(#[from] BadFrame),
     #[error("its answer is not understood")]
     Json(#[from] serde_json::Error),
-    #[error("{0} is not a socket for commands")]
-    Address(Address),
     #[error("refused: {0}")]
     Refused(String),
+    /// The same command may succeed later.
+    #[error("not now: {0}")]
+    Busy(String),
 }
 
 impl<C: Serialize, A: DeserializeOwned + Refusable> Caller<C, A> {
     pub fn connect(address: &Address) -> Result<Caller<C, A>, ControlError> {
-        let Address::Unix(path) = address else { return Err(ControlError::Address(address.clone())) };
-        let stream = UnixStream::connect(path)?;
-        let mut control = Caller { stream, input: BytesMut::new(), tag: 0, speaks: PhantomData };
+        let socket: OwnedFd = match address {
+            Address::Unix(path) => UnixStream::connect(path)?.into(),
+            Address::Tcp(address) => TcpStream::connect_timeout(address, CONNECT_WITHIN)?.into(),
+        };
+        let mut control =
+            Caller { stream: socket.into(), input: BytesMut::new(), tag: 0, speaks: PhantomData };
         control.wait_at_most(Duration::from_secs(30))?;
         Ok(control)
     }
 
     /// How long each command may take.
     pub fn wait_at_most(&mut self, within: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(within))
+        Ok(sockopt::set_socket_timeout(&self.stream, Timeout::Recv, Some(within))?)
     }
 
     /// Gives a command and waits for its end.
@@ -102,7 +111,7 @@ impl<C: Serialize, A: DeserializeOwned + Refusable> Caller<C, A> {
                     continue;
                 }
                 let answer: A = serde_json::from_slice(&frame.payload)?;
-                return answer.accepted().map_err(ControlError::Refused);
+                return answer.accepted();
             }
             let mut chunk = [0; 4096];
             let count = match self.stream.read(&mut chunk) {

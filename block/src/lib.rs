@@ -18,6 +18,7 @@
 //! | `blockdev` | a volume as a block device: FUSE, loop device, precautions |
 //! | [`caller`] | commands to a frontend or an engine, from outside |
 //! | [`check`] | the judge: blocks that know what they are, ledger, workload |
+//! | [`instance`] | the instance manager: hosts engines and replicas, or minds their processes |
 //! | [`record`] | who may write and who is in service: the record, its file, its scribe |
 //! | [`role`] | the processes as commands |
 //! | [`tour`] | a whole data plane on one machine, for tour and tests |
@@ -29,11 +30,13 @@ mod blockdev;
 pub mod blocks;
 pub mod caller;
 pub mod check;
+mod durable;
 pub mod engine;
 pub mod epoch;
 pub mod extent;
 pub mod frontend;
 pub mod host;
+pub mod instance;
 pub mod nbd;
 pub mod net;
 pub mod record;

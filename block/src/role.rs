@@ -18,6 +18,11 @@ use crate::{
     engine::control::{self, VolumeArgs},
     frontend::serve::{self as frontend, FrontendArgs},
     host::run::{self as engine, EngineProcessArgs},
+    instance::{
+        self,
+        client::{InstanceArgs, Told},
+        serve::InstanceManagerArgs,
+    },
     net::address::Address,
     replica::serve::{self as replica, ReplicaArgs},
 };
@@ -32,6 +37,10 @@ pub enum Role {
     Frontend(FrontendArgs),
     #[command(hide = true)]
     Keeper(KeeperArgs),
+    #[command(hide = true)]
+    InstanceManager(InstanceManagerArgs),
+    #[command(hide = true)]
+    Instance(InstanceArgs),
     #[command(hide = true)]
     Check(check::CheckArgs),
     #[command(hide = true)]
@@ -50,6 +59,10 @@ pub enum RoleError {
     #[error("keep descriptors at {}", path.display())]
     Keeper { path: PathBuf, source: io::Error },
     #[error(transparent)]
+    InstanceManager(#[from] instance::serve::InstanceManagerError),
+    #[error(transparent)]
+    Instance(#[from] instance::client::ClientError),
+    #[error(transparent)]
     Check(#[from] check::CheckError),
     #[error(transparent)]
     Ask(#[from] ControlError),
@@ -59,18 +72,31 @@ impl Role {
     pub fn run(self) -> Result<(), RoleError> {
         match &self {
             // All these are on the way of the kernel's dirty pages when a volume is a block device.
-            Role::Replica(_) | Role::Engine(_) | Role::Frontend(_) | Role::Keeper(_) => shield::raise(),
-            Role::Check(_) | Role::Ask(_) => {}
+            Role::Replica(_)
+            | Role::Engine(_)
+            | Role::Frontend(_)
+            | Role::Keeper(_)
+            | Role::InstanceManager(_) => shield::raise(),
+            Role::Instance(_) | Role::Check(_) | Role::Ask(_) => {}
         }
         match self {
             Role::Replica(args) => Ok(replica::run(&args)?),
             Role::Engine(args) => Ok(engine::run(&args)?),
             Role::Frontend(args) => Ok(frontend::run(&args)?),
             Role::Keeper(args) => keep(&args),
+            Role::InstanceManager(args) => Ok(instance::serve::run(&args)?),
+            Role::Instance(args) => Ok(instance::client::run(args, &mut tell_json)?),
             Role::Ask(args) => Ok(control::run(&args, &mut io::stdout())?),
             Role::Check(args) => Ok(check::run(&args, &mut io::stdout())?),
         }
     }
+}
+
+/// An answer as one JSON value.
+fn tell_json(told: &Told) -> io::Result<()> {
+    let mut out = io::stdout();
+    serde_json::to_writer(&mut out, told)?;
+    writeln!(out)
 }
 
 /// Hold the descriptors of a node's frontend while that is replaced.
@@ -94,6 +120,17 @@ pub(crate) fn process_name() -> u64 {
     let filled = rustix::rand::getrandom(&mut raw[..], rustix::rand::GetRandomFlags::empty());
     assert_eq!(filled, Ok(raw.len()), "the kernel gives eight random bytes");
     u64::from_le_bytes(raw)
+}
+
+/// An error with all its causes.
+pub fn in_words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }
 
 /// Tells whoever started this process where it can be reached.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use midflight_block::role::Role;
 
 use crate::{command, session::Session};
 
@@ -76,13 +77,25 @@ pub(crate) enum Command {
     Agent(command::agent::Agent),
     /// The processes of a volume.
     #[command(flatten)]
-    Volume(midflight_block::role::Role),
+    Volume(Role),
 }
 
 impl Command {
     /// A role is a long-lived process that `up` starts; its stderr is a log file.
     pub(crate) fn is_role(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::Agent(_) | Command::Volume(_))
+        match self {
+            Command::Volume(role) => !matches!(role, Role::Instance(_)),
+            Command::Serve(_) | Command::Agent(_) => true,
+            Command::Up(_)
+            | Command::Down(_)
+            | Command::Status(_)
+            | Command::Migrate(_)
+            | Command::Tour(_)
+            | Command::Bench(_)
+            | Command::Crds(_)
+            | Command::Version(_)
+            | Command::Completion(_) => false,
+        }
     }
 
     pub(crate) fn run(self, session: &Session) -> anyhow::Result<()> {
@@ -98,6 +111,7 @@ impl Command {
             Command::Completion(completion) => completion.run(session),
             Command::Serve(serve) => session.block_on(serve.run(session)),
             Command::Agent(agent) => session.block_on(agent.run(session)),
+            Command::Volume(Role::Instance(args)) => command::instance::run(args, session),
             // The data plane has threads of its own and wants no runtime beside them.
             Command::Volume(role) => Ok(role.run()?),
         }

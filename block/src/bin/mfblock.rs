@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use midflight_block::role::Role;
+use midflight_block::role::{Role, in_words};
 
 /// Replicated block volumes that change engines while they serve.
 #[derive(Parser)]
@@ -21,13 +21,7 @@ fn main() -> ExitCode {
     match Arguments::parse().role.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let mut source = std::error::Error::source(&error);
-            let mut text = error.to_string();
-            while let Some(cause) = source {
-                text = format!("{text}: {cause}");
-                source = cause.source();
-            }
-            tracing::error!("{text}");
+            tracing::error!("{}", in_words(&error));
             ExitCode::FAILURE
         }
     }

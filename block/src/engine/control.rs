@@ -30,6 +30,10 @@ pub enum Command {
         #[arg(long)]
         bytes_per_second: Option<u64>,
     },
+    /// Let requests wait until the engine is told to resume.
+    Suspend,
+    /// Go on with what waits.
+    Resume,
     /// Say how the volume is.
     Status,
 }
@@ -41,6 +45,8 @@ pub enum Answer {
     Status(Status),
     /// Nothing changed, for this reason.
     Refused(String),
+    /// Nothing changed, for this reason; it may pass.
+    Busy(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,12 +60,15 @@ pub struct Status {
     /// Bytes that this engine has copied to members that came back.
     #[serde(default)]
     pub copied_bytes: u64,
+    /// Whether requests wait until the engine is told to resume.
+    #[serde(default)]
+    pub suspended: bool,
 }
 
 /// Ask something of the engine of a volume.
 #[derive(Debug, Clone, clap::Args)]
 pub struct VolumeArgs {
-    /// Where the engine listens: unix:PATH.
+    /// Where the engine listens: unix:PATH or IP:PORT.
     #[arg(long)]
     pub engine: Address,
     #[command(subcommand)]

@@ -17,6 +17,7 @@ use super::{
     layout::Operation,
     members::{Members, Mode, Service},
     requests::{Pending, Unflushed},
+    suspension::Suspension,
     throttle::Throttle,
 };
 use crate::{
@@ -142,6 +143,7 @@ pub struct Engine {
     /// until then copies may differ there.
     pub(super) replayed: bool,
     pub(super) operation: Option<Operation>,
+    pub(super) suspension: Suspension,
     /// How many layers this engine has named.
     pub(super) layers: u64,
     pub(super) throttle: Throttle,
@@ -179,6 +181,7 @@ impl Engine {
             copyings: 0,
             replayed: false,
             operation: None,
+            suspension: Suspension::default(),
             layers: 0,
             throttle: Throttle::default(),
             copied: 0,
@@ -258,6 +261,7 @@ impl Engine {
         }
         if self.frontend == Some(link) {
             self.frontend = None;
+            self.suspension.forget();
         }
     }
 
@@ -344,6 +348,7 @@ impl Engine {
         self.held.clear();
         self.copying = None;
         self.operation = None;
+        self.suspension.forget();
         out.extend(self.frontend.take().map(Output::Close));
         out.push(why);
     }
@@ -366,7 +371,9 @@ impl Engine {
         let tag = header.tag;
         match (header.kind, self.phase) {
             (Kind::Read | Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero, Phase::Serving) => {
-                self.on_request(link, frame, out);
+                if let Some(frame) = self.suspension.admit(link, frame) {
+                    self.on_request(link, frame, out);
+                }
             }
             (Kind::Prepare, Phase::Observing | Phase::Preparing { .. }) => {
                 self.phase = Phase::Preparing { tag };
@@ -386,6 +393,8 @@ impl Engine {
             }
             (Kind::Go, Phase::Converging { .. }) => self.phase = Phase::Converging { tag },
             (Kind::Drain, Phase::Serving | Phase::Draining { .. }) => {
+                // Without an answer, the frontend asks the next engine.
+                self.suspension.forget();
                 self.phase = Phase::Draining { tag };
                 self.copy_on(out);
                 self.advance(out);
@@ -406,6 +415,7 @@ impl Engine {
                 if let Some(old) = self.frontend.replace(link)
                     && old != link
                 {
+                    self.suspension.forget();
                     out.push(Output::Close(old));
                 }
                 self.frontend_epoch = hello.epoch;

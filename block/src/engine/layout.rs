@@ -61,6 +61,14 @@ impl Engine {
                 self.set_throttle(bytes_per_second, out);
                 Err(Answer::Done)
             }
+            Ok(Command::Suspend) => {
+                self.suspension.suspend();
+                Err(Answer::Done)
+            }
+            Ok(Command::Resume) => {
+                self.resume(out);
+                Err(Answer::Done)
+            }
             Ok(command) => self.plan(&command),
             Err(error) => Err(Answer::Refused(format!("not a command: {error}"))),
         };
@@ -88,6 +96,7 @@ impl Engine {
             in_service: self.members.in_service().count_ones() as usize,
             members: self.members.iter().count(),
             copied_bytes: self.copied,
+            suspended: self.suspension.is_on(),
         }
     }
 
@@ -96,7 +105,9 @@ impl Engine {
         let refuse = |why: &str| Answer::Refused(why.to_owned());
         let find = |name: &str| self.layout.position(name).map(|at| self.layout.snapshots[at].id);
         let step = match command {
-            Command::Status | Command::Throttle { .. } => return Err(Answer::Status(self.status())),
+            Command::Status | Command::Throttle { .. } | Command::Suspend | Command::Resume => {
+                return Err(Answer::Status(self.status()));
+            }
             Command::Snapshot { name } if find(name).is_some() => return Err(Answer::Done),
             Command::Snapshot { name } if name.is_empty() || name.len() > LONGEST_NAME => {
                 return Err(refuse("a snapshot needs a name of at most 128 bytes"));
@@ -122,7 +133,7 @@ impl Engine {
         let idle =
             self.replayed && self.operation.is_none() && self.copying.is_none() && self.changing.is_none();
         if self.phase != Phase::Serving || !idle || self.members.any(Service::Leaving).is_some() {
-            return Err(refuse("the volume does not serve, or is being rebuilt or changed; try again later"));
+            return Err(Answer::Busy("the volume does not serve, or is being rebuilt or changed".into()));
         }
         Ok(step)
     }

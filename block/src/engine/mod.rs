@@ -2,7 +2,7 @@
 //! replica in service.
 //!
 //! `core` decides, `requests` counts acknowledgements, `members` knows who is in
-//! service, `membership` changes that, `copying` makes copies equal, `layout` changes snapshots and size, `throttle` slows that down, `paths` reaches them, `serve`
+//! service, `membership` changes that, `copying` makes copies equal, `layout` changes snapshots and size, `throttle` slows that down, `suspension` lets requests wait, `paths` reaches them, `serve`
 //! connects them to sockets.
 
 pub mod control;
@@ -14,4 +14,5 @@ mod membership;
 mod paths;
 mod requests;
 pub mod serve;
+mod suspension;
 mod throttle;

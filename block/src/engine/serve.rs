@@ -50,6 +50,26 @@ pub struct EngineArgs {
     /// Where the frontend connects: unix:PATH or IP:PORT.
     #[arg(long)]
     pub listen: Address,
+    /// Let requests wait until the engine is told to resume.
+    #[arg(long)]
+    pub suspended: bool,
+}
+
+impl EngineArgs {
+    /// What starts a process with these arguments.
+    pub fn command_line(&self) -> Vec<String> {
+        let mut line = vec![
+            "engine".to_owned(),
+            format!("--volume={}", self.volume),
+            format!("--term={}", self.term),
+            format!("--incarnation={}", self.incarnation),
+            format!("--record={}", self.record.display()),
+            format!("--listen={}", self.listen),
+        ];
+        line.extend(self.replicas.iter().map(|named| format!("--replica={}={}", named.name, named.address)));
+        line.extend(self.suspended.then(|| "--suspended".to_owned()));
+        line
+    }
 }
 
 /// A replica and where it can be reached.
@@ -136,7 +156,10 @@ impl Serving {
         let address = listener.address(&args.listen).map_err(listen)?;
         reactor.open_door(door, listener).map_err(listen)?;
         let scribe = Scribe::start(store, &record, reactor.waker());
-        let core = Engine::new(seat(args, epoch, &record));
+        let mut core = Engine::new(seat(args, epoch, &record));
+        if args.suspended {
+            core.suspend();
+        }
         let address_of = |name: &str| {
             args.replicas.iter().find(|replica| replica.name == name).map(|replica| replica.address.clone())
         };

@@ -20,7 +20,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 /// `unix:PATH`, or `IP:PORT` for TCP.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Address {
     Unix(PathBuf),

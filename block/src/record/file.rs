@@ -9,7 +9,7 @@
 use std::{
     error::Error,
     fs::{File, OpenOptions},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -17,6 +17,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::{Record, RecordError, RecordStore, Revision};
+use crate::durable;
 
 #[derive(Debug, Clone)]
 pub struct FileRecord {
@@ -76,13 +77,7 @@ impl FileRecord {
 
     fn replace(&self, revision: u64, record: &Record) -> io::Result<()> {
         let content = Content { revision, record: record.clone(), check: checksum(record)? };
-        let fresh = self.path.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(&serde_json::to_vec_pretty(&content)?)?;
-        file.sync_all()?;
-        std::fs::rename(&fresh, &self.path)?;
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        durable::replace(&self.path, &serde_json::to_vec_pretty(&content)?)
     }
 }
 

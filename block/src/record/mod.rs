@@ -12,7 +12,7 @@ pub mod scribe;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::members::Mode;
+use crate::engine::members::{MOST, Mode};
 
 /// What the record says, in the words of the API's kind VolumeRecord.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,55 @@ impl Record {
 
     pub fn in_service(&self) -> usize {
         self.members.iter().filter(|member| member.mode == Mode::InService).count()
+    }
+
+    fn with_members(&self, members: Vec<Member>) -> Record {
+        Record { member_version: self.member_version + 1, members, ..self.clone() }
+    }
+
+    fn is_last_in_service(&self, replica: &str) -> bool {
+        let in_service = |member: &Member| member.mode == Mode::InService;
+        self.in_service() == 1
+            && self.members.iter().any(|member| member.replica == replica && in_service(member))
+    }
+
+    /// The record with another copy, which has to be rebuilt first; `None` if it has that one.
+    pub fn with_member(&self, replica: &str) -> Result<Option<Record>, &'static str> {
+        if self.members.iter().any(|member| member.replica == replica) {
+            return Ok(None);
+        }
+        if self.members.len() >= MOST {
+            return Err("the volume has as many replicas as there can be");
+        }
+        let mut members = self.members.clone();
+        members.push(Member { replica: replica.to_owned(), mode: Mode::Out });
+        Ok(Some(self.with_members(members)))
+    }
+
+    /// The record without a copy; `None` if it has none of that name.
+    pub fn without_member(&self, replica: &str) -> Result<Option<Record>, &'static str> {
+        if self.is_last_in_service(replica) {
+            return Err("the last replica in service stays");
+        }
+        let members: Vec<Member> =
+            self.members.iter().filter(|member| member.replica != replica).cloned().collect();
+        Ok((members.len() < self.members.len()).then(|| self.with_members(members)))
+    }
+
+    /// The record in which a copy has to be rebuilt; `None` if that is so already.
+    pub fn with_member_out(&self, replica: &str) -> Result<Option<Record>, &'static str> {
+        if self.is_last_in_service(replica) {
+            return Err("the last replica in service stays");
+        }
+        let mut members = self.members.clone();
+        match members.iter_mut().find(|member| member.replica == replica) {
+            None => Err("the record has no such replica"),
+            Some(Member { mode: Mode::Out | Mode::Rebuilding, .. }) => Ok(None),
+            Some(member) => {
+                member.mode = Mode::Out;
+                Ok(Some(self.with_members(members)))
+            }
+        }
     }
 
     /// Judges the wish of an engine that has the volume in `term`.
@@ -178,6 +227,27 @@ mod tests {
         }
         let stranger = Wish { replica: "d".into(), mode: Err, version: 8 };
         assert_eq!(record(7, [Rw; 3]).judge(5, &stranger), Verdict::Stale);
+    }
+
+    #[test]
+    fn members_come_and_go_but_the_last_in_service() {
+        use Mode::{InService as Rw, Out as Err, Rebuilding as Wo};
+        let seen = record(7, [Rw, Err, Wo]);
+        let added = seen.with_member("d").unwrap().unwrap();
+        assert_eq!((added.member_version, added.members[3].mode), (8, Err));
+        assert_eq!(added.with_member("d"), Ok(None));
+        assert_eq!(seen.without_member("d"), Ok(None));
+        assert_eq!(seen.without_member("b").unwrap().unwrap().members.len(), 2);
+        assert!(seen.without_member("a").is_err() && seen.with_member_out("a").is_err());
+        assert_eq!(seen.with_member_out("b"), Ok(None));
+        assert_eq!(seen.with_member_out("c"), Ok(None));
+        let out = record(7, [Rw, Rw, Err]).with_member_out("b").unwrap().unwrap();
+        assert_eq!((out.member_version, out.members[1].mode), (8, Err));
+        assert!(seen.with_member_out("x").is_err());
+        let full = (0..MOST).try_fold(seen, |seen, number| {
+            seen.with_member(&format!("r-{number}")).map(|next| next.unwrap_or(seen))
+        });
+        assert!(full.is_err());
     }
 
     #[test]

@@ -45,6 +45,19 @@ pub struct ReplicaArgs {
     pub listen: Address,
 }
 
+impl ReplicaArgs {
+    /// What starts a process with these arguments.
+    pub fn command_line(&self) -> Vec<String> {
+        vec![
+            "replica".to_owned(),
+            format!("--folder={}", self.folder.display()),
+            format!("--volume={}", self.volume),
+            format!("--size={}", self.size),
+            format!("--listen={}", self.listen),
+        ]
+    }
+}
+
 /// Why a replica does not serve (any more).
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {

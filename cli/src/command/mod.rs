@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod completion;
 pub(crate) mod crds;
 pub(crate) mod down;
+pub(crate) mod instance;
 pub(crate) mod migrate;
 mod role;
 pub(crate) mod serve;

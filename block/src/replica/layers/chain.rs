@@ -8,7 +8,7 @@
 //! Invariant: a change of the layers is this file's next serial number and nothing
 //! else; files it does not name are rubbish.
 
-use std::io;
+use std::{io, ops::RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,8 @@ const SLOT: usize = 128 << 10;
 const HEADER: usize = 28;
 const MAGIC: &[u8; 8] = b"mfchain\0";
 const FORMAT: u32 = 1;
+/// Formats of a replica's folder that this build reads.
+pub const FORMATS: RangeInclusive<u32> = 1..=FORMAT;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

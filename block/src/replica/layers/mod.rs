@@ -30,6 +30,7 @@ use std::{cell::Cell, collections::BTreeSet, io};
 
 use bytes::{Bytes, BytesMut};
 
+pub use self::chain::FORMATS;
 use self::{
     bits::{BitFile, Sector, damaged},
     chain::{Chain, ChainFile, State},

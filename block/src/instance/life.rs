@@ -1,0 +1,439 @@
+//! One instance: the thread that serves it, or minds its process, from its start to
+//! its end.
+//!
+//! Invariant: one thread at a time serves or minds an instance, and every epoch is on
+//! disk before it is used.
+
+use std::{
+    error::Error,
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::broadcast;
+
+use super::{
+    decide::{Next, Seen, Wish, decide, start_epoch},
+    names::{Kind, Name},
+    probe::highest_promise,
+    process::{self, Process},
+    spec::{Particulars, Place, Shelf, Spec},
+};
+use crate::{
+    engine::serve::{self as engine, EngineArgs, Named},
+    epoch::Epoch,
+    net::{address::Address, stop::Stop},
+    record::{RecordStore, file::FileRecord},
+    replica::serve::{self as replica, ReplicaArgs},
+    role::in_words,
+};
+
+/// What all instances of an instance manager share.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) shelf: Shelf,
+    /// Folder of the volumes' records.
+    pub(super) records: PathBuf,
+    /// Folder of the binaries that v1 instances are started from.
+    pub(super) binaries: Option<PathBuf>,
+    /// Address of this node.
+    pub(super) node: IpAddr,
+    /// Where commands for this node's frontend go.
+    pub(super) frontend: Option<Address>,
+    pub(super) told: broadcast::Sender<Told>,
+}
+
+impl World {
+    pub(super) fn record(&self, volume: &Name) -> FileRecord {
+        FileRecord::at(&self.records.join(format!("{volume}.record")))
+    }
+
+    /// Term of the volume's record, if that can be read.
+    pub(super) fn term(&self, volume: &Name) -> Option<u64> {
+        self.record(volume).read().ok().map(|(_, record)| record.term)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum State {
+    Starting,
+    Running,
+    /// It was in a process that is gone.
+    Lost,
+    /// Another engine has the volume.
+    Fenced,
+    Failed,
+}
+
+/// An instance as it is told to whoever asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct View {
+    pub(super) spec: Spec,
+    pub(super) state: State,
+    pub(super) pid: Option<u32>,
+    pub(super) restarts: u64,
+    pub(super) why: String,
+}
+
+/// What whoever watches is told.
+#[derive(Debug, Clone)]
+pub(super) enum Told {
+    Changed(View),
+    Removed(View),
+}
+
+#[derive(Debug)]
+enum Ender {
+    Thread(Stop),
+    Process(process::Ender),
+}
+
+impl Ender {
+    fn end(&self) {
+        match self {
+            Ender::Thread(stop) => stop.ask(),
+            Ender::Process(ender) => ender.kill(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Now {
+    view: View,
+    wish: Wish,
+    /// Whether it ever could be reached.
+    ran: bool,
+    ender: Option<Ender>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How an instance begins.
+#[derive(Debug)]
+pub(super) enum Start {
+    /// Nobody has used its epoch.
+    New,
+    /// It was started before, here.
+    Again,
+    /// Its process lives.
+    TakenUp(Process),
+}
+
+#[derive(Debug)]
+pub(super) struct Instance {
+    world: Arc<World>,
+    place: Place,
+    now: Mutex<Now>,
+    changed: Condvar,
+}
+
+/// A process that does not say where it listens for so long does not start.
+const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+/// One that ends sooner than this after its start ended quickly.
+const QUICK: Duration = Duration::from_secs(1);
+const LAST_WORDS: usize = 400;
+
+impl Instance {
+    /// An instance that was in a process which is gone: it is shown, and waits to be created again.
+    pub(super) fn lost(world: &Arc<World>, spec: Spec) -> Arc<Instance> {
+        let why = "it was in an instance manager that has ended; create it again".to_owned();
+        Arc::new(Instance::new(world, spec, State::Lost, why))
+    }
+
+    fn new(world: &Arc<World>, spec: Spec, state: State, why: String) -> Instance {
+        let place = world.shelf.place(&spec.key());
+        let view = View { spec, state, pid: None, restarts: 0, why };
+        let now = Now { view, wish: Wish::Serve, ran: false, ender: None, thread: None };
+        Instance { world: Arc::clone(world), place, now: Mutex::new(now), changed: Condvar::new() }
+    }
+
+    /// Begins to serve or to mind it.
+    pub(super) fn begin(world: &Arc<World>, spec: Spec, start: Start) -> io::Result<Arc<Instance>> {
+        let instance = Arc::new(Instance::new(world, spec, State::Starting, String::new()));
+        instance.place.store(&instance.view().spec)?;
+        let own = Arc::clone(&instance);
+        let name = instance.view().spec.key().to_string();
+        let thread = thread::Builder::new().name(name).spawn(move || own.live(start))?;
+        instance.lock().thread = Some(thread);
+        Ok(instance)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.lock().view.clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Now)) {
+        let mut now = self.lock();
+        change(&mut now);
+        let view = now.view.clone();
+        tracing::info!(
+            instance = %view.spec.key(), volume = %view.spec.volume, epoch = %view.spec.epoch,
+            state = ?view.state, why = view.why, "instance"
+        );
+        // Nobody has to watch.
+        let _ = self.world.told.send(Told::Changed(view));
+        self.changed.notify_all();
+    }
+
+    /// How it is once it is not on its way up any more, or after `within`.
+    pub(super) fn settled(&self, within: Duration) -> View {
+        let on_its_way = |now: &mut Now| now.view.state == State::Starting || now.wish == Wish::ServeAnew;
+        let (now, _) = self
+            .changed
+            .wait_timeout_while(self.lock(), within, on_its_way)
+            .unwrap_or_else(PoisonError::into_inner);
+        now.view.clone()
+    }
+
+    /// Changes what it is on disk; with `anew` it is started again to take it up.
+    pub(super) fn alter(&self, anew: bool, change: impl FnOnce(&mut Spec)) -> io::Result<()> {
+        let mut now = self.lock();
+        let mut spec = now.view.spec.clone();
+        change(&mut spec);
+        self.place.store(&spec)?;
+        now.view.spec = spec;
+        if anew {
+            now.wish = Wish::ServeAnew;
+            now.ender.iter().for_each(Ender::end);
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Ends it, and waits until it has ended.
+    pub(super) fn end(&self) {
+        let thread = {
+            let mut now = self.lock();
+            now.wish = Wish::End;
+            now.ender.iter().for_each(Ender::end);
+            self.changed.notify_all();
+            now.thread.take()
+        };
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(instance = %self.view().spec.key(), "its thread panicked");
+        }
+    }
+
+    /// Forgets one that has ended.
+    pub(super) fn forget(&self) -> io::Result<()> {
+        self.place.remove()?;
+        let _ = self.world.told.send(Told::Removed(self.view()));
+        Ok(())
+    }
+
+    fn live(&self, start: Start) {
+        let mut quick_ends = 0;
+        let mut taken_up = None;
+        let mut next = match start {
+            Start::New => self.first(false),
+            Start::Again => self.first(true),
+            Start::TakenUp(process) => {
+                taken_up = Some(process);
+                Next::Again { epoch: self.view().spec.epoch, after: Duration::ZERO }
+            }
+        };
+        loop {
+            let Next::Again { epoch, after } = next else { return self.settle(next) };
+            if let Err(error) = self.rest(after).start_at(epoch) {
+                self.change(|now| now.view.why = format!("note its epoch: {error}"));
+                return self.settle(Next::Failed);
+            }
+            let began = Instant::now();
+            let why = self.serve(taken_up.take());
+            quick_ends = if began.elapsed() < QUICK { quick_ends + 1 } else { 0 };
+            self.change(|now| {
+                (now.ender, now.view.pid, now.view.why) = (None, None, why);
+                now.view.state = State::Starting;
+                now.view.restarts += 1;
+            });
+            next = decide(self.see(quick_ends));
+        }
+    }
+
+    fn see(&self, quick_ends: u32) -> Seen {
+        let (spec, wish, ran) = {
+            let now = self.lock();
+            (now.view.spec.clone(), now.wish, now.ran)
+        };
+        let promised = highest_promise(&spec.volume, spec.members());
+        let record = self.world.term(&spec.volume);
+        Seen { kind: spec.key().kind, wish, ours: spec.epoch, record, promised, ran, quick_ends }
+    }
+
+    fn first(&self, used: bool) -> Next {
+        let seen = self.see(0);
+        let ours = Next::Again { epoch: seen.ours, after: Duration::ZERO };
+        match seen.kind {
+            Kind::Replica => ours,
+            Kind::Engine => match start_epoch(seen.ours, seen.record, seen.promised, used) {
+                Ok(Some(epoch)) => Next::Again { epoch, after: Duration::ZERO },
+                Ok(None) => Next::Failed,
+                Err(by) => Next::Fenced { by },
+            },
+        }
+    }
+
+    /// Waits before the next start, unless someone wants something else.
+    fn rest(&self, after: Duration) -> &Instance {
+        let calm = |now: &mut Now| now.wish == Wish::Serve;
+        drop(
+            self.changed.wait_timeout_while(self.lock(), after, calm).unwrap_or_else(PoisonError::into_inner),
+        );
+        self
+    }
+
+    fn start_at(&self, epoch: Epoch) -> io::Result<()> {
+        let mut now = self.lock();
+        if now.view.spec.epoch != epoch {
+            now.view.spec.epoch = epoch;
+            self.place.store(&now.view.spec)?;
+        }
+        if now.wish == Wish::ServeAnew {
+            now.wish = Wish::Serve;
+        }
+        Ok(())
+    }
+
+    fn settle(&self, end: Next) {
+        self.change(|now| match end {
+            Next::Again { .. } | Next::Gone => {}
+            Next::Fenced { by } => {
+                now.view.state = State::Fenced;
+                now.view.why = format!("epoch {by} has the volume");
+            }
+            Next::Failed => now.view.state = State::Failed,
+        });
+    }
+
+    /// It can be reached.
+    fn running(&self, address: &Address, pid: Option<u32>, ender: Ender) {
+        self.change(|now| {
+            if now.wish != Wish::Serve {
+                ender.end();
+            }
+            if now.view.spec.address.as_ref() != Some(address) {
+                now.view.spec.address = Some(address.clone());
+                if let Err(error) = self.place.store(&now.view.spec) {
+                    tracing::error!(%error, "note where an instance listens");
+                    ender.end();
+                }
+            }
+            now.ran = true;
+            now.ender = Some(ender);
+            (now.view.state, now.view.pid) = (State::Running, pid);
+            now.view.why.clear();
+        });
+    }
+
+    /// Serves, or minds the process that does; gives the reason of its end.
+    fn serve(&self, taken_up: Option<Process>) -> String {
+        let spec = self.view().spec;
+        if self.lock().wish == Wish::End {
+            return String::new();
+        }
+        match &spec.binary {
+            None => self.serve_here(&spec),
+            Some(binary) => {
+                let binary = self.world.binaries.as_deref().unwrap_or("".as_ref()).join(binary);
+                let started = match taken_up {
+                    Some(process) => Ok(process),
+                    None => Process::start(&self.place, &binary, &self.arguments(&spec)),
+                };
+                match started {
+                    Ok(process) => self.mind(process),
+                    Err(error) => format!("start {}: {error}", binary.display()),
+                }
+            }
+        }
+    }
+
+    fn mind(&self, mut process: Process) -> String {
+        let listens = process.listens(&self.place, LISTENS_WITHIN);
+        let why = match (listens, process.ender()) {
+            (Ok(address), Ok(ender)) => {
+                self.running(&address, Some(process.pid()), Ender::Process(ender));
+                None
+            }
+            (Err(error), Ok(ender)) => {
+                ender.kill();
+                Some(error.to_string())
+            }
+            (_, Err(error)) => return format!("mind its process: {error}"),
+        };
+        let how = process.wait().unwrap_or_else(|error| error.to_string());
+        let why = why.map(|why| format!("{why} ({how})")).unwrap_or(how);
+        match self.last_words() {
+            Some(words) => format!("{why}: {words}"),
+            None => why,
+        }
+    }
+
+    fn last_words(&self) -> Option<String> {
+        let log = fs::read(self.place.log()).ok()?;
+        let text = String::from_utf8_lossy(&log[log.len().saturating_sub(LAST_WORDS)..]).into_owned();
+        text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+    }
+
+    fn serve_here(&self, spec: &Spec) -> String {
+        let started = |address: &Address, stop| self.running(address, None, Ender::Thread(stop));
+        let ended: Result<Result<(), Box<dyn Error>>, _> =
+            catch_unwind(AssertUnwindSafe(|| match &spec.particulars {
+                Particulars::Replica { size } => Ok(replica::host(&self.replica(spec, *size), started)?),
+                Particulars::Engine { .. } => Ok(engine::host(&self.engine(spec), started)?),
+            }));
+        match ended {
+            Ok(Ok(())) => "it was ended".into(),
+            Ok(Err(error)) => in_words(&*error),
+            Err(_) => "it panicked".into(),
+        }
+    }
+
+    /// The node's address; the kernel chooses the port once.
+    fn anywhere(&self) -> Address {
+        Address::Tcp(SocketAddr::new(self.world.node, 0))
+    }
+
+    fn replica(&self, spec: &Spec, size: u64) -> ReplicaArgs {
+        ReplicaArgs {
+            folder: self.world.shelf.copy(&spec.name),
+            volume: spec.volume.to_string(),
+            size,
+            listen: spec.address.clone().unwrap_or_else(|| self.anywhere()),
+        }
+    }
+
+    fn engine(&self, spec: &Spec) -> EngineArgs {
+        let remote = matches!(spec.particulars, Particulars::Engine { remote: true, .. });
+        let first = || match remote {
+            true => self.anywhere(),
+            false => Address::Unix(self.world.shelf.socket(&spec.name)),
+        };
+        let named =
+            |seat: &super::spec::Seat| Named { name: seat.name.to_string(), address: seat.address.clone() };
+        EngineArgs {
+            volume: spec.volume.to_string(),
+            term: spec.epoch.term(),
+            incarnation: spec.epoch.incarnation(),
+            record: self.world.records.join(format!("{}.record", spec.volume)),
+            replicas: spec.members().iter().map(named).collect(),
+            listen: spec.address.clone().unwrap_or_else(first),
+            suspended: spec.is_suspended(),
+        }
+    }
+
+    /// The command line of its process.
+    fn arguments(&self, spec: &Spec) -> Vec<String> {
+        match &spec.particulars {
+            Particulars::Replica { size } => self.replica(spec, *size).command_line(),
+            Particulars::Engine { .. } => self.engine(spec).command_line(),
+        }
+    }
+}

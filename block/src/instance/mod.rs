@@ -1,0 +1,42 @@
+//! The instance manager: one process of a node that hosts engines and replicas in
+//! threads of its own (v2), or starts and minds processes of them (v1).
+//!
+//! | room | what it holds |
+//! | --- | --- |
+//! | `names`, `refused`, `secret` | small nouns |
+//! | `spec` | what is on disk |
+//! | `decide` | what becomes of an instance that has ended |
+//! | `process`, `probe` | a v1 process; what replicas have promised |
+//! | `life` | one instance from its start to its end |
+//! | `registry`, `commands` | all instances, and what can be asked of them |
+//! | `service`, `serve`, `metrics` | the same over gRPC |
+//! | `client`, `order` | the other side, for people and programs |
+
+pub mod client;
+mod commands;
+mod decide;
+mod life;
+mod metrics;
+mod names;
+pub mod order;
+mod probe;
+mod process;
+mod refused;
+mod registry;
+mod secret;
+pub mod serve;
+mod service;
+mod spec;
+
+pub use names::{Kind, Name};
+pub use process::end_all;
+pub use secret::Secret;
+
+/// Messages of `proto/instance.proto`.
+#[allow(clippy::all, unreachable_pub, unused_qualifications)]
+pub mod proto {
+    tonic::include_proto!("midflight.instance.v1");
+}
+
+/// Versions of the API of `proto/instance.proto` that this build serves.
+pub const API: (u32, u32) = (1, 1);

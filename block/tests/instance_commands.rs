@@ -1,0 +1,318 @@
+//! What an instance manager says to each command: given twice, given too late, given
+//! by someone who may not, and given by someone who means harm.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod nodes;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use midflight_block::{
+    epoch::Epoch,
+    instance::{
+        Secret,
+        order::{Orders, orders, refusal},
+        proto::{self, Reason},
+    },
+    nbd::client::{Ask, NbdClient},
+    net::address::Address,
+};
+use nodes::{Nodes, SIZE, engine, mfblock, replica, target, volume};
+use rustix::process::Signal;
+use tonic::{Code, Status};
+
+fn term(number: u64) -> u64 {
+    Epoch::of_term(number).bits()
+}
+
+fn at(nodes: &Nodes) -> SocketAddr {
+    match nodes.nodes[0].process.address() {
+        Address::Tcp(at) => *at,
+        Address::Unix(_) => panic!("gRPC is over TCP"),
+    }
+}
+
+fn private(path: PathBuf, text: &str) -> PathBuf {
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+#[test]
+fn nobody_without_the_secret_is_heard() {
+    let nodes = Nodes::start(1);
+    let wrong = private(nodes.root().join("wrong"), "another-secret-of-another-cluster");
+    let inside = nodes.runtime.enter();
+    let mut stranger = orders(at(&nodes), &Secret::load(&wrong).unwrap()).unwrap();
+    drop(inside);
+    let refused = nodes.runtime.block_on(stranger.list(proto::ListRequest {})).unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    let refused = nodes.runtime.block_on(stranger.create(replica(0, "", term(1)))).unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert!(nodes.list(0).is_empty());
+    assert!(get(&nodes, "/metrics", None).starts_with("HTTP/1.1 401"));
+    let told = get(&nodes, "/metrics", Some("a-secret-of-the-cluster"));
+    assert!(
+        told.starts_with("HTTP/1.1 200") && told.contains("midflight_im_unauthenticated_total 3"),
+        "{told}"
+    );
+}
+
+fn get(nodes: &Nodes, path: &str, secret: Option<&str>) -> String {
+    let mut stream = TcpStream::connect(at(nodes)).unwrap();
+    let proof = secret.map(|secret| format!("authorization: Bearer {secret}\r\n")).unwrap_or_default();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{proof}\r\n").unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    told
+}
+
+#[test]
+fn an_instance_manager_that_would_be_open_to_all_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = private(folder.path().join("secret"), "0123456789abcdef");
+    let open = private(folder.path().join("open"), "0123456789abcdef");
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let start = |listen: &str, secret: &Path| {
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let out = Command::new(mfblock())
+            .args([
+                "instance-manager",
+                "--listen",
+                listen,
+                "--folder",
+                &path("im"),
+                "--records",
+                &path("records"),
+            ])
+            .args(["--secret", &secret.display().to_string()])
+            .output()
+            .unwrap();
+        assert!(!out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    assert!(start("0.0.0.0:0", &good).contains("every address of the machine"));
+    assert!(start("[::]:0", &good).contains("every address of the machine"));
+    assert!(start("127.0.0.1:0", &open).contains("mode 0644"));
+    assert!(start("127.0.0.1:0", &folder.path().join("none")).contains("read the secret"));
+}
+
+/// One command to the engine `e-0`.
+type Give = fn(&Nodes, &mut Orders, u64) -> Result<(), Status>;
+
+fn ask(epoch: u64) -> Option<proto::EngineRequest> {
+    Some(target("e-0", epoch))
+}
+
+fn snapshot(epoch: u64, name: &str) -> proto::SnapshotRequest {
+    proto::SnapshotRequest { engine: ask(epoch), snapshot: name.into() }
+}
+
+fn member(epoch: u64, name: &str, address: &str) -> proto::ReplicaRequest {
+    proto::ReplicaRequest { engine: ask(epoch), replica: name.into(), address: address.into() }
+}
+
+fn delete(kind: proto::Kind, name: &str, epoch: u64) -> proto::DeleteRequest {
+    let (name, volume) = (name.into(), volume());
+    proto::DeleteRequest { kind: kind.into(), name, volume, epoch, remove_data: false }
+}
+
+#[test]
+fn every_command_may_be_given_twice_and_none_too_late() {
+    let mut nodes = Nodes::start(3);
+    let members = nodes.create_replicas("");
+    let (old, now) = (term(1), nodes.next_term());
+    let made = nodes.create_engine(0, "", now, &members);
+    nodes.attach(&made);
+    nodes.wait_until("the engine serves", |nodes| {
+        let mut orders = nodes.orders(0);
+        nodes.runtime.block_on(orders.status(target("e-0", now))).is_ok_and(|status| status.get_ref().serving)
+    });
+    #[rustfmt::skip]
+    let commands: Vec<(&str, Give)> = vec![
+        ("create replica",   |n, o, e| n.runtime.block_on(o.create(replica(0, "", e))).map(drop)),
+        ("create engine",    |n, o, e| { let m = n.members(); n.runtime.block_on(o.create(engine(0, "", e, &m))).map(drop) }),
+        ("suspend",          |n, o, e| n.runtime.block_on(o.suspend(target("e-0", e))).map(drop)),
+        ("resume",           |n, o, e| n.runtime.block_on(o.resume(target("e-0", e))).map(drop)),
+        ("status",           |n, o, e| n.runtime.block_on(o.status(target("e-0", e))).map(drop)),
+        ("create snapshot",  |n, o, e| n.runtime.block_on(o.create_snapshot(snapshot(e, "s"))).map(drop)),
+        ("revert snapshot",  |n, o, e| n.runtime.block_on(o.revert_snapshot(snapshot(e, "s"))).map(drop)),
+        ("delete snapshot",  |n, o, e| n.runtime.block_on(o.delete_snapshot(snapshot(e, "s"))).map(drop)),
+        ("expand",           |n, o, e| n.runtime.block_on(o.expand(proto::ExpandRequest { engine: ask(e), size: 2 * SIZE })).map(drop)),
+        ("remove replica",   |n, o, e| n.runtime.block_on(o.remove_replica(member(e, "r-2", ""))).map(drop)),
+        ("add replica",      |n, o, e| { let to = n.members()[2].address.clone(); n.runtime.block_on(o.add_replica(member(e, "r-2", &to))).map(drop) }),
+        ("rebuild replica",  |n, o, e| n.runtime.block_on(o.rebuild_replica(member(e, "r-2", ""))).map(drop)),
+        ("delete engine",    |n, o, e| n.runtime.block_on(o.delete(delete(proto::Kind::Engine, "e-0", e))).map(drop)),
+        ("delete replica",   |n, o, e| n.runtime.block_on(o.delete(delete(proto::Kind::Replica, "r-0", e))).map(drop)),
+    ];
+    let mut orders = nodes.orders(0);
+    for (name, give) in commands {
+        for round in 1..=2 {
+            let done = nodes.patiently(|nodes| give(nodes, &mut orders, now));
+            assert!(done.is_ok(), "{name}, time {round}: {done:?}");
+        }
+        let refused = give(&nodes, &mut orders, old).expect_err(name);
+        let (reason, refusal) = refusal(&refused).expect("a refusal has a reason");
+        assert_eq!((reason, refusal.asked), (Reason::StaleEpoch, old), "{name}: {refused}");
+        assert_eq!(refusal.known, now, "{name}: {refused}");
+    }
+    assert!(nodes.list(0).is_empty());
+    let refused = nodes.runtime.block_on(orders.create(engine(0, "", old, &members))).unwrap_err();
+    assert_eq!(refused.message(), format!("volume {} is at epoch 2.0 here, the command has 1.0", volume()));
+    nodes.restart(0);
+    let mut orders = nodes.orders(0);
+    let refused = nodes.runtime.block_on(orders.create(replica(0, "", old))).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "it is not forgotten: {refused}");
+}
+
+#[test]
+fn a_suspended_volume_waits_also_when_its_engine_is_killed() {
+    let mut nodes = Nodes::start(1);
+    let members = nodes.create_replicas("old");
+    let made = nodes.create_engine(0, "old", term(1), &members);
+    let socket = nodes.attach(&made);
+    let mut client = NbdClient::connect(&socket, &volume()).unwrap();
+    assert_eq!(client.call(Ask::Read { offset: 0, length: 512 }).unwrap().error, 0);
+    let mut orders = nodes.orders(0);
+    nodes.runtime.block_on(orders.suspend(target("e-0", term(1)))).unwrap();
+    let waiting = thread::spawn(move || client.call(Ask::Read { offset: 0, length: 512 }).unwrap().error);
+    let pid = nodes.find(0, "e-0").pid;
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    nodes.wait_until("the engine is back and suspended", |nodes| {
+        let status = nodes.runtime.block_on(nodes.orders(0).status(target("e-0", term(1))));
+        status.is_ok_and(|status| status.get_ref().suspended && status.get_ref().serving)
+    });
+    assert!(!waiting.is_finished());
+    nodes.runtime.block_on(orders.resume(target("e-0", term(1)))).unwrap();
+    assert_eq!(waiting.join().unwrap(), 0);
+    assert!(!nodes.find(0, "e-0").suspended);
+}
+
+#[test]
+fn hostile_callers_are_refused_and_the_others_are_served() {
+    let mut nodes = Nodes::start(1);
+    let members = nodes.create_replicas("");
+    let mut lingering = Vec::new();
+    for round in 0..40 {
+        let mut stream = TcpStream::connect(at(&nodes)).unwrap();
+        let junk: &[u8] = match round % 4 {
+            0 => b"",
+            1 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+            2 => &[0xff; 5000],
+            _ => b"POST /midflight.instance.v1.InstanceManager/Create HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n",
+        };
+        // Whether it hangs up in the middle is its own affair.
+        let _ = stream.write_all(junk);
+        lingering.push(stream);
+    }
+    let mut orders = nodes.orders(0);
+    let mut refused = |what: &str, request: proto::CreateRequest| {
+        let refused = nodes.runtime.block_on(orders.create(request)).expect_err(what);
+        assert_eq!(refused.code(), Code::InvalidArgument, "{what}: {refused}");
+    };
+    let good = || engine(0, "", term(1), &members);
+    for name in ["", "../../etc", "a/b", "E", "e\0", &"e".repeat(64)] {
+        refused(name, proto::CreateRequest { name: name.into(), ..good() });
+        refused(name, proto::CreateRequest { volume: name.into(), ..good() });
+    }
+    for binary in ["../secret", "/bin/sh", "old/../../secret", "none", "."] {
+        refused(binary, proto::CreateRequest { binary: binary.into(), ..good() });
+    }
+    refused("no kind", proto::CreateRequest { kind: 0, ..good() });
+    refused("unknown kind", proto::CreateRequest { kind: 77, ..good() });
+    refused("no replicas", proto::CreateRequest { members: Vec::new(), ..good() });
+    refused("many replicas", proto::CreateRequest { members: vec![members[0].clone(); 33], ..good() });
+    refused("no size", proto::CreateRequest { size: 0, name: "r-9".into(), ..replica(0, "", term(1)) });
+    refused("no epoch", proto::CreateRequest { epoch: 0, ..good() });
+    refused("an epoch nobody gave", proto::CreateRequest { epoch: u64::MAX, ..good() });
+    let address = proto::Member { name: "r-0".into(), address: "nowhere".into() };
+    refused("no address", proto::CreateRequest { members: vec![address], ..good() });
+    let huge = proto::CreateRequest { binary: "x".repeat(8 << 20), ..good() };
+    assert!(nodes.runtime.block_on(orders.create(huge)).is_err());
+    let none = nodes.runtime.block_on(orders.suspend(target("e-7", term(1)))).unwrap_err();
+    assert_eq!(none.code(), Code::NotFound);
+    nodes.create_engine(0, "", term(1), &members);
+    let other = proto::CreateRequest { remote: false, ..good() };
+    let different = nodes.runtime.block_on(orders.create(other)).unwrap_err();
+    assert_eq!(different.code(), Code::AlreadyExists, "{different}");
+    assert_eq!(nodes.list(0).len(), 2);
+    drop(lingering);
+}
+
+#[test]
+fn a_watch_tells_what_is_there_and_what_changes() {
+    let mut nodes = Nodes::start(1);
+    nodes.create_replicas("");
+    let mut orders = nodes.orders(0);
+    let mut events = nodes.runtime.block_on(orders.watch(proto::WatchRequest {})).unwrap().into_inner();
+    let mut next = || {
+        let event = nodes.runtime.block_on(events.message()).unwrap().expect("the watch goes on");
+        match event.change.expect("an event has a change") {
+            proto::event::Change::Changed(instance) => {
+                format!("{} {}", instance.name, instance.state().as_str_name())
+            }
+            proto::event::Change::Removed(instance) => format!("{} removed", instance.name),
+            proto::event::Change::Synced(_) => "synced".into(),
+        }
+    };
+    assert_eq!([next(), next()], ["r-0 STATE_RUNNING", "synced"]);
+    let mut orders = nodes.orders(0);
+    nodes.runtime.block_on(orders.delete(delete(proto::Kind::Replica, "r-0", term(1)))).unwrap();
+    let mut last = next();
+    while last != "r-0 removed" {
+        last = next();
+    }
+}
+
+#[test]
+fn an_instance_manager_that_is_ended_says_what_it_still_holds() {
+    let mut nodes = Nodes::start(1);
+    let members = nodes.create_replicas("old");
+    nodes.create_engine(0, "", term(1), &members);
+    nodes.nodes[0].process.signal(Signal::TERM).unwrap();
+    assert!(nodes.nodes[0].process.wait_for_end(Duration::from_secs(20)).unwrap().success());
+    let said = nodes.last_words();
+    for held in ["engine-e-0", "replica-r-0"] {
+        assert!(
+            said.lines().any(|line| line.contains("still held") && line.contains(held)),
+            "{held}: {said}"
+        );
+    }
+    nodes.restart(0);
+    assert_eq!(nodes.find(0, "r-0").state(), proto::State::Running, "its process lived on");
+    assert_eq!(nodes.find(0, "e-0").state(), proto::State::Lost);
+}
+
+#[test]
+fn orders_can_be_given_by_hand() {
+    let nodes = Nodes::start(1);
+    let by_hand = |arguments: &[&str]| {
+        let secret = nodes.root().join("secret").display().to_string();
+        let out = Command::new(mfblock())
+            .args(["instance", "--at", &at(&nodes).to_string(), "--secret", &secret])
+            .args(arguments)
+            .output()
+            .unwrap();
+        (out.status.success(), String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (done, made, _) =
+        by_hand(&["create-replica", "r-0", "--volume", &volume(), "--term", "3", "--size", "1048576"]);
+    assert!(
+        done && made.contains(r#""kind":"replica","name":"r-0""#) && made.contains(r#""state":"running""#)
+    );
+    assert!(by_hand(&["list"]).1.contains(r#""epoch":"3.0""#));
+    assert!(by_hand(&["version"]).1.contains(r#""api":{"oldest":1"#));
+    let (done, _, why) = by_hand(&["delete-replica", "r-0", "--volume", &volume(), "--term", "2"]);
+    assert!(!done && why.contains("is at epoch 3.0 here, the command has 2.0"), "{why}");
+    assert!(by_hand(&["delete-replica", "r-0", "--volume", &volume(), "--term", "3", "--remove-data"]).0);
+    assert_eq!(by_hand(&["list"]).1.trim(), "[]");
+}

@@ -1,0 +1,181 @@
+//! Real instance managers on three loopback addresses: volumes are made, moved and
+//! survive the death of whoever serves them, under a client that judges.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod nodes;
+
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use midflight_block::{
+    epoch::Epoch,
+    instance::proto::{self, State},
+    nbd::client::{Ask, NbdClient},
+    record::RecordStore,
+};
+use nodes::{Load, Nodes, target, volume};
+use rustix::process::{Pid, Signal};
+
+fn soon() {
+    thread::sleep(Duration::from_millis(100));
+}
+
+/// A new client is served.
+fn assert_served(socket: &Path) {
+    let mut client = NbdClient::connect(socket, &volume()).unwrap();
+    assert_eq!(client.call(Ask::Read { offset: 0, length: 4096 }).unwrap().error, 0);
+}
+
+fn kill(instance: &proto::Instance) {
+    let pid = Pid::from_raw(i32::try_from(instance.pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+}
+
+#[test]
+fn an_engine_moves_between_instance_managers_and_the_client_only_waits() {
+    let mut nodes = Nodes::start(3);
+    let members = nodes.create_replicas("");
+    let first = nodes.create_engine(0, "", Epoch::of_term(1).bits(), &members);
+    let load = Load::on(nodes.attach(&first));
+    for node in [1, 2, 0, 1] {
+        soon();
+        let epoch = nodes.next_term();
+        let next = nodes.create_engine(node, "", epoch, &members);
+        let switched = nodes.switch(&next).unwrap();
+        assert_eq!(switched.epoch, next.epoch);
+        assert_eq!(nodes.switch(&next).unwrap().epoch, next.epoch, "given twice, it is done already");
+    }
+    load.judge();
+    // The engines that were left behind find out that the record names another.
+    nodes.wait_until("the old engine is fenced", |nodes| nodes.find(2, "e-2").state() == State::Fenced);
+    assert!(nodes.copies_are_equal());
+}
+
+#[test]
+fn processes_live_on_without_their_instance_manager_and_are_taken_up_again() {
+    let mut nodes = Nodes::start(3);
+    let members = nodes.create_replicas("old");
+    let engine = nodes.create_engine(0, "old", Epoch::of_term(1).bits(), &members);
+    let socket = nodes.attach(&engine);
+    let load = Load::on(socket.clone());
+    soon();
+    let before = nodes.list(0);
+    nodes.nodes.iter_mut().for_each(|node| node.process.kill());
+    assert_served(&socket);
+    (0..3).for_each(|node| nodes.restart(node));
+    assert_eq!(nodes.list(0), before, "the same processes, with the same epochs, at the same addresses");
+    assert_served(&socket);
+
+    // Minded as before: a dead engine comes back in its own term, a dead replica where it was.
+    kill(&engine);
+    nodes.wait_until("the engine is back", |nodes| {
+        let now = nodes.find(0, "e-0");
+        now.state() == State::Running && now.epoch > engine.epoch
+    });
+    let again = nodes.find(0, "e-0");
+    assert_eq!(Epoch::from_bits(again.epoch).term(), 1);
+    assert_eq!((again.restarts, again.address), (1, engine.address));
+    assert_served(&socket);
+    kill(&nodes.find(1, "r-1"));
+    nodes.wait_until("the replica is back", |nodes| nodes.find(1, "r-1").restarts == 1);
+    nodes.wait_until_whole();
+
+    // What died while nobody minded it is started again.
+    let engine = nodes.find(0, "e-0");
+    nodes.nodes[0].process.kill();
+    kill(&engine);
+    nodes.restart(0);
+    nodes.wait_until("the engine is back", |nodes| nodes.find(0, "e-0").epoch > engine.epoch);
+    assert_served(&socket);
+    nodes.wait_until_whole();
+    load.judge();
+    assert!(nodes.copies_are_equal());
+}
+
+#[test]
+fn a_killed_instance_manager_loses_its_engine_to_another_and_nothing_else() {
+    let mut nodes = Nodes::start(3);
+    let members = nodes.create_replicas("");
+    let engine = nodes.create_engine(0, "", Epoch::of_term(1).bits(), &members);
+    let socket = nodes.attach(&engine);
+    let load = Load::on(socket.clone());
+    soon();
+    let began = Instant::now();
+    nodes.nodes[0].process.kill();
+    let epoch = nodes.next_term();
+    let next = nodes.create_engine(1, "", epoch, &members);
+    nodes.switch_at(1, &next).unwrap();
+    assert_served(&socket);
+    assert!(began.elapsed() < Duration::from_secs(20), "took {:?}", began.elapsed());
+
+    // What was in the process is shown as lost, and comes back when it is asked for.
+    nodes.restart(0);
+    assert_eq!(nodes.find(0, "e-0").state(), State::Lost);
+    let lost = nodes.find(0, "r-0");
+    assert_eq!(lost.state(), State::Lost);
+    let again = nodes.create_replica(0, "", epoch);
+    assert_eq!(again.address, lost.address);
+    nodes.wait_until_whole();
+
+    // Also an engine of the same term: under the next incarnation.
+    nodes.nodes[1].process.kill();
+    nodes.restart(1);
+    nodes.create_replica(1, "", epoch);
+    let again = nodes.create_engine(1, "", epoch, &members);
+    assert_eq!(again.address, next.address);
+    assert!(
+        again.epoch > next.epoch && Epoch::from_bits(again.epoch).term() == Epoch::from_bits(epoch).term()
+    );
+    assert_served(&socket);
+    nodes.wait_until_whole();
+    load.judge();
+    assert!(nodes.copies_are_equal());
+}
+
+#[test]
+fn replicas_come_and_go_under_load() {
+    let mut nodes = Nodes::start(3);
+    let members = nodes.create_replicas("");
+    let engine = nodes.create_engine(0, "", Epoch::of_term(1).bits(), &members);
+    let load = Load::on(nodes.attach(&engine));
+    soon();
+    let mut orders = nodes.orders(0);
+    let request = |name: &str, address: &str| proto::ReplicaRequest {
+        engine: Some(target("e-0", engine.epoch)),
+        replica: name.into(),
+        address: address.into(),
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(orders.remove_replica(request("r-2", ""))).unwrap();
+    assert_eq!(nodes.record.read().unwrap().1.members.len(), 2);
+    soon();
+    runtime.block_on(orders.add_replica(request("r-2", &members[2].address))).unwrap();
+    nodes.wait_until_whole();
+    runtime.block_on(orders.rebuild_replica(request("r-1", ""))).unwrap();
+    nodes.wait_until_whole();
+    let engine_says = |nodes: &mut Nodes| {
+        let mut orders = nodes.orders(0);
+        let status = nodes.runtime.block_on(orders.status(target("e-0", engine.epoch))).unwrap();
+        status.into_inner()
+    };
+    // The record is ahead of the engine that has changed it.
+    nodes.wait_until("the engine knows it", |nodes| engine_says(nodes).in_service == 3);
+    let incarnation = Epoch::from_bits(engine_says(&mut nodes).epoch).incarnation();
+    assert_eq!(incarnation, 3, "each change is a new start in the same term");
+    for name in ["r-0", "r-1"] {
+        runtime.block_on(orders.remove_replica(request(name, ""))).unwrap();
+    }
+    let refused = runtime.block_on(orders.remove_replica(request("r-2", ""))).unwrap_err();
+    assert_eq!(refused.message(), "the last replica in service stays");
+    for number in [0, 1] {
+        let address = &members[number].address;
+        runtime.block_on(orders.add_replica(request(&format!("r-{number}"), address))).unwrap();
+    }
+    nodes.wait_until_whole();
+    load.judge();
+    assert!(nodes.copies_are_equal());
+}
