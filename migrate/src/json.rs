@@ -3,7 +3,6 @@
 //! The one invariant: equal values have equal bytes, whichever kind of
 //! migration wrote them and however the libraries were built.
 
-use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
 /// The largest row a migration may read or write: what etcd takes in one request.
@@ -11,50 +10,62 @@ pub const MAX_ROW: usize = 1536 * 1024;
 
 /// Appends the canonical form of an object.
 pub(crate) fn write_object(out: &mut Vec<u8>, object: &Map<String, Value>) {
-    serde_json::to_writer(out, &SortedObject(object)).expect("a map with string keys always encodes");
+    let mut separator = b'{';
+    let mut entry = |(name, value): (&String, &Value)| {
+        out.push(std::mem::replace(&mut separator, b','));
+        write_text(out, name);
+        out.push(b':');
+        write_value(out, value);
+    };
+    if object.keys().is_sorted() {
+        object.iter().for_each(entry);
+    } else {
+        let mut entries: Vec<_> = object.iter().collect();
+        entries.sort_unstable_by_key(|(name, _)| *name);
+        entries.into_iter().for_each(&mut entry);
+    }
+    if object.is_empty() {
+        out.push(b'{');
+    }
+    out.push(b'}');
 }
 
-/// The canonical form of any value.
+/// Appends the canonical form of any value.
 pub(crate) fn write_value(out: &mut Vec<u8>, value: &Value) {
-    serde_json::to_writer(out, &Sorted(value)).expect("a value with string keys always encodes");
-}
-
-struct Sorted<'a>(&'a Value);
-
-impl Serialize for Sorted<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Value::Object(object) => SortedObject(object).serialize(serializer),
-            Value::Array(items) => {
-                let mut sequence = serializer.serialize_seq(Some(items.len()))?;
-                for item in items {
-                    sequence.serialize_element(&Sorted(item))?;
-                }
-                sequence.end()
+    match value {
+        Value::Object(object) => write_object(out, object),
+        Value::Array(items) => {
+            let mut separator = b'[';
+            for item in items {
+                out.push(std::mem::replace(&mut separator, b','));
+                write_value(out, item);
             }
-            plain => plain.serialize(serializer),
+            if items.is_empty() {
+                out.push(b'[');
+            }
+            out.push(b']');
+        }
+        Value::String(text) => write_text(out, text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
+            serde_json::to_writer(out, value).expect("writing to memory cannot fail");
         }
     }
 }
 
-struct SortedObject<'a>(&'a Map<String, Value>);
-
-impl Serialize for SortedObject<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        if self.0.keys().is_sorted() {
-            for (key, value) in self.0 {
-                map.serialize_entry(key, &Sorted(value))?;
-            }
-        } else {
-            let mut entries: Vec<_> = self.0.iter().collect();
-            entries.sort_unstable_by_key(|(key, _)| *key);
-            for (key, value) in entries {
-                map.serialize_entry(key, &Sorted(value))?;
-            }
-        }
-        map.end()
+/// Appends a string in quotes. Nearly all of them are copied as they are.
+pub(crate) fn write_text(out: &mut Vec<u8>, text: &str) {
+    if text.as_bytes().chunks(64).any(has_special) {
+        serde_json::to_writer(out, text).expect("writing to memory cannot fail");
+    } else {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
     }
+}
+
+/// Whether a byte cannot stand in a string as it is. Looks at all of them, many at a time.
+fn has_special(bytes: &[u8]) -> bool {
+    bytes.iter().fold(false, |found, &byte| found | (byte < 0x20) | (byte == b'"') | (byte == b'\\'))
 }
 
 #[cfg(test)]
@@ -68,5 +79,23 @@ mod tests {
         let mut out = vec![];
         write_value(&mut out, &value);
         assert_eq!(out, br#"{"a":{"x":1.5,"y":null},"b":[{"a":2,"z":1}]}"#);
+    }
+    #[test]
+    fn writes_what_the_library_writes() {
+        let texts = ["", "plain", "ü\u{7f}\u{80}", "a\"b", "a\\b", "line\nbreak", "\u{1}", "x\u{0}"];
+        for text in texts {
+            for padding in [0, 1, 63, 64, 65, 200] {
+                let value = Value::from(format!("{}{text}", "y".repeat(padding)));
+                let mut out = vec![];
+                write_value(&mut out, &value);
+                assert_eq!(out, serde_json::to_vec(&value).unwrap());
+            }
+        }
+        for text in ["{}", "[]", "[[],{}]", r#"{"a":[1,-2,3.5,null,true],"b":{}}"#, "1e300", "17"] {
+            let value: Value = serde_json::from_str(text).unwrap();
+            let mut out = vec![];
+            write_value(&mut out, &value);
+            assert_eq!(out, serde_json::to_vec(&value).unwrap());
+        }
     }
 }

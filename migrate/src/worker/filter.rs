@@ -14,7 +14,7 @@ use jaq_core::load::{self, Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Vars, unwrap_valr};
 use jaq_json::{Num, Val};
 
-use crate::json::MAX_ROW;
+use crate::json::{self, MAX_ROW};
 
 type Data = JustLut<Val>;
 
@@ -239,7 +239,8 @@ fn write(out: &mut Vec<u8>, value: &Val) -> Result<(), String> {
 
 fn write_text(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "a string that is not UTF-8 came out".to_owned())?;
-    serde_json::to_writer(out, text).map_err(|error| error.to_string())
+    json::write_text(out, text);
+    Ok(())
 }
 
 fn write_number(out: &mut Vec<u8>, number: &Num) -> Result<(), String> {
