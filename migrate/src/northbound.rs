@@ -38,6 +38,9 @@ pub enum TouchError {
     TooLarge { table: Table, key: RowKey, size: usize },
 }
 
+/// Bytes that a migration adds to a row, as a guess.
+const GROWTH: usize = 16;
+
 /// What becomes of an object that was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -172,7 +175,8 @@ fn edit(
     mut look: impl FnMut(&RowKey, &mut Object) -> Verdict,
 ) -> Result<Edited, TouchError> {
     let (mut before, mut after) = (vec![], vec![]);
-    let mut shelf = Shelf::with_capacity(piece.len());
+    let bytes: usize = piece.iter().map(|(_, value)| value.len() + GROWTH).sum();
+    let mut shelf = Shelf::with_capacity(piece.len(), bytes);
     let mut removed = 0;
     for &(key, value) in piece {
         let mut edited = object(table, key, value)?;
@@ -191,7 +195,7 @@ fn edit(
             shelf.push((key, None), &after);
         }
     }
-    let changed = removed > 0 || !shelf.is_empty();
+    let changed = removed > 0 || shelf.size() > 0;
     let row = |((key, kept), value): ((&RowKey, Option<&Bytes>), Bytes)| {
         (key.clone(), kept.cloned().unwrap_or(value))
     };

@@ -14,8 +14,14 @@ pub(crate) struct Shelf<T> {
 }
 
 impl<T> Shelf<T> {
-    pub(crate) fn with_capacity(items: usize) -> Shelf<T> {
-        Shelf { bytes: vec![], items: Vec::with_capacity(items) }
+    /// For so many things, with values of so many bytes in all, give or take.
+    pub(crate) fn with_capacity(items: usize, bytes: usize) -> Shelf<T> {
+        Shelf { bytes: Vec::with_capacity(bytes), items: Vec::with_capacity(items) }
+    }
+
+    /// Bytes of all values so far.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(crate) fn push(&mut self, item: T, value: &[u8]) {
@@ -26,11 +32,6 @@ impl<T> Shelf<T> {
     /// Adds a thing without a value.
     pub(crate) fn keep(&mut self, item: T) {
         self.items.push((item, self.bytes.len()));
-    }
-
-    /// Whether there is no byte of any value.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
     }
 
     pub(crate) fn values(mut self) -> impl ExactSizeIterator<Item = (T, Bytes)> {
@@ -51,13 +52,13 @@ mod tests {
 
     #[test]
     fn values_come_out_with_what_they_were_put_in_with() {
-        let mut shelf = Shelf::with_capacity(4);
+        let mut shelf = Shelf::with_capacity(4, 2);
         shelf.push(1, b"one");
         shelf.keep(2);
         shelf.push(3, b"");
         shelf.push(4, b"four");
+        assert_eq!(shelf.size(), 7);
         let out: Vec<_> = shelf.values().map(|(item, value)| (item, value.to_vec())).collect();
         assert_eq!(out, [(1, b"one".to_vec()), (2, vec![]), (3, vec![]), (4, b"four".to_vec())]);
-        assert!(Shelf::<u8>::with_capacity(1).is_empty());
     }
 }

@@ -277,8 +277,10 @@ fn read_chunks(
     };
     let (mut table, mut topic) = (Table::new(""), Arc::<str>::from(""));
     let mut range = stored.iter().map_err(|error| failed(error.into()))?;
+    let mut size = 0;
     loop {
-        let mut shelf = Shelf::with_capacity(CHUNK);
+        // As large as the one before.
+        let mut shelf = Shelf::with_capacity(CHUNK, size);
         for entry in range.by_ref().take(CHUNK) {
             let (key, value) = entry.map_err(|error| failed(error.into()))?;
             let (of_table, of_topic, id) = split(key.value()).ok_or_else(|| StoreError::Unreadable {
@@ -294,6 +296,7 @@ fn read_chunks(
             let key = RowKey { topic: topic.clone(), id: id.into() };
             shelf.push((table.clone(), key), value.value());
         }
+        size = shelf.size();
         let rows: Vec<Row> = shelf.values().map(|((table, key), value)| Row { table, key, value }).collect();
         if rows.is_empty() || !give(rows) {
             return Ok(());

@@ -27,7 +27,9 @@ use bytes::Bytes;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use crate::lanes;
 use crate::record::{RowKey, Rows, Snapshot, Table};
+use crate::shelf::Shelf;
 
 pub use batch::{Batch, Guard, Limits, Op, Outcome, Place, pack, puts};
 pub use error::StoreError;
@@ -271,13 +273,49 @@ pub async fn collect_telling(
         .await?;
     let mut snapshot = Snapshot::default();
     for (table, rows) in tables {
-        snapshot.set_table(&table, Rows::from_iter(rows));
+        snapshot.set_table(&table, in_order(rows));
     }
     Ok((snapshot, revision))
+}
+
+/// The rows of a table as a tree. Values that came in another order are laid down again in this one:
+/// everything that follows walks through them in it. Of a row that came twice the later one stays.
+fn in_order(mut rows: Vec<(RowKey, Bytes)>) -> Rows {
+    if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
+        rows.sort_by(|(one, _), (other, _)| one.cmp(other));
+        lanes::each(rows.chunks_mut(lanes::PIECE), |piece| {
+            let bytes = piece.iter().map(|(_, value)| value.len()).sum();
+            let mut shelf = Shelf::with_capacity(piece.len(), bytes);
+            for (_, value) in piece.iter() {
+                shelf.push((), value);
+            }
+            for ((_, value), ((), again)) in piece.iter_mut().zip(shelf.values()) {
+                *value = again;
+            }
+        });
+    }
+    Rows::from_iter(rows)
 }
 
 /// Deletes a whole space, chunk by chunk.
 pub async fn clear(store: &dyn Store, fence: &Fence, space: Space) -> Result<(), StoreError> {
     while store.clear_some(fence, space).await? == Cleared::Some {}
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_in_any_order_become_the_same_table() {
+        let row = |number: usize, value: &str| {
+            (RowKey::new("t", &format!("{number:05}")), Bytes::from(format!("{value}{number}")))
+        };
+        let ordered: Vec<_> = (0..10_000).map(|number| row(number, "v")).collect();
+        let mut other: Vec<_> = ordered.iter().rev().cloned().collect();
+        other.insert(0, row(17, "older "));
+        assert_eq!(in_order(other), in_order(ordered.clone()));
+        assert_eq!(in_order(ordered.clone()), Rows::from_iter(ordered));
+    }
 }

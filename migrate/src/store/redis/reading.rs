@@ -180,7 +180,7 @@ async fn read_tables(
         loop {
             let (cursor, pairs) = step(doing, answer)?;
             let hand_on = async {
-                let mut shelf = Shelf::with_capacity(pairs.len() / 2);
+                let mut shelf = Shelf::with_capacity(pairs.len() / 2, pairs.iter().map(size_of).sum());
                 let mut pairs = pairs.into_iter();
                 while let (Some(field), Some(value)) = (pairs.next(), pairs.next()) {
                     if let (Value::BulkString(field), Value::BulkString(value)) = (field, value)
@@ -253,6 +253,10 @@ async fn read_plain(
     }
 }
 
+fn size_of(value: &Value) -> usize {
+    bytes_of(value).len()
+}
+
 fn bytes_of(value: &Value) -> &[u8] {
     match value {
         Value::BulkString(bytes) => bytes,
@@ -262,7 +266,7 @@ fn bytes_of(value: &Value) -> &[u8] {
 
 /// A name without a value is gone since it was seen, or holds no string.
 fn plain_rows(shared: &mut Shared, (names, values): (Vec<Value>, Vec<Value>)) -> Vec<Row> {
-    let mut shelf = Shelf::with_capacity(names.len());
+    let mut shelf = Shelf::with_capacity(names.len(), values.iter().map(size_of).sum());
     for (name, value) in names.iter().zip(values) {
         if let Value::BulkString(value) = value
             && let Some(place) = shared.plain(bytes_of(name))
