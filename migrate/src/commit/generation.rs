@@ -4,7 +4,8 @@
 //! the same swap in the other direction.
 
 use super::ledger::{Ledger, Step};
-use super::seal::{Seal, Sealing};
+use super::seal::Seal;
+use super::write::Part;
 use super::{Applied, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
 use crate::record::Snapshot;
 use crate::store::{Generation, Guard, Layout, Note, Reading, RunNumber, Space, puts};
@@ -23,11 +24,12 @@ impl Session<'_> {
         let ledger = self.advance(&taken.ledger, &staging, vec![same_pointer.clone()], None).await?;
 
         let staged = Space::Generation(Generation::of(run));
-        let mut sealing = Sealing::default();
-        let rows = puts(staged, after).inspect(|op| sealing.add(op));
-        let mut written = self.write_all(Stage::Staging, after.len() as u64, rows).await?;
-        let seal = sealing.finish().to_rows();
-        written += self.write_all(Stage::Staging, seal.len() as u64, puts(Space::Seal(run), &seal)).await?;
+        let total = (after.len() + Seal::rows_for(after.len())) as u64;
+        let write = self.write_all(Stage::Staging, Part { before: 0, total }, puts(staged, after));
+        let (seal, written) = Seal::beside(after, write).await;
+        let (seal, before) = (seal.to_rows(), written?);
+        let seal_rows = puts(Space::Seal(run), &seal);
+        let written = before + self.write_all(Stage::Staging, Part { before, total }, seal_rows).await?;
         self.flush_and_verify(&[(staged, after), (Space::Seal(run), &seal)]).await?;
 
         let pointer = Pointer {
@@ -40,8 +42,8 @@ impl Session<'_> {
         let step =
             Step { from: &ledger, to: &applied, guard: Some(same_pointer), pointer: Some(pointer.encode()) };
         let (_, switch) = self.advance_unless_written(taken, step).await?;
+        self.report(Stage::Syncing, 0, 0);
         self.flush().await?;
-        self.report(Stage::Switching, 1, 1);
         Ok(Applied { run, switch, written })
     }
 

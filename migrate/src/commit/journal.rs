@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::generation::begin;
 use super::ledger::{Ledger, Step};
 use super::seal::Seal;
+use super::write::Part;
 use super::{Applied, CommitError, Phase, RunNote, RunRecord, Session, Stage, Taken};
 use crate::diff::{self, Change};
 use crate::record::{RowKey, Snapshot, Table};
@@ -32,9 +33,11 @@ impl Session<'_> {
             (Space::Undo(run), difference(after, &taken.snapshot)),
             (Space::Seal(run), Seal::of(after).to_rows()),
         ];
+        let total = journals.iter().map(|(_, rows)| rows.len() as u64).sum();
         let mut written = 0;
         for (space, rows) in &journals {
-            written += self.write_all(Stage::Staging, rows.len() as u64, puts(*space, rows)).await?;
+            let part = Part { before: written, total };
+            written += self.write_all(Stage::Staging, part, puts(*space, rows)).await?;
         }
         let [journal, undo, seal] = &journals;
         let staged = [(journal.0, &journal.1), (undo.0, &undo.1), (seal.0, &seal.1)];
@@ -43,7 +46,6 @@ impl Session<'_> {
         let committed = staging.at(Phase::Committed);
         let step = Step { from: &ledger, to: &committed, guard: None, pointer: None };
         let (marked, switch) = self.advance_unless_written(taken, step).await?;
-        self.report(Stage::Switching, 1, 1);
         let (_, journal) = journal;
         self.replay_and_record(&marked, &committed, journal).await?;
         Ok(Applied { run, switch, written: written + journal.len() as u64 })
@@ -101,7 +103,9 @@ impl Session<'_> {
         let tables = journal_tables(journal)?;
         let mut last = Ok(());
         for _ in 0..TRIES {
-            self.write_all(Stage::Replaying, journal.len() as u64, replay_ops(&tables, journal)).await?;
+            let part = Part { before: 0, total: journal.len() as u64 };
+            self.write_all(Stage::Replaying, part, replay_ops(&tables, journal)).await?;
+            self.report(Stage::Syncing, 0, 0);
             last = self.store.flush().await;
             match &last {
                 Err(error) if error.is_transient() => tracing::warn!(%error, "replaying again"),

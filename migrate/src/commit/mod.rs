@@ -118,6 +118,8 @@ pub enum Stage {
     /// Looking once more whether somebody has written.
     Confirming,
     Switching,
+    /// Waiting until the server has everything on its disk.
+    Syncing,
     Replaying,
     Clearing,
 }

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Changed;
-use crate::record::{RowKey, Snapshot, Table};
-use crate::store::{Op, Place, Space, puts};
+use crate::record::{RowKey, Rows, Snapshot, Table};
 
 /// Fingerprints in one row of the seal: 64 KiB.
 const PER_ROW: usize = 8192;
@@ -18,32 +17,30 @@ pub(super) struct Seal {
     sorted: Vec<u64>,
 }
 
-/// Takes fingerprints while rows pass by on their way to the server.
-#[derive(Debug, Default)]
-pub(super) struct Sealing {
-    prints: Vec<u64>,
-}
-
-impl Sealing {
-    pub(super) fn add(&mut self, op: &Op<'_>) {
-        if let Op::Put { place: Place::Row { table, key, .. }, value } = op {
-            self.prints.push(fingerprint(table, key, value));
-        }
-    }
-
-    pub(super) fn finish(mut self) -> Seal {
-        self.prints.sort_unstable();
-        Seal { sorted: self.prints }
-    }
-}
-
 impl Seal {
     pub(super) fn of(rows: &Snapshot) -> Seal {
-        let mut sealing = Sealing::default();
-        for op in puts(Space::Plain, rows) {
-            sealing.add(&op);
+        let prints = |(table, rows): (&Table, &Rows)| {
+            rows.iter().map(|(key, value)| fingerprint(table, key, value)).collect::<Vec<_>>()
+        };
+        let mut sorted: Vec<u64> = rows.tables().flat_map(prints).collect();
+        sorted.sort_unstable();
+        Seal { sorted }
+    }
+
+    /// As [`Seal::of`], on a thread of its own, so that rows can be written meanwhile.
+    pub(super) async fn beside<T>(rows: &Snapshot, write: impl Future<Output = T>) -> (Seal, T) {
+        let rows = rows.clone();
+        let sealing = tokio::task::spawn_blocking(move || Seal::of(&rows));
+        let written = write.await;
+        match sealing.await {
+            Ok(seal) => (seal, written),
+            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
         }
-        sealing.finish()
+    }
+
+    /// How many rows the seal of so many rows takes.
+    pub(super) fn rows_for(rows: usize) -> usize {
+        rows.div_ceil(PER_ROW)
     }
 
     /// As rows, to be stored.
@@ -127,6 +124,7 @@ mod tests {
         let sealed = rows(&[("a", "1"), ("b", "2"), ("c", "3")]);
         let seal = Seal::from_rows(&Seal::of(&sealed).to_rows());
         assert_eq!(seal, Seal::of(&sealed));
+        assert_eq!(seal.to_rows().len(), Seal::rows_for(sealed.len()));
         #[rustfmt::skip]
         let cases = [
             ("untouched",        rows(&[("a", "1"), ("b", "2"), ("c", "3")]),             vec![],           0),

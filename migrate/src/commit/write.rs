@@ -16,6 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// Where rows stand among all rows of a stage, for the telling of progress.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    /// Rows done before these.
+    pub(super) before: u64,
+    pub(super) total: u64,
+}
+
 /// Tries again after lost answers, for a while.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
@@ -66,17 +74,17 @@ impl Session<'_> {
     pub(super) async fn write_all<'o>(
         &self,
         stage: Stage,
-        total: u64,
+        part: Part,
         ops: impl Iterator<Item = Op<'o>> + Send,
     ) -> Result<u64, CommitError> {
         let limits = self.store.limits();
-        self.report(stage, 0, total);
+        self.report(stage, part.before, part.total);
         let batches = futures::stream::iter(store::pack(ops, limits));
         batches
             .map(|batch| async move { self.write_one(&batch).await.map(|()| batch.ops.len() as u64) })
             .buffer_unordered(limits.in_flight)
             .try_fold(0, |done, written| async move {
-                self.report(stage, done + written, total);
+                self.report(stage, part.before + done + written, part.total);
                 Ok(done + written)
             })
             .await
@@ -106,11 +114,9 @@ impl Session<'_> {
     }
 
     /// Reads a space and compares every byte with what it should hold, without keeping any.
-    pub(super) async fn verify(&self, space: Space, expected: &Snapshot) -> Result<(), CommitError> {
-        let total = expected.len() as u64;
-        self.report(Stage::Verifying, 0, total);
-        if patiently(|| self.matches(space, expected)).await? {
-            self.report(Stage::Verifying, total, total);
+    async fn verify(&self, part: Part, space: Space, expected: &Snapshot) -> Result<(), CommitError> {
+        self.report(Stage::Verifying, part.before, part.total);
+        if patiently(|| self.matches(part, space, expected)).await? {
             return Ok(());
         }
         let (found, _) = self.collect(space, Reading::Once).await?;
@@ -127,24 +133,26 @@ impl Session<'_> {
     }
 
     /// Whether the space holds exactly these rows.
-    async fn matches(&self, space: Space, expected: &Snapshot) -> Result<bool, StoreError> {
-        let total = expected.len() as u64;
+    async fn matches(&self, part: Part, space: Space, expected: &Snapshot) -> Result<bool, StoreError> {
         let mut roll = Roll::of(expected);
         let mut wrong = 0_u64;
         let mut compare = |rows: Vec<Row>| {
             wrong += rows.iter().filter(|row| !roll.tick(row)).count() as u64;
-            self.report(Stage::Verifying, roll.found(), total);
+            self.report(Stage::Verifying, part.before + roll.found(), part.total);
         };
         self.store.read(space, Reading::Once, &mut compare).await?;
-        Ok(wrong == 0 && roll.found() == total)
+        Ok(wrong == 0 && roll.found() == expected.len() as u64)
     }
 
     /// Waits until everything written is durable, and compares what was staged in the meantime. What
     /// was read from a server that was started anew later proves nothing, so it is read again then.
     pub(super) async fn flush_and_verify(&self, staged: &[(Space, &Snapshot)]) -> Result<(), CommitError> {
+        let total = staged.iter().map(|(_, rows)| rows.len() as u64).sum();
         let verify = async || {
+            let mut before = 0;
             for (space, rows) in staged {
-                self.verify(*space, rows).await?;
+                self.verify(Part { before, total }, *space, rows).await?;
+                before += rows.len() as u64;
             }
             Ok::<(), CommitError>(())
         };

@@ -146,6 +146,7 @@ fn stage(stage: commit::Stage) -> &'static str {
         commit::Stage::Verifying => "verify what was staged",
         commit::Stage::Confirming => "look for writers",
         commit::Stage::Switching => "switch",
+        commit::Stage::Syncing => "sync",
         commit::Stage::Replaying => "write in place",
         commit::Stage::Clearing => "clear",
     }
