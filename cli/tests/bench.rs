@@ -136,6 +136,7 @@ fn a_migration_is_measured_on_every_database() {
             "verify what was staged",
             "look for writers",
             "switch",
+            "sync",
             "the rest",
         ];
         assert_eq!(phases, expected, "{said:#}");

@@ -27,7 +27,7 @@ enum Subject {
     Io(io::IoBench),
     Migrate(migrate::MigrateBench),
     #[command(hide = true)]
-    MigrateOnce(migrate::once::Once),
+    MigratePart(migrate::child::MigratePart),
     Pause(pause::PauseBench),
 }
 
@@ -37,7 +37,7 @@ impl Bench {
             Subject::Api(api) => api.run(session).await,
             Subject::Io(io) => io.run(session).await,
             Subject::Migrate(migrate) => migrate.run(session).await,
-            Subject::MigrateOnce(once) => once.run(session).await,
+            Subject::MigratePart(part) => part.run(session).await,
             Subject::Pause(pause) => pause.run(session).await,
         }
     }

@@ -2,32 +2,32 @@
 //!
 //! The peer is what nobody can beat with this client and this server: reading everything twice (once to
 //! migrate it, once to verify it) and writing everything once. It is measured before and after, so that a
-//! machine or a server that becomes slower meanwhile does not favour either side.
+//! machine or a server that becomes slower meanwhile does not favour either side. Each part is a process of its
+//! own: its memory is its own, and none starts with caches that another has filled.
 
-pub(super) mod once;
+pub(super) mod child;
+mod once;
+mod raw;
 mod server;
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
-use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use midflight_migrate::{
     backup,
     record::{RowKey, Snapshot, Table},
     run::{Database, Settings},
-    store::{self, Layout, Options, Reading, RunNumber, Space, Url},
+    store::Url,
 };
 use serde::Serialize;
 
 use self::{
+    child::Part,
     once::{Taken, settings, tool},
+    raw::Raw,
     server::{Kind, Server},
 };
 use super::conditions::Conditions;
@@ -43,7 +43,7 @@ const ROW: usize = 300;
 /// Measure a migration of every row, beside raw reading and writing with the same client
 ///
 /// Each database is started from PATH with its usual settings (Redis with a log that is synced every second), and is
-/// gone afterwards. The migration runs in a process of its own, with its backup, as `midflight migrate apply` does.
+/// gone afterwards. The migration makes its backup first, as `midflight migrate apply` does.
 #[derive(Debug, Args)]
 pub(crate) struct MigrateBench {
     /// Rows in the database
@@ -97,26 +97,22 @@ async fn measure(database: Kind, objects: usize, session: &Session) -> anyhow::R
     let place = folder.path();
     let server = Server::start(database, place).await?;
     let address = &server.address;
-    let rows = rows(objects);
+    let rows = place.join("rows.backup");
+    let source = Url::Embedded { path: "bench".into() };
+    backup::write(&rows, &make_rows(objects), backup::Header::new(&source, "bench", Timestamp::now()))?;
     session.say(format!("{database}: raw writing and reading …"));
-    let mut raw = vec![measure_raw(address, &rows).await?];
+    let mut raw: Vec<Raw> = vec![child::run(Part::Raw, address, place, &rows).await?];
     session.say(format!("{database}: the same rows as a database …"));
-    seed(address, place, &rows).await?;
+    seed(address, &rows).await?;
     session.say(format!("{database}: native migration …"));
-    let native = once::in_child(address, place.join("backups"), None).await?;
+    let native: Taken = child::run(Part::Native, address, place, &rows).await?;
     session.say(format!("{database}: raw writing and reading again …"));
-    raw.push(measure_raw(address, &rows).await?);
-    drop(rows);
+    raw.push(child::run(Part::Raw, address, place, &rows).await?);
     session.say(format!("{database}: jq migration …"));
-    let migrations = place.join("migrations");
-    fs::create_dir_all(migrations.join("jq"))?;
-    fs::write(migrations.join("jq/migration.toml"), JQ)?;
-    let jq = once::in_child(address, place.join("backups"), Some(migrations)).await?;
+    let jq: Taken = child::run(Part::Jq, address, place, &rows).await?;
 
-    let mean = |of: fn(&Raw) -> Duration| {
-        raw.iter().map(|raw| of(raw).as_secs_f64()).sum::<f64>() / raw.len() as f64
-    };
-    let (read, write) = (mean(|raw| raw.read), mean(|raw| raw.write));
+    let mean = |of: fn(&Raw) -> f64| raw.iter().map(of).sum::<f64>() / raw.len() as f64;
+    let (read, write) = (mean(|raw| raw.read_seconds), mean(|raw| raw.write_seconds));
     let raw_seconds = 2.0 * read + write;
     let back_up: f64 =
         native.phases.iter().filter(|phase| phase.name == "back up").map(|phase| phase.seconds).sum();
@@ -134,17 +130,7 @@ async fn measure(database: Kind, objects: usize, session: &Session) -> anyhow::R
     })
 }
 
-const JQ: &str = r#"
-id = "bench.jq"
-release = "bench"
-description = "adds a field to every row"
-proposed_at = "2026-01-02T00:00:00Z"
-tables = ["bench"]
-[jq]
-bench = '.jq = true'
-"#;
-
-fn rows(count: usize) -> Snapshot {
+fn make_rows(count: usize) -> Snapshot {
     let mut rows = Snapshot::default();
     let table = Table::new(TABLE);
     for number in 0..count {
@@ -157,47 +143,12 @@ fn rows(count: usize) -> Snapshot {
 }
 
 /// Makes the rows the live ones of a database.
-async fn seed(address: &str, place: &Path, rows: &Snapshot) -> anyhow::Result<()> {
-    let source = Url::Embedded { path: "bench".into() };
-    let seed = place.join("seed.backup");
-    backup::write(&seed, rows, backup::Header::new(&source, "bench", Timestamp::now()))?;
+async fn seed(address: &str, rows: &Path) -> anyhow::Result<()> {
     let settings = Settings { no_backup: true, ..settings(address) };
     let database = Database::open(tool(Vec::new())?, settings).await?;
-    database.restore(&seed, &|_| {}).await?;
+    database.restore(rows, &|_| {}).await?;
     database.finalize(&|_| {}).await?;
     Ok(())
-}
-
-struct Raw {
-    read: Duration,
-    write: Duration,
-}
-
-/// Writes and reads everything once, with the batches and the requests on their way that a run uses.
-async fn measure_raw(address: &str, rows: &Snapshot) -> anyhow::Result<Raw> {
-    let url: Url = address.parse()?;
-    let store = store::open(&url, Layout::Generation, &Options::default()).await?;
-    let held = store::hold(&store, "bench", Duration::from_secs(30)).await?;
-    let scratch = Space::Undo(RunNumber::FIRST);
-    let limits = store.limits();
-    let began = Instant::now();
-    let fence = held.fence();
-    let writer = store.as_ref();
-    stream::iter(store::pack(store::puts(scratch, rows), limits))
-        .map(|batch| async move { writer.commit(fence, &batch).await.map(drop) })
-        .buffer_unordered(limits.in_flight)
-        .try_collect::<()>()
-        .await?;
-    store.flush().await?;
-    let write = began.elapsed();
-    let began = Instant::now();
-    let (found, _) = store::collect(store.as_ref(), scratch, Reading::Once).await?;
-    let read = began.elapsed();
-    anyhow::ensure!(found.len() == rows.len(), "{} of {} rows came back", found.len(), rows.len());
-    store::clear(store.as_ref(), fence, scratch).await?;
-    store.flush().await?;
-    held.release(store.as_ref()).await?;
-    Ok(Raw { read, write })
 }
 
 impl Answer for Measured {

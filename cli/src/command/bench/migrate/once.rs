@@ -1,16 +1,14 @@
-//! One migration in a process of its own, so that its memory is its own too.
+//! One migration, from the first reading until it is final.
 //!
 //! The one invariant: nothing runs here but what `midflight migrate apply` and `finalize` run.
 
 use std::{
-    path::PathBuf,
-    process::Stdio,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
-use clap::Args;
 use midflight_migrate::{
     migration::Native,
     northbound::Verdict,
@@ -25,19 +23,7 @@ use super::TABLE;
 use crate::{
     memory::most_resident_bytes,
     output::{Answer, Paint},
-    session::Session,
 };
-
-/// Migrate once and say what it took (what `bench migrate` starts)
-#[derive(Debug, Args)]
-pub(crate) struct Once {
-    #[arg(long)]
-    store: String,
-    #[arg(long)]
-    backups: PathBuf,
-    #[arg(long)]
-    path: Vec<PathBuf>,
-}
 
 /// What one migration took.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -86,36 +72,34 @@ static NATIVE: Native = Native {
     },
 };
 
-impl Once {
-    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let settings = Settings { backups: self.backups, paths: self.path, ..settings(&self.store) };
-        let database = Database::open(tool(vec![&NATIVE])?, settings).await?;
-        let told = Mutex::new(Told::default());
-        let tell = |event| told.lock().unwrap_or_else(PoisonError::into_inner).hear(event);
-        let began = Instant::now();
-        let changed = database.apply(None, &tell).await?;
-        let apply_seconds = began.elapsed().as_secs_f64();
-        let peak_mib = most_resident_bytes()? as f64 / f64::from(1 << 20);
-        let began = Instant::now();
-        database.finalize(&|_| {}).await?;
-        let clean_up_seconds = began.elapsed().as_secs_f64();
-        let Changed::Applied { switch_microseconds, .. } = changed else {
-            anyhow::bail!("nothing was applied: {changed:?}");
-        };
-        let Told { mut phases, migration, progress } =
-            told.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let known: f64 = phases.iter().map(|phase| phase.seconds).sum();
-        phases.push(Phase { name: "the rest".to_owned(), seconds: (apply_seconds - known).max(0.0) });
-        session.answer(&Taken {
-            apply_seconds,
-            phases,
-            migration_seconds: migration.as_secs_f64(),
-            switch_ms: switch_microseconds as f64 / 1000.0,
-            clean_up_seconds,
-            peak_mib,
-            told_progress: progress,
-        })
-    }
+/// Migrates with the compiled-in migration and those of folders.
+pub(super) async fn migrate(address: &str, place: &Path, paths: Vec<PathBuf>) -> anyhow::Result<Taken> {
+    let settings = Settings { backups: place.join("backups"), paths, ..settings(address) };
+    let database = Database::open(tool(vec![&NATIVE])?, settings).await?;
+    let told = Mutex::new(Told::default());
+    let tell = |event| told.lock().unwrap_or_else(PoisonError::into_inner).hear(event);
+    let began = Instant::now();
+    let changed = database.apply(None, &tell).await?;
+    let apply_seconds = began.elapsed().as_secs_f64();
+    let peak_mib = most_resident_bytes()? as f64 / f64::from(1 << 20);
+    let began = Instant::now();
+    database.finalize(&|_| {}).await?;
+    let clean_up_seconds = began.elapsed().as_secs_f64();
+    let Changed::Applied { switch_microseconds, .. } = changed else {
+        anyhow::bail!("nothing was applied: {changed:?}");
+    };
+    let Told { mut phases, migration, progress } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let known: f64 = phases.iter().map(|phase| phase.seconds).sum();
+    phases.push(Phase { name: "the rest".to_owned(), seconds: (apply_seconds - known).max(0.0) });
+    Ok(Taken {
+        apply_seconds,
+        phases,
+        migration_seconds: migration.as_secs_f64(),
+        switch_ms: switch_microseconds as f64 / 1000.0,
+        clean_up_seconds,
+        peak_mib,
+        told_progress: progress,
+    })
 }
 
 /// What was heard of a run.
@@ -156,21 +140,4 @@ pub(super) fn tool(compiled_in: Vec<&'static Native>) -> anyhow::Result<Tool> {
     let program = std::env::current_exe().context("find our own program")?;
     let worker = Worker::new(program, &["migrate", "worker"]);
     Ok(Tool { version: env!("CARGO_PKG_VERSION"), compiled_in, worker })
-}
-
-/// Migrates once in a child process: with the compiled-in migration, and with those of a folder.
-pub(super) async fn in_child(
-    address: &str,
-    backups: PathBuf,
-    folder: Option<PathBuf>,
-) -> anyhow::Result<Taken> {
-    let mut command = tokio::process::Command::new(std::env::current_exe().context("find our own program")?);
-    command.args(["bench", "migrate-once", "-o", "json", "--store", address, "--backups"]).arg(backups);
-    if let Some(folder) = folder {
-        command.arg("--path").arg(folder);
-    }
-    let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let output = child.output().await.context("migrate in a process of its own")?;
-    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    serde_json::from_slice(&output.stdout).context("understand what it says")
 }

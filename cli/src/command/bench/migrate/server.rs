@@ -60,7 +60,8 @@ impl Server {
             }
             Kind::Redis => {
                 let arguments = format!(
-                    "--port {port} --bind 127.0.0.1 --dir {place} --save  --appendonly yes --appendfsync everysec"
+                    "--port {port} --bind 127.0.0.1 --dir {place} --save  --appendonly yes --appendfsync everysec \
+                     --auto-aof-rewrite-percentage 0"
                 );
                 ("redis-server", arguments, format!("redis://127.0.0.1:{port}/0?root=bench"))
             }
