@@ -3,7 +3,8 @@
 //! The invariant: every field that we define is upstream's, with upstream's
 //! type, unless it stands in [`ADDED`] with the seed or decision it comes from.
 
-use crate::support::{definitions, fixtures_are_there, ours};
+use crate::support::ours;
+use crate::upstream::{definitions, fixtures_are_there};
 use midflight_api::{System, system_of};
 use serde_json::Value;
 

@@ -10,3 +10,4 @@ mod rules;
 mod schema;
 mod seeds;
 mod support;
+mod upstream;

@@ -26,28 +26,6 @@ pub(crate) fn ours() -> &'static [Value] {
     &OURS
 }
 
-/// Whether upstream's definitions stand beside the repository. They are not part of it: without them, what
-/// compares with them is left out, with a word; in CI nothing may be left out.
-#[expect(clippy::print_stderr, reason = "whoever runs the tests must read it")]
-pub(crate) fn fixtures_are_there() -> bool {
-    let there = root().join("../shared/fixtures").is_dir();
-    if !there {
-        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "no ../shared/fixtures beside the repository");
-        eprintln!("SKIPPED: the comparison with upstream's definitions: no ../shared/fixtures");
-    }
-    there
-}
-
-/// Upstream's definitions in a fixture, which stand beside the repository.
-pub(crate) fn definitions(fixture: &str) -> Vec<Value> {
-    let text = read(&format!("../shared/fixtures/{fixture}"));
-    let plain: Vec<&str> = text
-        .lines()
-        .map(|line| if line.trim_start().starts_with("labels: {{") { "  labels:" } else { line })
-        .collect();
-    documents(&plain.join("\n"))
-}
-
 /// The documents of a YAML stream.
 pub(crate) fn documents(yaml: &str) -> Vec<Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{error}"));

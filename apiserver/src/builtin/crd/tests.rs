@@ -1,5 +1,3 @@
-use std::{collections::BTreeMap, fs, path::PathBuf};
-
 use serde_json::json;
 
 use super::*;
@@ -12,33 +10,19 @@ use crate::{
     testing::Api,
 };
 
-/// Every CRD of the systems Midflight speaks with, as their authors ship them.
-fn fixtures() -> Vec<(String, Value)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures");
-    let entries = fs::read_dir(&folder).unwrap_or_else(|error| {
-        panic!("fixtures belong in {} beside the workspace: {error}", folder.display())
-    });
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.unwrap().path();
-        let file = path.file_name().unwrap().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).unwrap();
-        let plain: Vec<&str> =
-            text.lines().map(|line| line.split_once("{{").map_or(line, |(before, _)| before)).collect();
-        for document in plain.join("\n").split("\n---") {
-            let value: Value =
-                serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{file}: {error}"));
-            if value.is_object() {
-                found.push((format!("{file}: {}", text_of(&value, "/metadata/name")), value));
-            }
-        }
-    }
-    assert!(found.len() > 40, "only {} CRDs found in {}", found.len(), folder.display());
-    found
-}
+#[path = "../../../../api/tests/api/upstream.rs"]
+mod upstream;
 
-fn text_of(value: &Value, pointer: &str) -> String {
-    text(value, pointer).to_owned()
+/// Every CRD of the systems Midflight speaks with, as their authors ship them, by file.
+fn fixtures() -> Vec<(String, Vec<Value>)> {
+    if !upstream::fixtures_are_there() {
+        return Vec::new();
+    }
+    let found: Vec<_> =
+        upstream::fixtures().into_iter().map(|file| (file.clone(), upstream::definitions(&file))).collect();
+    let number: usize = found.iter().map(|(_, crds)| crds.len()).sum();
+    assert!(number > 40, "only {number} CRDs found");
+    found
 }
 
 fn definition_kind() -> Kind {
@@ -66,7 +50,10 @@ fn gadget() -> Value {
 
 #[test]
 fn every_fixture_is_a_kind() {
-    for (name, mut crd) in fixtures() {
+    let all = fixtures().into_iter();
+    let all = all.flat_map(|(file, crds)| crds.into_iter().map(move |crd| (file.clone(), crd)));
+    for (file, mut crd) in all {
+        let name = format!("{file}: {}", text(&crd, "/metadata/name"));
         prepare(&definition_kind(), &mut crd);
         assert_eq!(validate_object(&definition_kind(), &crd, None), [], "{name}");
         let kind = kind_from_crd(&crd).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
@@ -96,13 +83,8 @@ fn least_object(crd: &Value, version: &Value) -> Value {
 
 #[tokio::test]
 async fn every_fixture_installs_and_takes_an_object() {
-    let mut files: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for (name, crd) in fixtures() {
-        let (file, _) = name.split_once(": ").unwrap();
-        files.entry(file.to_owned()).or_default().push(crd);
-    }
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    for (file, crds) in files {
+    for (file, crds) in fixtures() {
         let api = Api::open().await;
         for crd in crds {
             let name = format!("{file}: {}", text(&crd, "/metadata/name"));
