@@ -28,6 +28,7 @@ fn comes_up_ready_shows_itself_and_goes_without_a_trace() {
 
     let status = sandbox.json(&["status"]);
     assert_eq!(status["control"]["pid"], sandbox.running("control"));
+    assert_eq!(status["kubeconfig"], sandbox.dir().join("kubeconfig").to_str().unwrap());
     assert_eq!(status["api"]["nodes"][1]["name"], "node-2");
     assert_eq!(status["api"]["nodes"][1]["ready"], true);
     assert_eq!(status["api"]["nodes"][1]["address"], "127.0.0.3");

@@ -29,6 +29,24 @@ fn a_busy_port() {
 }
 
 #[test]
+fn another_address_while_it_runs() {
+    let sandbox = Sandbox::new();
+    let status = sandbox.json(&["up", "--detach", "--nodes", "1"]);
+    let address = status["api"].as_str().unwrap().trim_start_matches("https://").to_owned();
+    let kill = |role: &str| support::kill(sandbox.running(role));
+    for node_died in [false, true] {
+        if node_died {
+            kill("node-1");
+        }
+        let refused = sandbox.fails(2, &["up", "--detach", "--listen", "127.0.0.9:7443"]);
+        assert!(refused.contains(&address) && refused.contains("127.0.0.9:7443"), "{refused}");
+        assert!(refused.contains("leave --listen out") && refused.contains("midflight down"), "{refused}");
+    }
+    sandbox.ok(&["up", "--detach", "--listen", &address]);
+    sandbox.running("node-1");
+}
+
+#[test]
 fn a_folder_that_cannot_be_written() {
     let sandbox = Sandbox::new();
     for impossible in ["/proc/midflight", "/dev/null/midflight"] {

@@ -29,6 +29,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 #[serde(rename_all = "camelCase")]
 struct Seen {
     folder: String,
+    /// What to give kubectl, for the API that is asked here; absent where the folder has none yet.
+    kubeconfig: Option<String>,
     /// The process of the embedded control plane; absent where it does not run.
     control: Option<Control>,
     /// What the API says; absent where it does not answer.

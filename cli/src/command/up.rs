@@ -48,7 +48,7 @@ impl Up {
         let marker = folder.create_or_open()?;
         let _place = take_place(&folder)?;
         let nodes = self.wanted_nodes(&marker)?;
-        refuse_if_all_runs(&folder, &marker, nodes)?;
+        refuse_if_all_runs(&folder, &marker, nodes, self.listen)?;
         if nodes != marker.nodes {
             folder.write_marker(&Marker { nodes, ..marker })?;
         }
@@ -57,7 +57,7 @@ impl Up {
         let run = starter.folder.run();
         let before = Role::alive(&run)?;
         let brought_up = tokio::select! {
-            brought_up = bring_up(&starter, nodes) => brought_up,
+            brought_up = bring_up(&starter, nodes, self.listen) => brought_up,
             () = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
         };
         let processes = match brought_up {
@@ -110,9 +110,17 @@ fn take_place(folder: &Folder) -> anyhow::Result<Recorded> {
     })
 }
 
-fn refuse_if_all_runs(folder: &Folder, marker: &Marker, nodes: u8) -> anyhow::Result<()> {
+fn refuse_if_all_runs(
+    folder: &Folder,
+    marker: &Marker,
+    nodes: u8,
+    asked: Option<SocketAddr>,
+) -> anyhow::Result<()> {
     let run = folder.run();
     let Some((record, _)) = Record::alive(&run, &Role::Control)? else { return Ok(()) };
+    if record.ready {
+        refuse_other_address(asked, marker)?;
+    }
     if nodes > marker.nodes {
         return Err(Failure::usage(
             format!("the cluster runs with {} nodes; more are added when it starts", marker.nodes),
@@ -131,9 +139,29 @@ fn refuse_if_all_runs(folder: &Folder, marker: &Marker, nodes: u8) -> anyhow::Re
     ))
 }
 
+/// An API that runs stays where it listens.
+fn refuse_other_address(asked: Option<SocketAddr>, marker: &Marker) -> anyhow::Result<()> {
+    let (Some(asked), Some(listening)) = (asked, marker.listen) else { return Ok(()) };
+    let any_port = asked.port() == 0 && asked.ip() == listening.ip();
+    if asked == listening || any_port {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        format!("the API runs and listens on {listening}; it cannot move to {asked} while it does"),
+        format!("leave --listen out to keep it there, or midflight down, then midflight up --listen {asked}"),
+    ))
+}
+
 /// Takes up what runs and starts what does not.
-async fn bring_up(starter: &Starter, nodes: u8) -> anyhow::Result<Vec<(Role, Alive)>> {
+async fn bring_up(
+    starter: &Starter,
+    nodes: u8,
+    asked: Option<SocketAddr>,
+) -> anyhow::Result<Vec<(Role, Alive)>> {
     let control = starter.take_or_start(Role::Control).await?;
+    // One that an `up` before this had begun to start may listen elsewhere.
+    let marker = starter.folder.marker()?.context("the folder's marker has gone")?;
+    refuse_other_address(asked, &marker)?;
     let nodes = try_join_all((1..=nodes).map(|node| starter.take_or_start(Role::Node(node)))).await?;
     Ok(std::iter::once(control).chain(nodes).collect())
 }

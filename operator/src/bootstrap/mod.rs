@@ -7,11 +7,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceConversion, CustomResourceDefinition, CustomResourceDefinitionSpec,
+};
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::CustomResourceExt;
 use kube::runtime::wait::{self, await_condition, conditions};
@@ -146,6 +149,7 @@ async fn apply(
     let mut wanted = crd.clone();
     let how = match action {
         Action::Create => PatchParams::apply(MANAGER),
+        Action::Update if found.is_some_and(|found| is_as_wanted(found, crd)) => return Ok(()),
         Action::Update => {
             wanted.metadata.resource_version =
                 found.and_then(|found| found.metadata.resource_version.clone());
@@ -154,6 +158,30 @@ async fn apply(
     };
     writer.send("apply", &name, definitions.patch(&name, &how, &Patch::Apply(&wanted))).await?;
     Ok(())
+}
+
+/// Whether a definition would stay as it is if ours were applied.
+fn is_as_wanted(found: &CustomResourceDefinition, wanted: &CustomResourceDefinition) -> bool {
+    let has_all = |found: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>| {
+        wanted.iter().all(|(name, value)| found.get(name) == Some(value))
+    };
+    completed(&found.spec) == completed(&wanted.spec)
+        && has_all(found.labels(), wanted.labels())
+        && has_all(found.annotations(), wanted.annotations())
+}
+
+/// A definition with what the API fills in, and without what says nothing.
+fn completed(spec: &CustomResourceDefinitionSpec) -> CustomResourceDefinitionSpec {
+    let mut spec = spec.clone();
+    let none = || CustomResourceConversion { strategy: "None".into(), webhook: None };
+    spec.conversion.get_or_insert_with(none);
+    let names = &mut spec.names;
+    names.singular.get_or_insert_with(|| names.kind.to_lowercase());
+    names.list_kind.get_or_insert_with(|| format!("{}List", names.kind));
+    for list in [&mut names.categories, &mut names.short_names] {
+        list.take_if(|list| list.is_empty());
+    }
+    spec
 }
 
 async fn await_served(client: &Client, name: &str) -> Result<(), BootstrapError> {

@@ -90,7 +90,9 @@ async fn prepares_an_empty_cluster_and_does_nothing_twice() {
         TABLE.iter().map(|setting| (setting.name.into(), setting.default.into())).collect();
     assert_eq!(state.settings, defaults);
 
-    assert_eq!(bootstrap(&cluster.client).await.unwrap(), standing);
+    let writer = Writer::new(cluster.client.clone());
+    assert_eq!(bootstrap_with(&writer).await.unwrap(), standing);
+    assert_eq!(writer.issued(), 0, "what is as it should be is not written again");
     assert_eq!(cluster.state().await, state);
     cluster.close().await;
 }

@@ -38,8 +38,13 @@ pub(super) fn folder(folder: &Folder, session: &Session) -> anyhow::Result<Seen>
     });
     let stopped = format!("the control plane does not run in {}", folder.root().display());
     let elsewhere = session.global.kubeconfig.is_some() || session.global.context.is_some();
+    let kubeconfig = match &session.global.kubeconfig {
+        Some(given) => Some(given.clone()),
+        None => Some(folder.kubeconfig()).filter(|own| own.exists()),
+    };
     Ok(Seen {
         folder: folder.root().display().to_string(),
+        kubeconfig: kubeconfig.map(|path| path.display().to_string()),
         problem: (control.is_none() && !elsewhere).then_some(stopped),
         control,
         api: None,

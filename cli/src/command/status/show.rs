@@ -17,6 +17,9 @@ impl Answer for Seen {
             None => format!("control     {}\n", paint.bad("not running")),
         };
         text += &format!("folder      {}\n", self.folder);
+        if let Some(kubeconfig) = &self.kubeconfig {
+            text += &format!("kubectl     export KUBECONFIG={kubeconfig}\n");
+        }
         if let Some(bytes) = self.store_bytes {
             text += &format!("store       {}\n", size(bytes));
         }
