@@ -1,5 +1,6 @@
 //! Runs from beginning to end, and the people that come between.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,15 +12,24 @@ use crate::foreign;
 use crate::world::{Kind, Open, World, new, old, put, servers, topic, worlds};
 use crate::wrapped::{Event, Wrapped};
 
+/// Every key of the server but our notes, as another client sees them. A file has no other clients.
+fn raw(world: &World) -> BTreeMap<String, Vec<u8>> {
+    let mut keys = world.server.as_ref().map(foreign::all).unwrap_or_default();
+    keys.retain(|key, _| !key.contains("meta"));
+    keys
+}
+
 #[tokio::test]
 async fn applies_rolls_back_to_the_same_bytes_and_finalizes() {
     for world in worlds() {
         let (old, new) = (old(&world), new(&world));
         let open = Open::holding(&world, &old).await;
+        let before = raw(&world);
         open.apply(&new).await.unwrap();
         assert_eq!(open.rows().await, new, "{world:?}");
         open.session().rollback().await.unwrap();
         assert_eq!(open.rows().await, old, "{world:?}");
+        assert_eq!(raw(&world), before, "{world:?}");
         open.apply(&new).await.unwrap();
         open.session().finalize().await.unwrap();
         assert_eq!(open.rows().await, new, "{world:?}");
@@ -59,7 +69,7 @@ fn scribble(world: &World) {
     if world.kind == Kind::Redis && world.layout == Layout::Generation {
         foreign::redis(world.port(), &["HSET", "{midflight}:g/1:lport", "topic-1/scribbled", "{}"]);
     } else {
-        foreign::set(world, &scribbled(world).0, "{}");
+        foreign::set(world.server(), &scribbled(world).0, "{}");
     }
 }
 
@@ -109,7 +119,7 @@ async fn rolling_back_over_newer_writes_is_refused_with_their_names() {
         if world.kind == Kind::Redis && world.layout == Layout::Generation {
             foreign::redis(world.port(), &["HDEL", "{midflight}:g/2:lport", "topic-1/port-1"]);
         } else {
-            foreign::set(&world, key, "{\"newer\":1}");
+            foreign::set(world.server(), key, "{\"newer\":1}");
         }
         let error = open.session().rollback().await.unwrap_err();
         assert!(matches!(error, CommitError::Modified(_)), "{world:?}: {error}");

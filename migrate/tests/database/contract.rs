@@ -220,8 +220,8 @@ async fn a_guarded_batch_notices_every_foreign_write() {
             (true, None) => {
                 foreign::redis(world.port(), &["HDEL", "{midflight}:g/1:lport", &key(id)]);
             }
-            (false, Some(value)) => foreign::set(&world, &key(id), value),
-            (false, None) => foreign::delete(&world, &key(id)),
+            (false, Some(value)) => foreign::set(world.server(), &key(id), value),
+            (false, None) => foreign::delete(world.server(), &key(id)),
         };
         let mut some = Snapshot::default();
         for id in ["a", "b", "c"] {
@@ -257,7 +257,7 @@ async fn etcd_takes_back_a_batch_that_came_after_a_foreign_write() {
 
     let (_, at) = store::collect(&*store, Space::Plain, Reading::Guarded).await.unwrap();
     let since = store.confirm(Space::Plain, at).await.unwrap().unwrap();
-    foreign::delete(&world, "/lport/a");
+    foreign::delete(world.server(), "/lport/a");
     let value = Bytes::from("after");
     let batch = Batch {
         guards: vec![Guard::Unchanged { space: Space::Plain, since }],
@@ -268,7 +268,7 @@ async fn etcd_takes_back_a_batch_that_came_after_a_foreign_write() {
 
     let (_, at) = store::collect(&*store, Space::Plain, Reading::Guarded).await.unwrap();
     let since = store.confirm(Space::Plain, at).await.unwrap().unwrap();
-    foreign::set(&world, "unrelated", "x");
+    foreign::set(world.server(), "unrelated", "x");
     let guards = vec![Guard::Unchanged { space: Space::Plain, since }];
     assert_eq!(
         store.commit(&fence, &Batch { guards, ..batch }).await.unwrap(),
@@ -286,9 +286,9 @@ async fn dragonflow_finds_its_rows_where_it_left_them() {
             Kind::Redis | Kind::Embedded => ("{lport.9b1d}5a0f", "{unique_key.}lport", "{lsubnet.9b1d}77aa"),
         };
         let topic = if world.kind == Kind::Etcd { "" } else { "9b1d" };
-        foreign::set(&world, kept, "{\"id\":\"5a0f\"}");
-        foreign::set(&world, counter, "17");
-        foreign::set(&world, "not-a-row", "mine");
+        foreign::set(world.server(), kept, "{\"id\":\"5a0f\"}");
+        foreign::set(world.server(), counter, "17");
+        foreign::set(world.server(), "not-a-row", "mine");
         let open = Open::lock(world.open().await).await;
         let mut found = open.rows().await;
         assert_eq!(found.len(), 2, "{world:?}");
@@ -299,11 +299,11 @@ async fn dragonflow_finds_its_rows_where_it_left_them() {
         assert_eq!(found.get(&Table::new("unique_key"), &RowKey::untopical("lport")).unwrap(), "17");
         put(&mut found, "lsubnet", RowKey::new(topic, "77aa"), "{}");
         open.apply(&found).await.unwrap();
-        assert_eq!(foreign::get(&world, written).as_deref(), Some("{}"), "{world:?}");
-        assert_eq!(foreign::get(&world, kept).as_deref(), Some("{\"id\":\"5a0f\"}"), "{world:?}");
+        assert_eq!(foreign::get(world.server(), written).as_deref(), Some("{}"), "{world:?}");
+        assert_eq!(foreign::get(world.server(), kept).as_deref(), Some("{\"id\":\"5a0f\"}"), "{world:?}");
         open.session().rollback().await.unwrap();
-        assert_eq!(foreign::get(&world, written), None, "{world:?}");
-        assert_eq!(foreign::get(&world, "not-a-row").as_deref(), Some("mine"), "{world:?}");
+        assert_eq!(foreign::get(world.server(), written), None, "{world:?}");
+        assert_eq!(foreign::get(world.server(), "not-a-row").as_deref(), Some("mine"), "{world:?}");
     }
 }
 

@@ -1,53 +1,126 @@
 //! A client that is not ours, to write behind our back and to look at keys as others see them.
 
-use std::io::{Read, Write};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::world::{Kind, World};
+use crate::server::{Program, Server};
+
+/// Keys asked for at a time.
+const PAGE: usize = 2000;
 
 /// Sets a key as a service of the cloud would.
-pub(crate) fn set(world: &World, key: &str, value: &str) {
-    match world.kind {
-        Kind::Etcd => {
-            etcd(world.port(), "put", &json!({ "key": encode(key), "value": encode(value) }));
+pub(crate) fn set(server: &Server, key: &str, value: &str) {
+    match server.program {
+        Program::Etcd => {
+            etcd(server.port, "put", &json!({ "key": encode(key), "value": encode(value) }));
         }
-        Kind::Redis => {
-            redis(world.port(), &["SET", key, value]);
+        Program::Redis => {
+            redis(server.port, &["SET", key, value]);
         }
-        Kind::Embedded => panic!("a file has no foreign clients"),
     }
 }
 
-pub(crate) fn get(world: &World, key: &str) -> Option<String> {
-    match world.kind {
-        Kind::Etcd => {
-            let answer = etcd(world.port(), "range", &json!({ "key": encode(key) }));
+pub(crate) fn get(server: &Server, key: &str) -> Option<String> {
+    match server.program {
+        Program::Etcd => {
+            let answer = etcd(server.port, "range", &json!({ "key": encode(key) }));
             let value = answer["kvs"][0]["value"].as_str()?;
-            Some(String::from_utf8(BASE64_STANDARD.decode(value).unwrap()).unwrap())
+            Some(String::from_utf8(decode(value)).unwrap())
         }
-        Kind::Redis => redis(world.port(), &["GET", key]),
-        Kind::Embedded => panic!("a file has no foreign clients"),
+        Program::Redis => redis(server.port, &["GET", key]),
     }
 }
 
-pub(crate) fn delete(world: &World, key: &str) {
-    match world.kind {
-        Kind::Etcd => {
-            etcd(world.port(), "deleterange", &json!({ "key": encode(key) }));
+pub(crate) fn delete(server: &Server, key: &str) {
+    match server.program {
+        Program::Etcd => {
+            etcd(server.port, "deleterange", &json!({ "key": encode(key) }));
         }
-        Kind::Redis => {
-            redis(world.port(), &["DEL", key]);
+        Program::Redis => {
+            redis(server.port, &["DEL", key]);
         }
-        Kind::Embedded => panic!("a file has no foreign clients"),
     }
+}
+
+/// Every key of the server with its value. A field of a Redis hash or a member of a set is named
+/// after its key and a zero byte.
+pub(crate) fn all(server: &Server) -> BTreeMap<String, Vec<u8>> {
+    match server.program {
+        Program::Etcd => all_of_etcd(server.port),
+        Program::Redis => all_of_redis(server.port),
+    }
+}
+
+fn all_of_etcd(port: u16) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut from = "\0".to_owned();
+    loop {
+        let page = json!({ "key": encode(&from), "range_end": encode("\0"), "limit": PAGE });
+        let mut answer = etcd(port, "range", &page);
+        let Some(pairs) = answer["kvs"].as_array_mut() else { return all };
+        for pair in pairs {
+            let key = String::from_utf8(decode(pair["key"].as_str().unwrap())).unwrap();
+            from = format!("{key}\0");
+            all.insert(key, decode(pair["value"].as_str().unwrap_or_default()));
+        }
+        if answer["more"] != Value::Bool(true) {
+            return all;
+        }
+    }
+}
+
+fn all_of_redis(port: u16) -> BTreeMap<String, Vec<u8>> {
+    let mut line = Line::to(port);
+    let keys = line.ask(&["KEYS", "*"]).list();
+    let keys: Vec<String> = keys.into_iter().map(Reply::text).collect();
+    let mut all = BTreeMap::new();
+    for page in keys.chunks(PAGE) {
+        let types: Vec<Vec<&str>> = page.iter().map(|key| vec!["TYPE", key]).collect();
+        let types = line.ask_many(&types);
+        let ask: Vec<Vec<&str>> = page
+            .iter()
+            .zip(types)
+            .map(|(key, kind)| match kind.text().as_str() {
+                "string" => vec!["GET", key],
+                "hash" => vec!["HGETALL", key],
+                "set" => vec!["SMEMBERS", key],
+                other => panic!("{key} is a {other}"),
+            })
+            .collect();
+        for (words, reply) in ask.iter().zip(line.ask_many(&ask)) {
+            let key = words[1];
+            match words[0] {
+                "GET" => {
+                    all.insert(key.to_owned(), reply.bytes());
+                }
+                "SMEMBERS" => {
+                    all.extend(
+                        reply.list().into_iter().map(|member| (format!("{key}\0{}", member.text()), vec![])),
+                    );
+                }
+                _ => {
+                    let mut parts = reply.list().into_iter();
+                    while let (Some(field), Some(value)) = (parts.next(), parts.next()) {
+                        all.insert(format!("{key}\0{}", field.text()), value.bytes());
+                    }
+                }
+            }
+        }
+    }
+    all
 }
 
 fn encode(text: &str) -> String {
     BASE64_STANDARD.encode(text)
+}
+
+fn decode(text: &str) -> Vec<u8> {
+    BASE64_STANDARD.decode(text).unwrap()
 }
 
 /// Through etcd's JSON gateway.
@@ -74,19 +147,78 @@ pub(crate) fn post(port: u16, path: &str, body: &Value) -> Value {
 
 /// One command, and the text it gives.
 pub(crate) fn redis(port: u16, words: &[&str]) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request += &format!("${}\r\n{word}\r\n", word.len());
+    match Line::to(port).ask(words) {
+        Reply::Nothing => None,
+        reply => Some(reply.text()),
     }
-    request += "*1\r\n$4\r\nQUIT\r\n";
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(!answer.starts_with('-'), "{words:?}: {answer}");
-    if answer.starts_with("$-1") {
-        return None;
+}
+
+/// A connection to Redis.
+struct Line(BufReader<TcpStream>);
+
+enum Reply {
+    Nothing,
+    Bytes(Vec<u8>),
+    List(Vec<Reply>),
+}
+
+impl Reply {
+    fn bytes(self) -> Vec<u8> {
+        match self {
+            Reply::Bytes(bytes) => bytes,
+            Reply::Nothing | Reply::List(_) => panic!("not a text"),
+        }
     }
-    let body = if answer.starts_with('$') { answer.split_once("\r\n").unwrap().1 } else { &answer[1..] };
-    body.split_once("\r\n").map(|(text, _)| text.to_owned())
+
+    fn text(self) -> String {
+        String::from_utf8(self.bytes()).unwrap()
+    }
+
+    fn list(self) -> Vec<Reply> {
+        match self {
+            Reply::List(list) => list,
+            Reply::Nothing | Reply::Bytes(_) => panic!("not a list"),
+        }
+    }
+}
+
+impl Line {
+    fn to(port: u16) -> Line {
+        Line(BufReader::new(TcpStream::connect(("127.0.0.1", port)).unwrap()))
+    }
+
+    fn ask(&mut self, words: &[&str]) -> Reply {
+        self.ask_many(&[words.to_vec()]).remove(0)
+    }
+
+    fn ask_many(&mut self, commands: &[Vec<&str>]) -> Vec<Reply> {
+        let mut request = String::new();
+        for words in commands {
+            request += &format!("*{}\r\n", words.len());
+            for word in words {
+                request += &format!("${}\r\n{word}\r\n", word.len());
+            }
+        }
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        commands.iter().map(|words| self.reply(words)).collect()
+    }
+
+    fn reply(&mut self, words: &[&str]) -> Reply {
+        let mut head = String::new();
+        self.0.read_line(&mut head).unwrap();
+        let (kind, rest) =
+            head.trim_end().split_at_checked(1).unwrap_or_else(|| panic!("{words:?}: no answer"));
+        match kind {
+            "+" | ":" => Reply::Bytes(rest.as_bytes().to_vec()),
+            "$" | "*" if rest == "-1" => Reply::Nothing,
+            "$" => {
+                let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
+                self.0.read_exact(&mut bytes).unwrap();
+                bytes.truncate(bytes.len() - 2);
+                Reply::Bytes(bytes)
+            }
+            "*" => Reply::List((0..rest.parse::<usize>().unwrap()).map(|_| self.reply(words)).collect()),
+            _ => panic!("{words:?}: {head}"),
+        }
+    }
 }

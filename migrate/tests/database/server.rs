@@ -37,6 +37,9 @@ impl Program {
                     ("--listen-peer-urls", peer.clone()),
                     ("--initial-advertise-peer-urls", peer.clone()),
                     ("--initial-cluster", format!("default={peer}")),
+                    // Alone, it need not wait long for others before it serves.
+                    ("--heartbeat-interval", "10".to_owned()),
+                    ("--election-timeout", "100".to_owned()),
                     ("--logger", "zap".to_owned()),
                 ]
                 .into_iter()
@@ -57,7 +60,7 @@ impl Program {
 /// A running server. It ends with this value, and with the thread that made it.
 #[derive(Debug)]
 pub(crate) struct Server {
-    program: Program,
+    pub(crate) program: Program,
     pub(crate) port: u16,
     extra: Vec<String>,
     folder: TempDir,
@@ -72,7 +75,7 @@ impl Server {
             skip(&format!("no {} on PATH: its driver is not tested", program.name()));
             return None;
         }
-        let folder = crate::world::folder();
+        let folder = folder();
         let extra: Vec<String> = extra.iter().map(|&word| word.to_owned()).collect();
         // Another process may take the port between our look and the server's.
         for _ in 0..5 {
@@ -100,6 +103,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// In memory where that is possible: what is on trial is the order of writes, not the disk.
+pub(crate) fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 fn spawn(program: Program, port: u16, folder: &Path, extra: &[String]) -> Child {

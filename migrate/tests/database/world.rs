@@ -9,7 +9,7 @@ use midflight_migrate::record::{RowKey, Snapshot, Table};
 use midflight_migrate::store::{self, Fence, Layout, Note, Options, Store, Url};
 use tempfile::TempDir;
 
-use crate::server::{Program, Server};
+use crate::server::{Program, Server, folder};
 
 /// Longer than any test: leases end in the tests that are about that, and nowhere else.
 pub(crate) const TTL: Duration = Duration::from_secs(300);
@@ -60,8 +60,12 @@ impl World {
         Some(World { kind, layout, server, url: url.parse().unwrap(), _folder: folder })
     }
 
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().expect("a file has no server")
+    }
+
     pub(crate) fn port(&self) -> u16 {
-        self.server.as_ref().expect("a file has no port").port
+        self.server().port
     }
 
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
@@ -89,11 +93,6 @@ impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} {:?}", self.kind, self.layout)
     }
-}
-
-/// In memory where that is possible: what is on trial is the order of writes, not the disk.
-pub(crate) fn folder() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// These kinds in both layouts, as far as this machine can run them.

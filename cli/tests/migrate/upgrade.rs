@@ -1,0 +1,102 @@
+//! A whole cloud upgraded from a file: all of it or nothing, and completed by the next run after a kill.
+
+use std::{fs, time::Duration};
+
+use rustix::process::Signal;
+
+use crate::{
+    cloud::{Cloud, GENERATION, mode},
+    support::text,
+};
+
+const UPGRADE: &str = r#"
+name = "small-cloud"
+settle_seconds = 1
+
+[nodes]
+controller = {}
+compute = {}
+
+[[services]]
+name = "agent"
+stop = "rm -f $MIDFLIGHT_NODE.up"
+start = "cp $MIDFLIGHT_NODE.code $MIDFLIGHT_NODE.up"
+
+[[updates]]
+name = "packages"
+apply = "echo new > $MIDFLIGHT_NODE.code"
+undo = "echo old > $MIDFLIGHT_NODE.code"
+
+[[databases]]
+name = "neutron"
+apply = "sleep 0.1; echo new > neutron"
+undo = "echo old > neutron"
+
+[migrate]
+store = "embedded:nb.redb"
+layout = "generation"
+paths = ["own"]
+"#;
+
+fn small_cloud() -> Cloud {
+    let cloud = Cloud::new(GENERATION, 200);
+    cloud.migration("mark", 1, "lport", "[jq]\nlport = '.mark = 1'");
+    for node in ["controller", "compute"] {
+        fs::write(cloud.path(&format!("{node}.code")), "old\n").unwrap();
+        fs::write(cloud.path(&format!("{node}.up")), "old\n").unwrap();
+    }
+    fs::write(cloud.path("neutron"), "old\n").unwrap();
+    fs::write(cloud.path("upgrade.toml"), UPGRADE).unwrap();
+    cloud
+}
+
+fn world(cloud: &Cloud) -> Vec<String> {
+    let files = ["controller.code", "controller.up", "compute.code", "compute.up", "neutron"];
+    files.iter().map(|name| fs::read_to_string(cloud.path(name)).unwrap().trim().to_owned()).collect()
+}
+
+#[test]
+fn a_cloud_is_upgraded_as_a_whole_or_not_at_all() {
+    let cloud = small_cloud();
+    let before = cloud.dump();
+    let steps = cloud.on_store(&["run", "upgrade.toml", "--plan"]);
+    assert_eq!(steps["steps"].as_array().unwrap().len(), 6, "{steps:#}");
+    assert_eq!(world(&cloud), ["old"; 5]);
+
+    // A start that fails: everything goes back, the data too.
+    let broken = UPGRADE.replace(
+        "cp $MIDFLIGHT_NODE.code $MIDFLIGHT_NODE.up",
+        "grep -q old $MIDFLIGHT_NODE.code && cp $MIDFLIGHT_NODE.code $MIDFLIGHT_NODE.up",
+    );
+    fs::write(cloud.path("upgrade.toml"), broken).unwrap();
+    let output = cloud.run(&["run", "upgrade.toml"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("start agent on compute failed"), "{}", text(&output.stderr));
+    assert_eq!(world(&cloud), ["old"; 5]);
+    cloud.dump().assert_same(&before, "as before");
+
+    fs::write(cloud.path("upgrade.toml"), UPGRADE).unwrap();
+    assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete");
+    assert_eq!(world(&cloud), ["new"; 5]);
+    assert!(cloud.dump().live_but_log() != before.live_but_log());
+    assert_eq!(mode(&cloud.path("upgrade.toml.journal")), 0o600);
+
+    // Complete, and still not final: the operator may go back.
+    assert_eq!(cloud.run(&["run", "upgrade.toml", "--back"]).status.code(), Some(1));
+    assert_eq!(world(&cloud), ["old"; 5]);
+    cloud.dump().assert_same(&before, "as before");
+}
+
+#[test]
+fn an_upgrade_killed_at_any_time_is_completed_by_the_next_run() {
+    for attempt in 0..10 {
+        let cloud = small_cloud();
+        let mut run = cloud.begin(&mut cloud.command(&["run", "upgrade.toml"]));
+        std::thread::sleep(Duration::from_millis(10 + attempt * 70));
+        run.signal(Signal::KILL);
+        run.end();
+        assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete", "attempt {attempt}");
+        assert_eq!(world(&cloud), ["new"; 5], "attempt {attempt}");
+        assert_eq!(cloud.on_store(&["history"]).as_array().unwrap().len(), 1, "attempt {attempt}");
+    }
+}
