@@ -54,6 +54,13 @@ impl Cloud {
 
     /// With more arguments for the server.
     pub(crate) fn with(kind: Kind, layout: &'static str, ports: usize, extra: &[&str]) -> Option<Cloud> {
+        let cloud = Cloud::empty(kind, layout, extra)?;
+        cloud.fill(ports);
+        Some(cloud)
+    }
+
+    /// Without a single row.
+    pub(crate) fn empty(kind: Kind, layout: &'static str, extra: &[&str]) -> Option<Cloud> {
         let server = match kind {
             Kind::Embedded => None,
             Kind::Etcd => Some(Server::start(Program::Etcd, extra)?),
@@ -66,11 +73,14 @@ impl Cloud {
                 server.program != Program::Etcd || cloud.run(&["status"]).status.success()
             });
         }
-        let keys = if kind == Kind::Etcd && layout == DRAGONFLOW { "etcd" } else { "redis" };
-        cloud.ok(&["sample", "cloud.backup", "--ports", &ports.to_string(), "--keys", keys]);
-        cloud.on_store(&["restore", "cloud.backup", "--no-backup"]);
-        cloud.on_store(&["finalize"]);
         Some(cloud)
+    }
+
+    pub(crate) fn fill(&self, ports: usize) {
+        let keys = if self.kind == Kind::Etcd && self.layout == DRAGONFLOW { "etcd" } else { "redis" };
+        self.ok(&["sample", "cloud.backup", "--ports", &ports.to_string(), "--keys", keys]);
+        self.on_store(&["restore", "cloud.backup", "--no-backup"]);
+        self.on_store(&["finalize"]);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

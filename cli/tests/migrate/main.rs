@@ -8,7 +8,9 @@
 
 mod cloud;
 mod death;
+mod disk;
 mod dump;
+mod durability;
 mod examples;
 #[allow(dead_code, reason = "shared with the tests of the drivers; each uses its own part")]
 #[path = "../../../migrate/tests/database/foreign.rs"]

@@ -41,9 +41,9 @@ impl Session<'_> {
         let applied = staging.at(Phase::Applied);
         let step =
             Step { from: &ledger, to: &applied, guard: Some(same_pointer), pointer: Some(pointer.encode()) };
-        let (_, switch) = self.advance_unless_written(taken, step).await?;
+        let (switched, switch) = self.advance_unless_written(taken, step).await?;
         self.report(Stage::Syncing, 0, 0);
-        self.flush().await?;
+        self.anchor(&switched).await?;
         Ok(Applied { run, switch, written })
     }
 

@@ -65,10 +65,10 @@ impl Session<'_> {
         record: &RunRecord,
         journal: &Snapshot,
     ) -> Result<(), CommitError> {
-        self.replay(journal).await?;
+        self.replay(ledger, journal).await?;
         self.clear(Space::Journal(record.run)).await?;
-        self.advance(ledger, &record.at(Phase::Applied), vec![], None).await?;
-        self.flush().await
+        let applied = self.advance(ledger, &record.at(Phase::Applied), vec![], None).await?;
+        self.anchor(&applied).await
     }
 
     pub(super) async fn restore_in_place(
@@ -92,19 +92,25 @@ impl Session<'_> {
     pub(super) async fn undo(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {
         if record.layout == Layout::Dragonflow {
             let (undo, _) = self.collect(Space::Undo(record.run), Reading::Once).await?;
-            self.replay(&undo).await?;
+            self.replay(ledger, &undo).await?;
         }
         self.settle(ledger, record, Phase::RolledBack).await
     }
 
-    /// Writes until a flush confirms that nothing of it was lost by a restart of the server.
-    async fn replay(&self, journal: &Snapshot) -> Result<(), CommitError> {
+    /// Writes until a flush confirms that nothing of it was lost by a restart of the server. Every
+    /// write carries the marker: without it the rows would be a mixture that nobody completes.
+    async fn replay(&self, marked: &Ledger, journal: &Snapshot) -> Result<(), CommitError> {
         const TRIES: usize = 5;
         let tables = journal_tables(journal)?;
         let mut last = Ok(());
         for _ in 0..TRIES {
             let part = Part { before: 0, total: journal.len() as u64 };
-            self.write_all(Stage::Replaying, part, replay_ops(&tables, journal)).await?;
+            let ops = replay_ops(&tables, journal);
+            match self.write_guarded(&[marked.guard()], Stage::Replaying, part, ops).await {
+                Err(CommitError::Conflict) => return Err(marked.forgotten()),
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
             self.report(Stage::Syncing, 0, 0);
             last = self.store.flush().await;
             match &last {

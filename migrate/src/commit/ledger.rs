@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::write::{Retry, patiently};
 use super::{Changed, CommitError, RunRecord, Session, Stage, Taken};
-use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, Store};
+use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, RunNumber, Store};
 
 /// The note as it was read, byte for byte, and what it says.
 #[derive(Debug, Clone)]
@@ -19,6 +19,15 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    /// Lets a batch through only while the note is this one.
+    pub(super) fn guard(&self) -> Guard {
+        Guard::Note { note: Note::Run, is: self.raw.clone() }
+    }
+
+    pub(super) fn forgotten(&self) -> CommitError {
+        CommitError::Forgotten { run: self.record.as_ref().map_or(RunNumber::FIRST, |record| record.run) }
+    }
+
     pub(super) async fn read(store: &dyn Store) -> Result<Ledger, CommitError> {
         let raw = patiently(|| store.note(Note::Run)).await?;
         let record = raw
@@ -84,7 +93,7 @@ impl Session<'_> {
         pointer: Option<&Bytes>,
     ) -> Result<Ledger, CommitError> {
         let next = to.encode();
-        guards.push(Guard::Note { note: Note::Run, is: from.raw.clone() });
+        guards.push(from.guard());
         let mut ops = vec![Op::Put { place: Place::Note(Note::Run), value: &next }];
         ops.extend(pointer.map(|value| Op::Put { place: Place::Note(Note::Pointer), value }));
         let batch = Batch { guards, ops };
@@ -99,6 +108,16 @@ impl Session<'_> {
             }
         }
         Ok(Ledger { raw: Some(next.clone()), record: Some(to.clone()) })
+    }
+
+    /// Returns when the step that led here can no longer be lost. Before that, nothing may be deleted
+    /// that is needed without the step: a server that is started anew may have forgotten it.
+    pub(super) async fn anchor(&self, ledger: &Ledger) -> Result<(), CommitError> {
+        self.flush().await?;
+        match &ledger.raw {
+            Some(raw) if !self.stands_at(raw).await? => Err(ledger.forgotten()),
+            Some(_) | None => Ok(()),
+        }
     }
 
     async fn stands_at(&self, expected: &Bytes) -> Result<bool, CommitError> {

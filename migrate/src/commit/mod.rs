@@ -57,6 +57,11 @@ pub enum CommitError {
     #[error("{space} does not read back as it was written: {rows}")]
     NotAsWritten { space: Space, rows: Changed },
 
+    #[error(
+        "the server was started anew and has forgotten the last step of run {run}; the next start takes up what it has"
+    )]
+    Forgotten { run: RunNumber },
+
     #[error("the {note} note is not readable by this version")]
     Note { note: &'static str, source: serde_json::Error },
 }

@@ -9,7 +9,7 @@ use super::roll::Roll;
 use super::{Changed, CommitError, Phase, Progress, RunRecord, Session, Stage};
 use crate::diff::{self, Change};
 use crate::record::Snapshot;
-use crate::store::{self, Batch, Op, Outcome, Reading, Row, Space, StoreError};
+use crate::store::{self, Batch, Guard, Op, Outcome, Reading, Row, Space, StoreError};
 
 /// How long a server may be away before the run gives up. What it leaves is finished later.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,10 +77,22 @@ impl Session<'_> {
         part: Part,
         ops: impl Iterator<Item = Op<'o>> + Send,
     ) -> Result<u64, CommitError> {
+        self.write_guarded(&[], stage, part, ops).await
+    }
+
+    /// As [`Session::write_all`], each batch only while the guards hold.
+    pub(super) async fn write_guarded<'o>(
+        &self,
+        guards: &[Guard],
+        stage: Stage,
+        part: Part,
+        ops: impl Iterator<Item = Op<'o>> + Send,
+    ) -> Result<u64, CommitError> {
         let limits = self.store.limits();
         self.report(stage, part.before, part.total);
         let batches = futures::stream::iter(store::pack(ops, limits));
         batches
+            .map(|batch| Batch { guards: guards.to_vec(), ..batch })
             .map(|batch| async move { self.write_one(&batch).await.map(|()| batch.ops.len() as u64) })
             .buffer_unordered(limits.in_flight)
             .try_fold(0, |done, written| async move {
@@ -180,18 +192,19 @@ impl Session<'_> {
         Ok(patiently(|| self.store.flush()).await?)
     }
 
-    /// Deletes what the run has no more use for, then records that it is over.
+    /// Deletes what the run has no more use for once its last step is certain, then records that it is over.
     pub(super) async fn settle(
         &self,
         ledger: &Ledger,
         record: &RunRecord,
         settled: Phase,
     ) -> Result<(), CommitError> {
+        self.anchor(ledger).await?;
         for space in record.leavings(settled) {
             self.clear(space).await?;
         }
-        self.advance(ledger, &record.at(settled), vec![], None).await?;
-        self.flush().await
+        let ledger = self.advance(ledger, &record.at(settled), vec![], None).await?;
+        self.anchor(&ledger).await
     }
 
     pub(super) async fn clear(&self, space: Space) -> Result<(), CommitError> {

@@ -107,6 +107,7 @@ impl RunError {
                 | CommitError::Conflict
                 | CommitError::Modified(_) => true,
                 CommitError::Unfinished { .. }
+                | CommitError::Forgotten { .. }
                 | CommitError::NotAsWritten { .. }
                 | CommitError::Note { .. } => false,
             },

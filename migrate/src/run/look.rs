@@ -29,6 +29,8 @@ pub struct Checked {
     pub rows: u64,
     /// How long was watched for writers.
     pub watched_seconds: u64,
+    /// What to know of the server before a run.
+    pub caveats: Vec<String>,
     /// What stands against it; empty where nothing does.
     pub blocked_by: Vec<String>,
 }
@@ -95,6 +97,7 @@ impl Database {
             .extend(server.alarms.iter().map(|alarm| format!("the server has raised an alarm: {alarm}")));
         Ok(Checked {
             store: self.address(),
+            caveats: server.caveats(),
             server,
             layout: self.settings.layout,
             rows: before.taken.snapshot.len() as u64,

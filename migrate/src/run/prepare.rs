@@ -172,7 +172,7 @@ impl Database {
         after: &After,
     ) -> Result<Judged, RunError> {
         let rows = &before.taken.snapshot;
-        let facts = self.store.facts().await?;
+        let facts = self.store.facts().await?.with_quota(self.settings.quota_bytes);
         let mut needs = Needs::of(rows, &after.snapshot, self.settings.layout);
         needs.read_seconds = before.took.as_secs_f64();
         needs.migrate_seconds = after.migrate.as_secs_f64();
@@ -180,7 +180,7 @@ impl Database {
         needs.estimate(&facts);
         let accept = self.settings.accept;
         let mut refusals = Vec::new();
-        let mut warnings = Vec::new();
+        let mut warnings = facts.caveats();
         for drift in &todo.drifts {
             match drift {
                 // Whether it may be missing was settled with the order.

@@ -56,6 +56,8 @@ pub struct Settings {
     /// How long to look whether somebody writes, before a change.
     #[serde(default = "default_watch_seconds")]
     pub watch_seconds: u64,
+    /// The server's quota, where it does not tell.
+    pub quota_bytes: Option<u64>,
     #[serde(default)]
     pub accept: Accept,
 }
@@ -140,6 +142,7 @@ impl Settings {
             answer_seconds: default_answer_seconds(),
             lock_seconds: default_lock_seconds(),
             watch_seconds: default_watch_seconds(),
+            quota_bytes: None,
             accept: Accept::default(),
         }
     }

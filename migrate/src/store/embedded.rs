@@ -126,9 +126,11 @@ impl Store for Embedded {
             server: "embedded (redb)".to_owned(),
             database_bytes: Some(size),
             quota_bytes: None,
+            quota_is_assumed: false,
             free_bytes: Some(disk.f_bavail * disk.f_frsize),
             durability: Durability::EachWrite,
             alarms: vec![],
+            untold: vec![],
         })
     }
 

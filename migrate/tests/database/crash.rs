@@ -11,13 +11,18 @@ use crate::wrapped::{Event, Wrapped};
 
 /// What the process was doing when it died.
 #[derive(Debug, Clone, Copy)]
-enum Doing {
+pub(crate) enum Doing {
     Apply,
     RollBack,
     Finalize,
 }
 
-async fn act(doing: Doing, store: &dyn Store, fence: &Fence, after: &Snapshot) -> Result<(), CommitError> {
+pub(crate) async fn act(
+    doing: Doing,
+    store: &dyn Store,
+    fence: &Fence,
+    after: &Snapshot,
+) -> Result<(), CommitError> {
     let session = Session::new(store, fence, &|_| {});
     match doing {
         Doing::Apply => {
@@ -38,31 +43,31 @@ fn event(after: bool) -> Event {
 }
 
 /// One database that is brought to a known state before each death.
-struct Scene {
-    world: World,
-    store: Arc<dyn Store>,
-    fence: Fence,
-    old: Snapshot,
-    new: Snapshot,
+pub(crate) struct Scene {
+    pub(crate) world: World,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) fence: Fence,
+    pub(crate) old: Snapshot,
+    pub(crate) new: Snapshot,
 }
 
 impl Scene {
-    async fn new(world: World) -> Scene {
+    pub(crate) async fn new(world: World) -> Scene {
         let (old, new) = (old(&world), new(&world));
         let Open { store, fence } = Open::holding(&world, &old).await;
         Scene { world, store, fence, old, new }
     }
 
-    fn session(&self) -> Session<'_> {
+    pub(crate) fn session(&self) -> Session<'_> {
         Session::new(&*self.store, &self.fence, &|_| {})
     }
 
-    async fn rows(&self) -> Snapshot {
+    pub(crate) async fn rows(&self) -> Snapshot {
         commit::snapshot(&*self.store).await.unwrap().snapshot
     }
 
     /// The old rows live and nothing open, or the new rows applied over them.
-    async fn set(&self, applied: bool) {
+    pub(crate) async fn set(&self, applied: bool) {
         self.session().recover().await.unwrap();
         if let State::Applied(_) = commit::state(&*self.store).await.unwrap() {
             self.session().finalize().await.unwrap();
@@ -77,7 +82,7 @@ impl Scene {
     }
 
     /// The lease of the dead process ends, and a new one starts.
-    async fn start_again(&mut self) {
+    pub(crate) async fn start_again(&mut self) {
         self.store.unlock(&self.fence).await.unwrap();
         self.fence = self.store.lock("next", TTL).await.unwrap();
     }
@@ -94,7 +99,7 @@ impl Scene {
     }
 
     /// After a recovery: whole, nothing left to do, and the next run works.
-    async fn check_whole(&self, what: &str) {
+    pub(crate) async fn check_whole(&self, what: &str) {
         let rows = self.rows().await;
         assert!(rows == self.old || rows == self.new, "{what}: a mixture");
         assert_eq!(self.session().recover().await.unwrap(), Recovered::Nothing, "{what}: recovered for good");

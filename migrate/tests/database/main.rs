@@ -7,6 +7,7 @@ mod commit;
 mod contract;
 mod crash;
 mod foreign;
+mod forgetful;
 mod outage;
 mod proxy;
 mod secure;

@@ -152,7 +152,7 @@ fn free_port() -> u16 {
 
 /// Says that something is not tested here. In CI nothing may be left out.
 #[expect(clippy::print_stderr, reason = "whoever runs the tests must read it")]
-fn skip(what: &str) {
+pub(crate) fn skip(what: &str) {
     assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{what}");
     eprintln!("SKIPPED: {what}");
 }

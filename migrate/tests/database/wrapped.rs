@@ -20,6 +20,8 @@ pub(crate) enum Event {
     DieAfter,
     /// Somebody else acts before the write.
     Meanwhile(Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>),
+    /// Something befalls the server when it has answered.
+    Afterwards(Box<dyn Fn() + Send + Sync>),
 }
 
 pub(crate) struct Wrapped {
@@ -66,6 +68,11 @@ impl Wrapped {
             Event::Meanwhile(act) => {
                 act().await;
                 write.await
+            }
+            Event::Afterwards(act) => {
+                let answer = write.await;
+                act();
+                answer
             }
         }
     }

@@ -54,6 +54,8 @@ impl Answer for Checked {
                 .collect::<Vec<_>>()
                 .join("\n")
         };
-        format!("{} ({}), {} rows\n{verdict}\n", self.store, self.server.server, self.rows)
+        let caveats: String =
+            self.caveats.iter().map(|caveat| format!("{} {caveat}\n", paint.bold("!"))).collect();
+        format!("{} ({}), {} rows\n{caveats}{verdict}\n", self.store, self.server.server, self.rows)
     }
 }

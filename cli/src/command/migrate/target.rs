@@ -54,6 +54,9 @@ pub(super) struct Target {
     /// How long the lock of a run that died stays
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     lock_for: u64,
+    /// The quota of the server, where it does not tell (etcd before 3.6)
+    #[arg(long, value_name = "BYTES")]
+    quota_bytes: Option<u64>,
     #[command(flatten)]
     allow: Allow,
 }
@@ -118,6 +121,7 @@ impl Target {
             key: self.key.clone(),
             answer_seconds: self.answer_within,
             lock_seconds: self.lock_for,
+            quota_bytes: self.quota_bytes,
             accept: Accept {
                 out_of_order: self.allow.allow_out_of_order,
                 newer_database: self.allow.allow_newer_database,

@@ -5,6 +5,7 @@
 //! its lease writes nothing more, however late it wakes up.
 
 mod client;
+mod facts;
 mod keys;
 mod pages;
 mod watch;
@@ -20,18 +21,17 @@ use bytes::Bytes;
 
 use super::url::Server;
 use super::{
-    Batch, Cleared, Durability, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Reading,
-    Revision, Row, Sink, Space, Store, StoreError,
+    Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Reading, Revision, Row,
+    Sink, Space, Store, StoreError,
 };
 use client::{Client, failed};
+use facts::{allowed, facts_of};
 use keys::{Keys, Last};
 use pages::{Pager, Seen};
 use wire::{Compare, Request, RequestOp, Response};
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const TXN: &str = "/etcdserverpb.KV/Txn";
-/// The quota of a server that was given none and does not tell.
-const DEFAULT_QUOTA: u64 = 2 << 30;
 /// The largest value in a request of 1.5 MiB, with room for its key and the lock's.
 const LARGEST_VALUE: usize = (3 << 19) - (4 << 10);
 
@@ -130,36 +130,9 @@ impl Store for Etcd {
     }
 
     async fn facts(&self) -> Result<Facts, StoreError> {
-        let doing = "ask etcd for its state";
-        let status: wire::StatusResponse = self
-            .client
-            .call("/etcdserverpb.Maintenance/Status", wire::StatusRequest {})
-            .await
-            .map_err(|status| failed(doing, status))?;
-        let alarms: wire::AlarmResponse = self
-            .client
-            .call("/etcdserverpb.Maintenance/Alarm", wire::AlarmRequest {})
-            .await
-            .map_err(|status| failed(doing, status))?;
-        let size = u64::try_from(status.db_size).unwrap_or(0);
-        let quota = match u64::try_from(status.db_size_quota) {
-            Ok(told) if told > 0 => Some(told),
-            // Larger than the default already: somebody has raised it, and it does not tell to what.
-            Ok(_) | Err(_) => (size < DEFAULT_QUOTA).then_some(DEFAULT_QUOTA),
-        };
-        let alarm = |member: &wire::AlarmMember| match member.alarm {
-            1 => "NOSPACE: the quota is used up; compact, defragment and disarm it".to_owned(),
-            2 => "CORRUPT: members of the cluster hold different data".to_owned(),
-            other => format!("number {other}"),
-        };
-        Ok(Facts {
-            server: format!("etcd {}", status.version),
-            database_bytes: Some(size),
-            quota_bytes: quota,
-            free_bytes: None,
-            durability: Durability::EachWrite,
-            alarms: alarms.alarms.iter().map(alarm).collect(),
-        })
+        let status = self.client.call("/etcdserverpb.Maintenance/Status", wire::StatusRequest {}).await;
+        let alarms = self.client.call("/etcdserverpb.Maintenance/Alarm", wire::AlarmRequest {}).await;
+        Ok(facts_of(allowed(status)?, allowed(alarms)?.as_ref()))
     }
 
     async fn read(

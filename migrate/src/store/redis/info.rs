@@ -50,6 +50,7 @@ impl Redis {
         }
         Ok(match self.setting("appendfsync").await?.as_deref() {
             Some("always") => Durability::EachWrite,
+            Some("no") => Durability::SomeTime,
             Some(_) | None => Durability::WithinASecond,
         })
     }
@@ -78,9 +79,11 @@ impl Redis {
             server: format!("redis {}", info.get("redis_version").map_or("", String::as_str)),
             database_bytes: number("used_memory"),
             quota_bytes: quota,
+            quota_is_assumed: false,
             free_bytes: number("total_system_memory").map(|all| all.saturating_sub(resident)),
             durability: self.durability(&info).await?,
             alarms,
+            untold: vec![],
         })
     }
 
@@ -92,6 +95,7 @@ impl Redis {
         match self.durability(&info).await? {
             Durability::EachWrite => {}
             Durability::WithinASecond => self.await_log().await?,
+            Durability::SomeTime => self.write_log_anew().await?,
             Durability::NextSave => self.save(&info).await?,
         }
         let info = self.info().await?;
@@ -134,6 +138,32 @@ impl Redis {
             };
         }
         Ok(())
+    }
+
+    /// A log that is written anew is synced when it is complete, whatever the settings say.
+    async fn write_log_anew(&self) -> Result<(), StoreError> {
+        let doing = "have Redis write its log anew";
+        let began = Instant::now();
+        // One that is under way may have begun before our last write, so it does not count.
+        while self.rewrite_is_under_way().await? {
+            too_late(began)?;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.ask::<String>(doing, &redis::cmd("BGREWRITEAOF")).await?;
+        while self.rewrite_is_under_way().await? {
+            too_late(began)?;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        match self.info().await?.get("aof_last_bgrewrite_status") {
+            Some(status) if status != "ok" => Err(StoreError::refused(doing, &"it failed; look at its disk")),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    async fn rewrite_is_under_way(&self) -> Result<bool, StoreError> {
+        let info = self.info().await?;
+        let is = |name: &str| info.get(name).is_some_and(|value| value == "1");
+        Ok(is("aof_rewrite_in_progress") || is("aof_rewrite_scheduled"))
     }
 
     async fn save(&self, info: &Info) -> Result<(), StoreError> {
