@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What the release says, read from the bytes that a server gave to a client of its own.
-fn is_queens(live: &Live, ports: usize, what: &str) {
+pub(crate) fn is_queens(live: &Live, ports: usize, what: &str) {
     let objects = |of: &'static str| {
         live.iter()
             .filter(move |((table, _), _)| table == of)

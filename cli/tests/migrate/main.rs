@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stdout, reason = "seeds and figures are for whoever runs the test")]
 
+mod adopt;
 mod cloud;
 mod death;
 mod disk;

@@ -83,6 +83,41 @@ fn a_table_of_a_removed_model_and_rows_against_their_models() {
     }
 }
 
+/// Models that lie beside the migrations count without a flag; later those that are kept with the data do.
+#[test]
+fn results_are_validated_without_a_flag() {
+    let migrations = format!("{EXAMPLES}/migrations");
+    for cloud in clouds(20) {
+        let applied = cloud.on_store(&["apply", "--path", &migrations]);
+        let automatic = applied["automatic"].to_string();
+        assert!(automatic.contains("the models of release queens are kept"), "{cloud:?}: {automatic}");
+        cloud.ok(&["finalize"]);
+        cloud.migration("stray", 1, "lport", "[jq]\nlport = '.surprise = 1'");
+        let beside = &["apply", "--path", "own", "--path", &migrations, "--allow-out-of-order"][..];
+        let kept = &["apply", "--path", "own", "--allow-out-of-order", "--allow-newer-database"][..];
+        for arguments in [beside, kept] {
+            let said = cloud.refused(3, arguments);
+            assert!(
+                said.contains("surprise: the model has no such field"),
+                "{cloud:?} {arguments:?}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_baseline_keeps_the_models_of_data_that_has_them() {
+    let cloud = Cloud::new(GENERATION, 20);
+    let (migrations, ocata) = (format!("{EXAMPLES}/migrations"), format!("{EXAMPLES}/models/ocata.toml"));
+    let said = cloud.refused(3, &["baseline", "--path", &migrations]);
+    assert!(said.contains("breaks"), "these rows were not made with the migrations: {said}");
+    cloud.migration("nothing", 1, "lport", "[jq]\nlport = '.'");
+    cloud.ok(&["baseline", "--path", "own", "--models", &ocata]);
+    cloud.migration("stray", 2, "lport", "[jq]\nlport = '.surprise = 1'");
+    let said = cloud.refused(3, &["apply", "--path", "own"]);
+    assert!(said.contains("surprise: the model has no such field"), "{said}");
+}
+
 #[test]
 fn an_edited_applied_migration_is_shown_as_a_difference() {
     for cloud in clouds(20) {

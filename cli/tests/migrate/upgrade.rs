@@ -100,3 +100,38 @@ fn an_upgrade_killed_at_any_time_is_completed_by_the_next_run() {
         assert_eq!(cloud.on_store(&["history"]).as_array().unwrap().len(), 1, "attempt {attempt}");
     }
 }
+
+/// What Neutron's migration has found out reaches ours, by a folder that both find: neither has to work it
+/// out again.
+#[test]
+fn the_migrations_of_two_databases_share_what_they_found_out() {
+    let cloud = small_cloud();
+    let line = r#"sed "s/\"object\":{/\"object\":{\"neutron\":\"$(cat $MIDFLIGHT_SHARED/agents)\",/""#;
+    cloud.migration("agents", 2, "lport", &format!("[exec]\ncommand = [\"/bin/sh\", \"-c\", '''{line}''']"));
+    let file = UPGRADE
+        .replace("settle_seconds = 1", "settle_seconds = 1\nrehearse = false")
+        .replace("echo new > neutron", "echo new > neutron; echo ovs > $MIDFLIGHT_SHARED/agents");
+    fs::write(cloud.path("upgrade.toml"), file).unwrap();
+    assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete");
+    let live = cloud.dump().live();
+    let mut ports = live.iter().filter(|((table, _), _)| table == "lport");
+    assert!(ports.all(|(_, value)| text(value).contains("\"neutron\":\"ovs\"")));
+    assert_eq!(mode(&cloud.path("upgrade.toml.journal.shared")), 0o700);
+
+    // And step by step, with the flag.
+    cloud.ok(&["rollback"]);
+    let shared = cloud.path("upgrade.toml.journal.shared");
+    cloud.ok(&["apply", "--path", "own", "--no-backup", "--shared", shared.to_str().unwrap()]);
+}
+
+#[test]
+fn without_neutron_its_step_is_left_out() {
+    let cloud = small_cloud();
+    let (before, after) = UPGRADE.split_once("[[databases]]").unwrap();
+    let (_, after) = after.split_once("[migrate]").unwrap();
+    fs::write(cloud.path("upgrade.toml"), format!("{before}[migrate]{after}")).unwrap();
+    let steps = cloud.on_store(&["run", "upgrade.toml", "--plan"]);
+    assert_eq!(steps["steps"].as_array().unwrap().len(), 5, "{steps:#}");
+    assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete");
+    assert_eq!(world(&cloud), ["new", "new", "new", "new", "old"]);
+}

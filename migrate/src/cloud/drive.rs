@@ -20,6 +20,7 @@ use super::{
     journal::{Direction, Entry, Journal, JournalError, TaskId, TaskState},
     stage::{Commands, Kind, Stage, Task, Way, Work},
 };
+use crate::{run::private_folder, worker::SHARED};
 
 /// Time between two looks whether a check passes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -71,6 +72,9 @@ pub enum RunError {
     #[error("make the folder {} for the output of commands", path.display())]
     Logs { path: PathBuf, source: io::Error },
 
+    #[error("make the folder {} by which migrations share what they found out", path.display())]
+    Shared { path: PathBuf, source: io::Error },
+
     #[error("look for processes of the run that was cut off")]
     Leftovers { source: io::Error },
 
@@ -92,12 +96,11 @@ pub struct Runner<'a> {
 
 impl Runner<'_> {
     pub async fn run(mut self) -> Result<Outcome, RunError> {
-        let logs = logs(self.journal.path());
-        std::fs::create_dir_all(&logs).map_err(|source| RunError::Logs { path: logs.clone(), source })?;
+        let places = Places::make(self.journal.path())?;
         self.end_leftovers()?;
         loop {
             match next(self.journal.stages(), self.journal.progress(), self.start_anyway) {
-                Next::Do { way, tasks } => self.carry_out(way, &tasks, &logs).await?,
+                Next::Do { way, tasks } => self.carry_out(way, &tasks, &places).await?,
                 Next::Leave { tasks } => self.leave(&tasks)?,
                 Next::Complete => {
                     self.journal.write(&Entry::Closed)?;
@@ -134,7 +137,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    async fn carry_out(&mut self, way: Way, tasks: &[TaskId], logs: &Path) -> Result<(), RunError> {
+    async fn carry_out(&mut self, way: Way, tasks: &[TaskId], places: &Places) -> Result<(), RunError> {
         let stage = &self.journal.stages()[tasks[0].stage];
         let (kind, name) = (stage.kind, stage.name.clone());
         (self.tell)(&Event::Stage { way, kind, stage: name, tasks: tasks.len() });
@@ -144,13 +147,14 @@ impl Runner<'_> {
             if failure.is_some() {
                 break;
             }
-            let begun = self.begin(way, chunk, logs).await?;
+            let begun = self.begin(way, chunk, places).await?;
             let upgrade = self.journal.upgrade().to_owned();
             let stages = self.journal.stages().to_vec();
             let database = self.database;
             let mut running = stream::iter(begun)
                 .map(|(id, attempt)| {
-                    let order = Order { upgrade: &upgrade, stage: &stages[id.stage], id, way, attempt, logs };
+                    let order =
+                        Order { upgrade: &upgrade, stage: &stages[id.stage], id, way, attempt, places };
                     async move { (id, Instant::now(), order.run(database).await) }
                 })
                 .buffer_unordered(chunk.len());
@@ -179,7 +183,7 @@ impl Runner<'_> {
         &mut self,
         way: Way,
         chunk: &[TaskId],
-        logs: &Path,
+        places: &Places,
     ) -> Result<Vec<(TaskId, String)>, RunError> {
         let attempt = || uuid::Uuid::new_v4().to_string();
         let untouched: Vec<TaskId> = chunk.iter().copied().filter(|&id| self.is_fresh(id)).collect();
@@ -189,7 +193,7 @@ impl Runner<'_> {
             was_so = stream::iter(untouched)
                 .map(|id| {
                     let attempt = attempt();
-                    let order = Order { upgrade, stage: &stages[id.stage], id, way, attempt, logs };
+                    let order = Order { upgrade, stage: &stages[id.stage], id, way, attempt, places };
                     async move { order.is_applied().await.then_some(id) }
                 })
                 .buffer_unordered(chunk.len())
@@ -273,7 +277,7 @@ struct Order<'a> {
     id: TaskId,
     way: Way,
     attempt: String,
-    logs: &'a Path,
+    places: &'a Places,
 }
 
 impl Order<'_> {
@@ -335,10 +339,11 @@ impl Order<'_> {
         let mut environment: BTreeMap<&str, &str> =
             task.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         environment.insert("MIDFLIGHT_UPGRADE", self.upgrade);
+        environment.insert(SHARED, &self.places.shared);
         environment.insert("MIDFLIGHT_STAGE", &self.stage.name);
         environment.insert("MIDFLIGHT_ACTION", action);
         environment.insert("MIDFLIGHT_NODE", task.node.as_deref().unwrap_or_default());
-        let log = self.logs.join(log_name(self.id.stage, &self.stage.name, task.node.as_deref()));
+        let log = self.places.logs.join(log_name(self.id.stage, &self.stage.name, task.node.as_deref()));
         Hook { command, environment, attempt: &self.attempt, timeout: commands.timeout, log }
     }
 
@@ -347,10 +352,32 @@ impl Order<'_> {
     }
 }
 
-/// Where the output of an upgrade's commands is kept.
-fn logs(journal: &Path) -> PathBuf {
+/// Folders beside the journal.
+struct Places {
+    /// The output of the upgrade's commands.
+    logs: PathBuf,
+    /// See [`shared`].
+    shared: String,
+}
+
+impl Places {
+    fn make(journal: &Path) -> Result<Places, RunError> {
+        let (logs, shared) = (beside(journal, ".logs"), shared(journal));
+        std::fs::create_dir_all(&logs).map_err(|source| RunError::Logs { path: logs.clone(), source })?;
+        private_folder(&shared).map_err(|source| RunError::Shared { path: shared.clone(), source })?;
+        Ok(Places { logs, shared: shared.to_string_lossy().into_owned() })
+    }
+}
+
+/// The folder by which the migrations of an upgrade's databases share what they found out.
+pub fn shared(journal: &Path) -> PathBuf {
+    let shared = beside(journal, ".shared");
+    std::path::absolute(&shared).unwrap_or(shared)
+}
+
+fn beside(journal: &Path, ending: &str) -> PathBuf {
     let mut name = journal.file_name().unwrap_or_default().to_owned();
-    name.push(".logs");
+    name.push(ending);
     journal.with_file_name(name)
 }
 

@@ -15,7 +15,7 @@ mod journal;
 mod stage;
 
 pub use decide::{Next, Stuck, next};
-pub use drive::{Event, OurDatabase, Outcome, RunError, Runner};
+pub use drive::{Event, OurDatabase, Outcome, RunError, Runner, shared};
 pub use file::{Upgrade, UpgradeFileError};
 pub use hook::HookError;
 pub use journal::{Direction, Entry, Journal, JournalError, Progress, TaskState};

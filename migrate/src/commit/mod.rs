@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::diff;
 use crate::record::Snapshot;
-use crate::store::{self, Fence, Layout, Reading, Revision, RunNumber, Space, Store, StoreError};
+use crate::store::{self, Fence, Generation, Layout, Reading, Revision, RunNumber, Space, Store, StoreError};
 
 use ledger::Ledger;
 pub use run::{Phase, Pointer, RunNote, RunRecord};
@@ -38,6 +38,11 @@ pub enum CommitError {
 
     #[error("run {run} was interrupted while its rows were being written; it has to be finished first")]
     Unfinished { run: RunNumber },
+
+    #[error(
+        "generation {generation} is live here: this database is kept in the generation layout (--layout generation)"
+    )]
+    OtherLayout { generation: Generation },
 
     #[error("run {run} is neither finalized nor rolled back")]
     StillOpen { run: RunNumber },
@@ -150,6 +155,13 @@ pub struct Taken {
     ledger: Ledger,
 }
 
+impl Taken {
+    /// Whether these are Dragonflow's own rows.
+    pub fn is_plain(&self) -> bool {
+        self.space == Space::Plain
+    }
+}
+
 /// What a commit took.
 #[derive(Debug, Clone, Copy)]
 pub struct Applied {
@@ -209,11 +221,32 @@ pub async fn snapshot_telling(store: &dyn Store, progress: &OnProgress<'_>) -> R
         return Err(CommitError::Unfinished { run: record.run });
     }
     let (pointer, space) = live(store).await?;
+    take(store, ledger, (pointer, space), progress).await
+}
+
+async fn take(
+    store: &dyn Store,
+    ledger: Ledger,
+    (pointer, space): (Option<Bytes>, Space),
+    progress: &OnProgress<'_>,
+) -> Result<Taken, CommitError> {
     let total = ledger.record.as_ref().map_or(0, RunRecord::live_rows);
     let told = |done| progress(Progress { stage: Stage::Reading, done, total: total.max(done) });
     let (snapshot, at) =
         write::patiently(|| store::collect_telling(store, space, Reading::Guarded, &told)).await?;
     Ok(Taken { snapshot, at, space, pointer, ledger })
+}
+
+/// Reads Dragonflow's own rows of a database whose generations have not begun, so that the first one can
+/// take them over. Where one is live already, that is read.
+pub async fn snapshot_to_adopt(store: &dyn Store, progress: &OnProgress<'_>) -> Result<Taken, CommitError> {
+    let ledger = Ledger::read(store).await?;
+    let pointer = write::patiently(|| store.note(store::Note::Pointer)).await?;
+    let mixed = ledger.record.as_ref().is_some_and(RunRecord::rows_are_mixed);
+    if mixed || Pointer::decode(pointer.as_ref())?.generation != Generation::EMPTY {
+        return snapshot_telling(store, progress).await;
+    }
+    take(store, ledger, (pointer, Space::Plain), progress).await
 }
 
 /// The rows that somebody wrote during `moment`.
@@ -227,13 +260,13 @@ pub async fn writers(store: &dyn Store, moment: Duration) -> Result<Changed, Com
 
 /// Which rows are live, with the pointer that says so.
 async fn live(store: &dyn Store) -> Result<(Option<Bytes>, Space), CommitError> {
+    let pointer = write::patiently(|| store.note(store::Note::Pointer)).await?;
+    let generation = Pointer::decode(pointer.as_ref())?.generation;
     match store.layout() {
+        // Its keys may still be there, but nobody looks at them any more.
+        Layout::Dragonflow if generation != Generation::EMPTY => Err(CommitError::OtherLayout { generation }),
         Layout::Dragonflow => Ok((None, Space::Plain)),
-        Layout::Generation => {
-            let pointer = write::patiently(|| store.note(store::Note::Pointer)).await?;
-            let generation = Pointer::decode(pointer.as_ref())?.generation;
-            Ok((pointer, Space::Generation(generation)))
-        }
+        Layout::Generation => Ok((pointer, Space::Generation(generation))),
     }
 }
 

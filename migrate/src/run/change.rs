@@ -65,7 +65,7 @@ impl Database {
         let meter = super::event::Meter::new(tell);
         let before = self.take(tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
-        let after = self.think(&before.taken.snapshot, &todo, &meter, tell)?;
+        let after = self.think(&before, &todo, &meter, tell)?;
         let judged = self.judge(&before, &todo, &after).await?;
         let mut plan = tokio::task::block_in_place(|| self.describe(&before, &todo, &after, &judged));
         if let Some(open) = self.still_open().await?
@@ -87,7 +87,7 @@ impl Database {
         let planned = planned.map(|path| Ok::<_, RunError>((path, Plan::read(path)?))).transpose()?;
         let before = self.take(work.tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
-        let after = self.think(&before.taken.snapshot, &todo, &work.meter, work.tell)?;
+        let after = self.think(&before, &todo, &work.meter, work.tell)?;
         let migrations = todo.migrations();
         let mut judged = self.judge(&before, &todo, &after).await?;
         if migrations.is_empty() && after.automatic.is_empty() {
@@ -181,12 +181,15 @@ impl Database {
             let last = last.ok_or_else(|| RunError::Unknown { id: through.to_owned() })?;
             pending.truncate(last + 1);
         }
-        if pending.is_empty() {
+        if pending.is_empty() && before.adoption(self.settings.layout).is_none() {
             return Ok(Changed::Baselined { migrations: Vec::new() });
         }
         let mut after = before.taken.snapshot.clone();
         for migration in &pending {
             log::write(&mut after, &log::Entry::of(migration, Timestamp::now(), self.tool.version));
+        }
+        if pending.len() == todo.migrations().len() {
+            self.keep_models(&mut after, &todo)?;
         }
         self.commit(work, &before, &after, self.note(&pending)).await?;
         work.session(async |session| session.finalize().await).await?;

@@ -37,6 +37,7 @@ impl Database {
     pub async fn open(tool: Tool, settings: Settings) -> Result<Database, RunError> {
         let (url, options) = (settings.url()?, settings.options()?);
         settings.refuse_absent(&url)?;
+        settings.refuse_adoption_in_place()?;
         let store = store::open(&url, settings.layout, &options).await?;
         Ok(Database { tool, settings, url, store })
     }

@@ -103,6 +103,7 @@ impl RunError {
                 CommitError::Store(error) => matches!(error, StoreError::Busy { .. }),
                 CommitError::StillOpen { .. }
                 | CommitError::NothingTo { .. }
+                | CommitError::OtherLayout { .. }
                 | CommitError::Writers(_)
                 | CommitError::Conflict
                 | CommitError::Modified(_) => true,

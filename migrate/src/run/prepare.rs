@@ -25,13 +25,26 @@ use crate::{
     },
     model::{self, Difference, Models},
     record::{Snapshot, Table},
-    store::Shortage,
+    store::{Layout, Shortage},
 };
 
 /// The rows that are live, and how long it took to read them.
 pub(super) struct Before {
     pub(super) taken: Taken,
     pub(super) took: Duration,
+}
+
+impl Before {
+    /// What is done to rows that lie in another layout than the run's.
+    pub(super) fn adoption(&self, layout: Layout) -> Option<String> {
+        let adopts = layout == Layout::Generation && self.taken.is_plain();
+        adopts.then(|| {
+            let rows = self.taken.snapshot.len();
+            format!(
+                "{rows} rows of Dragonflow's own keys are taken over; the keys stay until you delete them"
+            )
+        })
+    }
 }
 
 /// What there is to do.
@@ -86,7 +99,11 @@ impl Database {
         let began = Instant::now();
         let meter = Meter::new(tell);
         let progress = |progress| meter.commit(progress);
-        let taken = commit::snapshot_telling(self.store.as_ref(), &progress).await?;
+        let taken = if self.settings.adopt {
+            commit::snapshot_to_adopt(self.store.as_ref(), &progress).await?
+        } else {
+            commit::snapshot_telling(self.store.as_ref(), &progress).await?
+        };
         let took = began.elapsed();
         (tell)(Event::Taken {
             rows: taken.snapshot.len() as u64,
@@ -110,9 +127,13 @@ impl Database {
     }
 
     fn models(&self, before: &Snapshot, scripted: &BTreeSet<Table>) -> Result<Option<NewModels>, RunError> {
-        let Some(path) = &self.settings.models else { return Ok(None) };
-        let models = Models::read(path)?;
         let kept = model::stored(before)?;
+        let Some(path) = self.settings.models_file()? else {
+            // Nobody says that they change, so those of the last run still hold.
+            let difference = Difference::default();
+            return Ok(kept.map(|models| NewModels { models, difference, known: true }));
+        };
+        let models = Models::read(&path)?;
         let known = kept.as_ref().is_some_and(|kept| kept.source == models.source);
         let old = match (kept, &self.settings.models_before) {
             (Some(kept), _) => Some(kept),
@@ -127,13 +148,13 @@ impl Database {
     /// wants a runtime with more than one thread: the lock is renewed on another.
     pub(super) fn think(
         &self,
-        before: &Snapshot,
+        before: &Before,
         todo: &Todo,
         meter: &Meter<'_>,
         tell: &Tell<'_>,
     ) -> Result<After, RunError> {
         tokio::task::block_in_place(|| {
-            let mut snapshot = before.clone();
+            let mut snapshot = before.taken.snapshot.clone();
             let began = Instant::now();
             let progress = |progress: migration::Progress<'_>| {
                 meter.report(&format!("migrate {}", progress.id), progress.rows, progress.of_rows);
@@ -149,7 +170,7 @@ impl Database {
                 let (id, milliseconds) = (ran.id.clone(), milliseconds(ran.took));
                 (tell)(Event::Migrated { id, rows: ran.rows, removed: ran.removed, milliseconds });
             }
-            let mut automatic = Vec::new();
+            let mut automatic: Vec<String> = before.adoption(self.settings.layout).into_iter().collect();
             if let Some(new) = todo.models.as_ref().filter(|new| !new.known) {
                 model::fill(&mut snapshot, &new.difference.steps)
                     .map_err(|source| RunError::Automatic { source })?;
@@ -162,6 +183,18 @@ impl Database {
             let (violations, validate) = validate(&snapshot, todo, tell);
             Ok(After { snapshot, ran, migrate, validate, violations, automatic })
         })
+    }
+
+    /// Writes down the declared models with data that was made to them, after a look whether it was.
+    pub(super) fn keep_models(&self, rows: &mut Snapshot, todo: &Todo) -> Result<(), RunError> {
+        let Some(new) = todo.models.as_ref().filter(|new| !new.known) else { return Ok(()) };
+        let report = model::validate(rows, &new.models);
+        if let Some(first) = report.shown.first().filter(|_| !self.settings.accept.violations) {
+            let violations = Refusal::Violations { total: report.count, sample: first.to_string() };
+            return Err(RunError::Refused { reasons: vec![violations] });
+        }
+        model::write(rows, &new.models);
+        Ok(())
     }
 
     /// Every reason not to do it.
@@ -195,7 +228,10 @@ impl Database {
         }
         match &todo.models {
             Some(new) => refusals.extend(new.difference.refusals.iter().cloned().map(Refusal::Model)),
-            None => warnings.push("no models are given: the result is not validated".to_owned()),
+            None => warnings.push(
+                "no models are declared (--models, or models.toml beside the migrations): the result is not validated"
+                    .to_owned(),
+            ),
         }
         for service in services::live(rows, Timestamp::now()) {
             refuse(&mut refusals, &mut warnings, accept.live_services, Refusal::LiveService(service));

@@ -18,6 +18,9 @@ use crate::{
 /// Folders that packages drop their migrations into; used where they exist.
 pub const USUAL_PATHS: [&str; 2] = ["/usr/lib/midflight/migrations.d", "/etc/midflight/migrations.d"];
 
+/// The models of the release, in a folder of the search path beside its migrations.
+const MODELS: &str = "models.toml";
+
 /// Everything about one database and the migrations for it.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,13 +29,16 @@ pub struct Settings {
     pub store: String,
     #[serde(default = "default_layout")]
     pub layout: Layout,
+    /// Takes Dragonflow's own keys over into the generation layout.
+    #[serde(default)]
+    pub adopt: bool,
     /// Makes the file of an embedded store where there is none; otherwise that is taken for a mistake.
     #[serde(default)]
     pub create: bool,
     /// Folders with migrations, besides the usual ones.
     #[serde(default)]
     pub paths: Vec<PathBuf>,
-    /// The models that the data must have afterwards.
+    /// The models that the data must have afterwards, where they do not lie beside the migrations.
     pub models: Option<PathBuf>,
     /// The models that the data has now, where they are not kept with the data yet.
     pub models_before: Option<PathBuf>,
@@ -115,8 +121,14 @@ pub enum SettingsError {
     #[error("read the password from {}", path.display())]
     Password { path: PathBuf, source: std::io::Error },
 
+    #[error("only the generation layout can take keys over (--layout generation)")]
+    AdoptInPlace,
+
     #[error("there is no database {}", path.display())]
     Absent { path: PathBuf },
+
+    #[error("models are declared twice, in {} and {}; choose with --models", first.display(), second.display())]
+    ModelsTwice { first: PathBuf, second: PathBuf },
 
     #[error("a client certificate needs its key and the other way round")]
     HalfAnIdentity,
@@ -128,6 +140,7 @@ impl Settings {
         Settings {
             store: store.into(),
             layout: default_layout(),
+            adopt: false,
             create: false,
             paths: Vec::new(),
             models: None,
@@ -162,6 +175,13 @@ impl Settings {
 
     pub fn url(&self) -> Result<store::Url, SettingsError> {
         self.store.parse().map_err(|source| SettingsError::Store { source })
+    }
+
+    pub(crate) fn refuse_adoption_in_place(&self) -> Result<(), SettingsError> {
+        match self.layout {
+            Layout::Dragonflow if self.adopt => Err(SettingsError::AdoptInPlace),
+            Layout::Dragonflow | Layout::Generation => Ok(()),
+        }
     }
 
     /// A path that was mistyped must not become an empty database.
@@ -200,6 +220,19 @@ impl Settings {
     /// Where backups go, if any are made.
     pub(crate) fn backup_folder(&self) -> Option<PathBuf> {
         (!self.no_backup).then(|| self.backups.clone())
+    }
+
+    /// The models that the data must have afterwards: those named, else those beside the migrations.
+    pub(crate) fn models_file(&self) -> Result<Option<PathBuf>, SettingsError> {
+        if self.models.is_some() {
+            return Ok(self.models.clone());
+        }
+        let mut found =
+            self.search_path().into_iter().map(|path| path.join(MODELS)).filter(|path| path.exists());
+        match (found.next(), found.next()) {
+            (Some(first), Some(second)) => Err(SettingsError::ModelsTwice { first, second }),
+            (first, _) => Ok(first),
+        }
     }
 
     /// Where migrations are looked for.
@@ -246,6 +279,20 @@ mod tests {
         assert!(!format!("{settings:?} {:?}", settings.url()).contains("hunter2"));
         let wrong = Settings::of("http://:hunter2@h").url().unwrap_err();
         assert!(!format!("{wrong:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn models_lie_beside_the_migrations_unless_named() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let paths = vec![one.path().to_owned(), two.path().to_owned()];
+        let settings = Settings { paths, ..Settings::of("embedded:a") };
+        assert_eq!(settings.models_file().unwrap(), None);
+        std::fs::write(two.path().join(MODELS), "").unwrap();
+        assert_eq!(settings.models_file().unwrap(), Some(two.path().join(MODELS)));
+        std::fs::write(one.path().join(MODELS), "").unwrap();
+        assert!(matches!(settings.models_file(), Err(SettingsError::ModelsTwice { .. })));
+        let named = Settings { models: Some("queens.toml".into()), ..settings };
+        assert_eq!(named.models_file().unwrap(), Some("queens.toml".into()));
     }
 
     #[test]

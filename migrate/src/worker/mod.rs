@@ -31,7 +31,12 @@ pub struct Worker {
     pub arguments: Vec<OsString>,
     /// jq workers at a time.
     pub parallel: usize,
+    /// A folder that commands find in [`SHARED`], to read what other databases' migrations left there.
+    pub shared: Option<PathBuf>,
 }
+
+/// Names the folder by which migrations of several databases share what they found out.
+pub(crate) const SHARED: &str = "MIDFLIGHT_SHARED";
 
 impl Worker {
     /// A worker on every core.
@@ -40,6 +45,7 @@ impl Worker {
             program: program.into(),
             arguments: arguments.iter().map(OsString::from).collect(),
             parallel: std::thread::available_parallelism().map_or(1, usize::from),
+            shared: None,
         }
     }
 }

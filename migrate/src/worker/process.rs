@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::Worker;
+use super::{SHARED, Worker};
 
 /// What a worker may find of its surroundings.
 const ENVIRONMENT: [(&str, &str); 2] =
@@ -44,6 +44,7 @@ impl Process {
             .args(command)
             .env_clear()
             .envs(ENVIRONMENT)
+            .envs(worker.shared.as_ref().map(|folder| (SHARED, folder)))
             .current_dir(folder)
             .process_group(0)
             .stdin(Stdio::piped())

@@ -3,6 +3,7 @@
 //! etcd and Redis are real servers, started here on free ports and ended with the test.
 #![expect(clippy::unwrap_used, reason = "a test whose database does not answer has failed")]
 
+mod adopt;
 mod commit;
 mod contract;
 mod crash;

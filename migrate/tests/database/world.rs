@@ -41,6 +41,11 @@ impl World {
         World::with(kind, layout, &[])
     }
 
+    /// The same database, taken for one of the other layout.
+    pub(crate) fn seen_as(self, layout: Layout) -> World {
+        World { layout, ..self }
+    }
+
     /// With more arguments for the server.
     pub(crate) fn with(kind: Kind, layout: Layout, extra: &[&str]) -> Option<World> {
         let folder = folder();

@@ -6,7 +6,7 @@ use clap::Args;
 use midflight_migrate::run::Changed;
 
 use super::{
-    target::{Backups, Target, explain},
+    target::{Adopt, Backups, Target, explain},
     tell::Teller,
 };
 use crate::{
@@ -25,13 +25,16 @@ pub(super) struct Apply {
     #[command(flatten)]
     backups: Backups,
     #[command(flatten)]
+    adopt: Adopt,
+    #[command(flatten)]
     target: Target,
 }
 
 impl Apply {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = self.target.open_with(self.backups).await?;
+        let settings = self.adopt.in_settings(self.backups.in_settings(self.target.settings()));
+        let database = self.target.open_as(settings).await?;
         let changed = database.apply(self.plan.as_deref(), &|event| teller.tell(&event)).await;
         session.answer(&Told(changed.map_err(|error| explain(&error))?))
     }

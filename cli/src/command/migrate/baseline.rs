@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     apply::Told,
-    target::{Target, explain},
+    target::{Adopt, Target, explain},
     tell::Teller,
 };
 use crate::session::Session;
@@ -16,13 +16,15 @@ pub(super) struct Baseline {
     #[arg(long, value_name = "ID")]
     through: Option<String>,
     #[command(flatten)]
+    adopt: Adopt,
+    #[command(flatten)]
     target: Target,
 }
 
 impl Baseline {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = self.target.open().await?;
+        let database = self.target.open_as(self.adopt.in_settings(self.target.settings())).await?;
         let changed = database.baseline(self.through.as_deref(), &|event| teller.tell(&event)).await;
         session.answer(&Told(changed.map_err(|error| explain(&error))?))
     }

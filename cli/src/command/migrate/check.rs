@@ -4,7 +4,7 @@ use clap::Args;
 use midflight_migrate::run::{Checked, Settings};
 
 use super::{
-    target::{Target, explain, open},
+    target::{Target, explain},
     tell::Teller,
 };
 use crate::{
@@ -29,7 +29,8 @@ pub(super) struct Check {
 impl Check {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = open(Settings { watch_seconds: self.watch, ..self.target.settings() }).await?;
+        let settings = Settings { watch_seconds: self.watch, ..self.target.settings() };
+        let database = self.target.open_as(settings).await?;
         let checked = database.check(&|event| teller.tell(&event)).await.map_err(|error| explain(&error))?;
         session.answer(&checked)?;
         if checked.blocked_by.is_empty() {

@@ -6,7 +6,7 @@ use clap::Args;
 use midflight_migrate::{diff::Sample, migration::log, run};
 
 use super::{
-    target::{Target, explain},
+    target::{Adopt, Target, explain},
     tell::{Teller, size},
 };
 use crate::{
@@ -27,13 +27,15 @@ pub(super) struct Plan {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
+    adopt: Adopt,
+    #[command(flatten)]
     target: Target,
 }
 
 impl Plan {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = self.target.open().await?;
+        let database = self.target.open_as(self.adopt.in_settings(self.target.settings())).await?;
         let plan = database.plan(&|event| teller.tell(&event)).await.map_err(|error| explain(&error))?;
         if let Some(path) = &self.out {
             plan.write(path).map_err(|error| explain(&error))?;

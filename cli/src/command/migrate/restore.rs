@@ -7,7 +7,7 @@ use midflight_migrate::run::Settings;
 
 use super::{
     apply::Told,
-    target::{Backups, Target, explain, open},
+    target::{Backups, Target, explain},
     tell::Teller,
 };
 use crate::session::Session;
@@ -30,7 +30,7 @@ impl Restore {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
         let settings = Settings { create: true, ..self.backups.in_settings(self.target.settings()) };
-        let database = open(settings).await?;
+        let database = self.target.open_as(settings).await?;
         let changed = database.restore(&self.file, &|event| teller.tell(&event)).await;
         session.answer(&Told(changed.map_err(|error| explain(&error))?))
     }

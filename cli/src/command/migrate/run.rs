@@ -114,7 +114,9 @@ impl Run {
         let tell_ours = |event| teller.tell(&event);
         let ours = match upgrade.migrate {
             Some(settings) => {
-                Some(InCloud { tool: tool()?, settings, began_at: journal.began_at(), tell: &tell_ours })
+                let mut tool = tool()?;
+                tool.worker.shared = Some(cloud::shared(journal.path()));
+                Some(InCloud { tool, settings, began_at: journal.began_at(), tell: &tell_ours })
             }
             None => None,
         };
@@ -173,7 +175,9 @@ fn stopped(error: RunError, file: &Path) -> anyhow::Error {
             format!("mend the cause, then `midflight migrate run {file}` goes on with the way back"),
         ),
         RunError::Journal(error) => explain(error),
-        RunError::Logs { .. } | RunError::Leftovers { .. } => anyhow::Error::new(error),
+        RunError::Logs { .. } | RunError::Shared { .. } | RunError::Leftovers { .. } => {
+            anyhow::Error::new(error)
+        }
     }
 }
 

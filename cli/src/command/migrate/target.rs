@@ -27,11 +27,12 @@ pub(super) struct Target {
     /// /etc/midflight/migrations.d
     #[arg(long, value_name = "DIR")]
     path: Vec<PathBuf>,
-    /// The models that the data must have afterwards
+    /// The models that the data must have afterwards [default: models.toml in a folder with migrations, else those of
+    /// the last run]
     #[arg(long, value_name = "FILE")]
     models: Option<PathBuf>,
     /// The models that the data has now; needed once, later they are kept with the data
-    #[arg(long, value_name = "FILE", requires = "models")]
+    #[arg(long, value_name = "FILE")]
     models_before: Option<PathBuf>,
     /// User to log in as
     #[arg(long, value_name = "NAME")]
@@ -54,6 +55,9 @@ pub(super) struct Target {
     /// How long the lock of a run that died stays
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     lock_for: u64,
+    /// Folder that commands of migrations find in MIDFLIGHT_SHARED, with what the migration of another database left
+    #[arg(long, value_name = "DIR")]
+    shared: Option<PathBuf>,
     /// The quota of the server, where it does not tell (etcd before 3.6)
     #[arg(long, value_name = "BYTES")]
     quota_bytes: Option<u64>,
@@ -104,6 +108,21 @@ pub(super) struct Backups {
     no_backup: bool,
 }
 
+/// Whether keys of another layout are taken over.
+#[derive(Debug, Args)]
+pub(super) struct Adopt {
+    /// Take Dragonflow's own keys over into the generation layout. They stay until you delete them, and `rollback` makes
+    /// them count again
+    #[arg(long)]
+    adopt: bool,
+}
+
+impl Adopt {
+    pub(super) fn in_settings(self, settings: Settings) -> Settings {
+        Settings { adopt: self.adopt, ..settings }
+    }
+}
+
 impl Target {
     pub(super) fn settings(&self) -> Settings {
         Settings {
@@ -135,11 +154,15 @@ impl Target {
     }
 
     pub(super) async fn open(&self) -> anyhow::Result<Database> {
-        open(self.settings()).await
+        self.open_as(self.settings()).await
     }
 
-    pub(super) async fn open_with(&self, backups: Backups) -> anyhow::Result<Database> {
-        open(backups.in_settings(self.settings())).await
+    /// With settings that were changed by the command.
+    pub(super) async fn open_as(&self, settings: Settings) -> anyhow::Result<Database> {
+        let mut tool = tool()?;
+        tool.worker.shared =
+            self.shared.as_ref().map(std::path::absolute).transpose().context("find --shared")?;
+        Database::open(tool, settings).await.map_err(|error| explain(&error)).context("open the database")
     }
 }
 
@@ -147,10 +170,6 @@ impl Backups {
     pub(super) fn in_settings(self, settings: Settings) -> Settings {
         Settings { backups: self.backups, no_backup: self.no_backup, ..settings }
     }
-}
-
-pub(super) async fn open(settings: Settings) -> anyhow::Result<Database> {
-    Database::open(tool()?, settings).await.map_err(|error| explain(&error)).context("open the database")
 }
 
 /// This program: it brings no migrations of its own for the databases of others, and is its own worker.
