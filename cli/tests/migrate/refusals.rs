@@ -24,14 +24,15 @@ const SLOW: &str = "[exec]\ncommand = [\"/bin/sh\", \"-c\", \"touch began; sleep
 #[test]
 fn hostile_migrations() {
     let small = "[limits]\nstall_seconds = 1\nmemory_mib = 128\n";
-    let exec = |line: &str| {
-        format!("[exec]\ntimeout_seconds = 2\ncommand = [\"/bin/sh\", \"-c\", '''{line}''']\n{small}")
+    let within = |seconds: u8, line: &str| {
+        format!("[exec]\ntimeout_seconds = {seconds}\ncommand = [\"/bin/sh\", \"-c\", '''{line}''']\n{small}")
     };
+    let exec = |line: &str| within(20, line);
     let jq = |filter: &str| format!("{small}[jq]\nlport = '{filter}'");
     #[rustfmt::skip]
     let cases = [
         ("loops for ever",            jq("def f: f; f"),                               "came to no end within 1 s"),
-        ("command loops for ever",    exec("while :; do :; done"),                     "came to no end within 2 s"),
+        ("command loops for ever",    within(2, "while :; do :; done"),                "came to no end within 2 s"),
         ("eats memory",               jq("reduce range(40) as $i (\"x\"; . + .)"),     "memory"),
         ("command eats memory",       exec("x=x; while :; do x=$x$x; done"),           "the command failed"),
         ("undeclared table",          jq("into(\"lswitch\")"),                         "lswitch, which is not declared"),

@@ -200,7 +200,11 @@ impl Plan {
             .open(path)
             .map_err(failed("make the plan file"))?;
         let text = serde_json::to_vec_pretty(self).expect("a plan always encodes");
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed("write the plan to"))
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(|error| {
+            // Half a plan is none; where even that fails, reading it says so.
+            let _ = std::fs::remove_file(path);
+            failed("write the plan to")(error)
+        })
     }
 
     pub fn read(path: &Path) -> Result<Plan, RunError> {
