@@ -162,8 +162,14 @@ impl Settings {
 
     /// Takes relative paths as seen from the folder of the file that named them.
     pub fn resolve(&mut self, folder: &Path) {
-        let files =
-            [&mut self.models, &mut self.password_file, &mut self.ca, &mut self.certificate, &mut self.key];
+        let files = [
+            &mut self.models,
+            &mut self.models_before,
+            &mut self.password_file,
+            &mut self.ca,
+            &mut self.certificate,
+            &mut self.key,
+        ];
         let folders = self.paths.iter_mut().chain([&mut self.backups]);
         for path in folders.chain(files.into_iter().flatten()) {
             *path = folder.join(&*path);

@@ -31,7 +31,7 @@ pub struct Worker {
     pub arguments: Vec<OsString>,
     /// jq workers at a time.
     pub parallel: usize,
-    /// A folder that commands find in [`SHARED`], to read what other databases' migrations left there.
+    /// A folder that commands find in `MIDFLIGHT_SHARED`, to read what other databases' migrations left there.
     pub shared: Option<PathBuf>,
 }
 
