@@ -125,14 +125,28 @@ fn default_rehearse() -> bool {
     true
 }
 
+/// A message of the parser without the values that it quotes.
+fn without_values(message: &str) -> String {
+    if let Some((_, rest)) = message.strip_prefix("unknown variant `").and_then(|rest| rest.split_once('`')) {
+        return format!("a value that is none of those it may have{rest}");
+    }
+    match (message.find('"'), message.rfind('"')) {
+        (Some(first), Some(last)) if first < last => {
+            format!("{}\"…\"{}", &message[..first], &message[last + 1..])
+        }
+        (Some(_) | None, _) => message.to_owned(),
+    }
+}
+
 /// What can be wrong with an upgrade file.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeFileError {
     #[error("read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
 
-    #[error("{}: not an upgrade file", path.display())]
-    Syntax { path: PathBuf, source: Box<toml::de::Error> },
+    /// Shows no text of the file: it may hold a password.
+    #[error("{}: not an upgrade file: line {line}: {problem}", path.display())]
+    Syntax { path: PathBuf, line: usize, problem: String },
 
     #[error("{}: {field}: {problem}", path.display())]
     Field { path: PathBuf, field: String, problem: String },
@@ -146,8 +160,11 @@ impl Upgrade {
     }
 
     pub fn parse(text: &str, path: &Path) -> Result<Upgrade, UpgradeFileError> {
-        let mut upgrade: Upgrade = toml::from_str(text)
-            .map_err(|source| UpgradeFileError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
+        let mut upgrade: Upgrade = toml::from_str(text).map_err(|error| UpgradeFileError::Syntax {
+            path: path.to_owned(),
+            line: error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1),
+            problem: without_values(error.message()),
+        })?;
         upgrade.check().map_err(|(field, problem)| UpgradeFileError::Field {
             path: path.to_owned(),
             field,

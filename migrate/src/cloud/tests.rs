@@ -377,3 +377,26 @@ fn decides_one_stage_at_a_time() {
         assert_eq!(next(&stages, &progress, false), expected, "{name}");
     }
 }
+
+#[test]
+fn no_mistake_in_a_file_shows_a_password_in_it() {
+    #[rustfmt::skip]
+    let mistakes = [
+        ("not closed",   "name = 'x'\n[migrate]\nstore = \"redis://:hunter2@h\n"),
+        ("wrong type",   "name = 'x'\nat_once = 'redis://:hunter2@h'\n"),
+        ("wrong place",  "name = 'x'\nmigrate = 'redis://:hunter2@h'\n"),
+        ("a list",       "name = 'x'\n[migrate]\nstore = ['redis://:hunter2@h']\n"),
+        ("twice",        "name = 'x'\n[migrate]\nstore = 'redis://:hunter2@h'\nstore = 'redis://:hunter2@h'\n"),
+        ("two problems", "name = 'x'\n[migrate]\nlayout = 'hunter2'\nstore = 'redis://:hunter2@h'\n"),
+    ];
+    for (name, text) in mistakes {
+        let error = Upgrade::parse(text, Path::new("upgrade.toml")).expect_err(name);
+        let mut shown = format!("{error} {error:?}");
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            shown += &format!("{cause} {cause:?}");
+            source = cause.source();
+        }
+        assert!(!shown.contains("hunter2"), "{name}: {shown}");
+    }
+}

@@ -41,18 +41,20 @@ pub enum UrlError {
     Scheme,
     #[error("names no host")]
     NoHost,
-    #[error("host {0:?} is not HOST:PORT")]
-    Host(String),
+    #[error("a host is not HOST:PORT (in a user name or password, write / as %2F, ? as %3F, @ as %40)")]
+    Host,
     #[error("names no path after embedded:")]
     NoPath,
-    #[error("database {0:?} is not a number")]
-    Database(String),
-    #[error("root {0:?} may hold only letters, digits, '-', '_' and '.', and '/' between them")]
-    Root(String),
+    #[error("what follows the host is not the number of a database")]
+    Database,
+    #[error("the root may hold only letters, digits, '-', '_' and '.', and '/' between them")]
+    Root,
+    #[error("the root on Redis may not hold a dot: {{A.B}} is how Dragonflow's rows begin")]
+    DottedRoot,
     #[error("the user name or password is not valid %-encoding")]
     Encoding,
-    #[error("{0:?} is no option of it; there is root=NAME")]
-    Option(String),
+    #[error("what follows the ? is no option of it; Redis has root=NAME")]
+    Option,
     #[error("several hosts are possible with etcd only")]
     Hosts,
 }
@@ -105,7 +107,7 @@ fn server(rest: &str, tls: bool, port: u16) -> Result<(Server, &str, &str), UrlE
 fn etcd(rest: &str, tls: bool) -> Result<Server, UrlError> {
     let (mut server, path, options) = server(rest, tls, 2379)?;
     if !options.is_empty() {
-        return Err(UrlError::Option(options.to_owned()));
+        return Err(UrlError::Option);
     }
     let path = path.trim_end_matches('/');
     if !path.is_empty() {
@@ -120,10 +122,13 @@ fn redis(rest: &str, tls: bool) -> Result<Server, UrlError> {
         return Err(UrlError::Hosts);
     }
     if !path.is_empty() {
-        server.database = path.parse().map_err(|_| UrlError::Database(path.to_owned()))?;
+        server.database = path.parse().map_err(|_| UrlError::Database)?;
     }
     for option in options.split('&').filter(|option| !option.is_empty()) {
-        let name = option.strip_prefix("root=").ok_or_else(|| UrlError::Option(option.to_owned()))?;
+        let name = option.strip_prefix("root=").ok_or(UrlError::Option)?;
+        if name.contains('.') {
+            return Err(UrlError::DottedRoot);
+        }
         server.root = root(name)?;
     }
     Ok(server)
@@ -134,7 +139,7 @@ fn root(text: &str) -> Result<String, UrlError> {
     if text.split('/').all(|part| !part.is_empty() && part.chars().all(plain)) {
         Ok(text.to_owned())
     } else {
-        Err(UrlError::Root(text.to_owned()))
+        Err(UrlError::Root)
     }
 }
 
@@ -146,7 +151,7 @@ fn with_port(host: &str, default: u16) -> Result<String, UrlError> {
     match host.rsplit_once(':') {
         Some((name, port)) if !bracketed => {
             if name.is_empty() || port.parse::<u16>().is_err() {
-                return Err(UrlError::Host(host.to_owned()));
+                return Err(UrlError::Host);
             }
             Ok(host.to_owned())
         }
@@ -226,11 +231,13 @@ mod tests {
             ("embedded:",                            Err(UrlError::NoPath)),
             ("http://a",                             Err(UrlError::Scheme)),
             ("etcd://",                              Err(UrlError::NoHost)),
-            ("etcd://a:b",                           Err(UrlError::Host("a:b".into()))),
+            ("etcd://a:b",                           Err(UrlError::Host)),
+            ("etcd://a/cloud.nb",                    Ok("etcd://a:2379/cloud.nb")),
+            ("redis://a?root=cloud.nb",              Err(UrlError::DottedRoot)),
             ("redis://a,b",                          Err(UrlError::Hosts)),
-            ("redis://a/x",                          Err(UrlError::Database("x".into()))),
-            ("redis://a?db=1",                       Err(UrlError::Option("db=1".into()))),
-            ("etcd://a/ro ot",                       Err(UrlError::Root("ro ot".into()))),
+            ("redis://a/x",                          Err(UrlError::Database)),
+            ("redis://a?db=1",                       Err(UrlError::Option)),
+            ("etcd://a/ro ot",                       Err(UrlError::Root)),
             ("etcd://u:%zz@a",                       Err(UrlError::Encoding)),
         ];
         for (text, expected) in cases {
@@ -244,6 +251,21 @@ mod tests {
         for text in ["etcd://u:hunter2@a", "redis://:hunter2@a", "rediss://u:hunter2@a/1"] {
             let url: Url = text.parse().unwrap();
             assert!(!format!("{url} {url:?} {url:#?}").contains("hunter2"), "{text}");
+        }
+    }
+
+    /// A password that should have been encoded ends up in some other part.
+    #[test]
+    fn no_error_shows_a_part_of_the_text() {
+        #[rustfmt::skip]
+        let malformed = [
+            "etcd://u:hunter2/x@h", "etcd://u:x/hunter2 @h", "redis://:hunter2?x@h", "redis://:x?hunter2@h",
+            "redis://:hunter2/x@h", "redis://:x/hunter2@h", "redis://:hunter2#@h:port", "hunter2", "etcd:hunter2@h",
+            "redis://u:hunter2@h:x", "redis://u:hunter2%zz@h", "rediss://u:x@h/0?root=hunter2 ",
+        ];
+        for text in malformed {
+            let error = text.parse::<Url>().expect_err(text);
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{text}: {error}");
         }
     }
 }
