@@ -54,6 +54,12 @@ pub enum OrderError {
     OutOfOrder { id: String, proposed_at: Timestamp, newest: String },
 
     #[error(
+        "{id} stands for several migrations, of which {applied} is applied and {waiting} is not; \
+         apply the rest of them first, or mark them with `baseline`"
+    )]
+    PartlyReplaced { id: String, applied: String, waiting: String },
+
+    #[error(
         "the database is newer than this tool: {id} of release {release} is applied but not available here; \
          use the tool of release {release}, or go on with --allow-newer-database"
     )]
@@ -69,6 +75,7 @@ pub fn pending(
     let index = by_id(available)?;
     let done: BTreeSet<&str> = applied.iter().map(|entry| entry.id.as_str()).collect();
     refuse_newer(available, applied, &index, allowed)?;
+    refuse_partly_replaced(available, &done)?;
 
     let waiting: Vec<usize> = (0..available.len()).filter(|&i| !is_applied(&available[i], &done)).collect();
     refuse_out_of_order(available, applied, &waiting, allowed)?;
@@ -89,6 +96,22 @@ fn by_id(available: &[Header]) -> Result<BTreeMap<&str, usize>, OrderError> {
 fn is_applied(header: &Header, done: &BTreeSet<&str>) -> bool {
     let replaced = !header.replaces.is_empty() && header.replaces.iter().all(|id| done.contains(id.as_str()));
     replaced || done.contains(header.id.as_str())
+}
+
+/// One that stands for others cannot run on what some of them have left.
+fn refuse_partly_replaced(available: &[Header], done: &BTreeSet<&str>) -> Result<(), OrderError> {
+    for header in available.iter().filter(|header| !done.contains(header.id.as_str())) {
+        let (applied, waiting): (Vec<_>, Vec<_>) =
+            header.replaces.iter().partition(|id| done.contains(id.as_str()));
+        if let (Some(&applied), Some(&waiting)) = (applied.first(), waiting.first()) {
+            return Err(OrderError::PartlyReplaced {
+                id: header.id.clone(),
+                applied: applied.clone(),
+                waiting: waiting.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn refuse_newer(
@@ -117,15 +140,28 @@ fn refuse_out_of_order(
     let Some(newest) = applied.iter().max_by_key(|entry| entry.proposed_at) else {
         return Ok(());
     };
-    let late = waiting.iter().map(|&i| &available[i]).find(|header| header.proposed_at < newest.proposed_at);
-    match late {
-        Some(header) if !allowed.out_of_order => Err(OrderError::OutOfOrder {
-            id: header.id.clone(),
-            proposed_at: header.proposed_at,
-            newest: newest.id.clone(),
-        }),
-        _ => Ok(()),
+    if allowed.out_of_order {
+        return Ok(());
     }
+    for header in waiting.iter().map(|&i| &available[i]) {
+        if header.proposed_at < newest.proposed_at {
+            return Err(OrderError::OutOfOrder {
+                id: header.id.clone(),
+                proposed_at: header.proposed_at,
+                newest: newest.id.clone(),
+            });
+        }
+        let twin =
+            |entry: &&Applied| entry.proposed_at == header.proposed_at && !header.after.contains(&entry.id);
+        if let Some(entry) = applied.iter().find(twin) {
+            return Err(OrderError::Ambiguous {
+                first: entry.id.clone(),
+                second: header.id.clone(),
+                at: header.proposed_at,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// For each waiting migration those waiting ones that must run before it.
@@ -139,9 +175,11 @@ fn dependencies(
     for &i in waiting {
         let entry = before.entry(i).or_default();
         for id in &available[i].after {
-            match index.get(id.as_str()) {
+            // What another stands for is waited for where that one is.
+            let stands_for = || available.iter().position(|header| header.replaces.contains(id));
+            match index.get(id.as_str()).copied().or_else(stands_for) {
                 _ if done.contains(id.as_str()) => {}
-                Some(&earlier) if waiting.contains(&earlier) => {
+                Some(earlier) if waiting.contains(&earlier) => {
                     entry.insert(earlier);
                 }
                 Some(_) => {}
@@ -256,6 +294,8 @@ mod tests {
             ("after beats dates",  vec![after(a.clone(), "b"), b.clone()],   vec![],                 vec!["b", "a"]),
             ("after splits a tie", vec![after(migration("x", 2), "b"), b.clone()], vec![],           vec!["b", "x"]),
             ("after an applied",   vec![a.clone(), after(b.clone(), "a")],   vec![applied("a", 1)],  vec!["b"]),
+            ("after a replaced",   vec![replacing(b.clone(), &["a"]), after(c.clone(), "a")], vec![],        vec!["b", "c"]),
+            ("after its twin",     vec![a.clone(), after(migration("x", 1), "a")], vec![applied("a", 1)],    vec!["x"]),
             ("replaced and done",  vec![replacing(c.clone(), &["a", "b"])],  vec![applied("a", 1), applied("b", 2)], vec![]),
         ];
         for (name, available, log, expected) in cases {
@@ -272,6 +312,7 @@ mod tests {
         let (a, b) = (migration("a", 1), migration("b", 2));
         let missing = OrderError::MissingDependency { id: "a".into(), missing: "z".into() };
         let twin = OrderError::Ambiguous { first: "b".into(), second: "x".into(), at: at(2) };
+        let half = OrderError::PartlyReplaced { id: "c".into(), applied: "a".into(), waiting: "b".into() };
         let late = OrderError::OutOfOrder { id: "a".into(), proposed_at: at(1), newest: "b".into() };
         let newer = OrderError::NewerDatabase { id: "n".into(), release: "queens".into() };
         let circle = OrderError::Cycle { ids: vec!["a".into(), "b".into(), "a".into()] };
@@ -280,7 +321,9 @@ mod tests {
             ("twice",         vec![a.clone(), a.clone()],                             vec![],                 OrderError::Duplicate { id: "a".into() }),
             ("after nothing", vec![after(a.clone(), "z")],                            vec![],                 missing),
             ("circle",        vec![after(a.clone(), "b"), after(b.clone(), "a")],     vec![],                 circle),
-            ("same time",     vec![b.clone(), migration("x", 2)],                     vec![],                 twin),
+            ("same time",     vec![b.clone(), migration("x", 2)],                     vec![],                 twin.clone()),
+            ("same as done",  vec![b.clone(), migration("x", 2)],                     vec![applied("b", 2)],  twin.clone()),
+            ("half replaced", vec![replacing(migration("c", 3), &["a", "b"])],        vec![applied("a", 1)],  half),
             ("came late",     vec![a.clone(), b.clone()],                             vec![applied("b", 2)],  late),
             ("newer log",     vec![a.clone()],                                        vec![applied("n", 9)],  newer),
         ];
