@@ -1,13 +1,18 @@
 //! Random histories of a schema: whether migrations run in one go or one at a
-//! time, on one worker or several, the bytes are the same; and what changed can
-//! be put back.
+//! time, on one worker or several, in memory or on a database, the bytes are the
+//! same; and rolling back gives those from before.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::path::{Path, PathBuf};
+
 use jiff::Timestamp;
-use midflight_migrate::diff::{Change, changes};
-use midflight_migrate::migration::{Allowed, Context, Migration, load, log, pending, run};
+use midflight_migrate::backup;
+use midflight_migrate::migration::{Allowed, Context, Migration, Native, load, log, pending, run};
+use midflight_migrate::northbound::Verdict;
 use midflight_migrate::record::{RowKey, Snapshot, Table};
+use midflight_migrate::run::{Database, Settings, Tool};
+use midflight_migrate::store::Layout;
 use midflight_migrate::worker::Worker;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -80,27 +85,30 @@ fn database(things: &[Thing]) -> Snapshot {
     database
 }
 
+/// Each migration in a folder of its own on the search path.
+///
 /// A split may come twice to the same row: then the second run would give the
 /// same id again, which is refused. Only the first of each history is kept.
-fn history(edits: Vec<Edit>) -> (TempDir, Vec<Migration>) {
-    let path = TempDir::new().unwrap();
+fn history(edits: Vec<Edit>) -> (TempDir, Vec<PathBuf>) {
+    let home = TempDir::new().unwrap();
     let mut split = false;
     let kept = edits
         .into_iter()
         .filter(|edit| !matches!(edit, Edit::Split(_)) || !std::mem::replace(&mut split, true));
-    for (n, edit) in kept.enumerate() {
-        let folder = path.path().join(format!("m{n}"));
-        std::fs::create_dir(&folder).unwrap();
+    let write = |(n, edit): (usize, Edit)| {
+        let path = home.path().join(format!("p{n}"));
+        std::fs::create_dir_all(path.join("m")).unwrap();
         let at = Timestamp::from_second(n as i64).unwrap();
         let text = format!(
             "id = 'm{n}'\nrelease = 'r'\ndescription = ''\nproposed_at = '{at}'\n\
              tables = ['thing', 'part']\n[jq]\nthing = '''{}'''\n",
             edit.filter()
         );
-        std::fs::write(folder.join("migration.toml"), text).unwrap();
-    }
-    let found = load(&[path.path().to_owned()], &[]).unwrap();
-    (path, found)
+        std::fs::write(path.join("m/migration.toml"), text).unwrap();
+        path
+    };
+    let paths = kept.enumerate().map(write).collect();
+    (home, paths)
 }
 
 /// Runs what the log of the database says is pending, `at_a_time` at a time.
@@ -120,19 +128,112 @@ fn upgrade(available: &[Migration], database: &mut Snapshot, at_a_time: usize, p
     }
 }
 
-fn put_back(before: &Snapshot, after: &Snapshot) -> Snapshot {
-    let mut back = after.clone();
-    for (table, key, change) in changes(before, after) {
-        match change {
-            Change::Added { .. } => {
-                back.remove(table, key);
-            }
-            Change::Changed { before, .. } | Change::Removed { before } => {
-                back.put(table, key.clone(), before.clone());
-            }
-        }
+static COUNTED: Native = Native {
+    id: "native",
+    release: "r",
+    description: "things count their fields",
+    proposed_at: "2018-01-01T00:00:00Z",
+    after: &[],
+    replaces: &[],
+    tables: &["thing"],
+    max_removed: None,
+    revision: 1,
+    migration: |rows| {
+        rows.edit_each(&Table::new("thing"), |_, thing| {
+            let fields = thing.len();
+            thing.insert("fields".into(), fields.into());
+            Verdict::Keep
+        })?;
+        Ok(())
+    },
+};
+
+const MODELS: &str = "release = 'r'
+[table.thing.fields]
+id = { type = 'string' }
+f0 = { type = 'any' }
+f1 = { type = 'any' }
+f2 = { type = 'any' }
+f3 = { type = 'any' }
+fields = { type = 'integer' }
+colour = { type = 'string', default = 'red' }
+[table.part.fields]
+id = { type = 'string' }
+v = { type = 'any' }
+";
+
+/// A database in a file, as an operator works on it.
+struct Operated<'h> {
+    home: &'h Path,
+    name: &'static str,
+    layout: Layout,
+}
+
+impl Operated<'_> {
+    /// With these migrations at hand, and with the models and the one in Rust where all are.
+    async fn open(&self, paths: &[PathBuf], all: bool) -> Database {
+        let tool = Tool {
+            version: "1",
+            compiled_in: if all { vec![&COUNTED] } else { vec![] },
+            worker: Worker::new(env!("CARGO_BIN_EXE_migrate-worker"), &[]),
+        };
+        let models = self.home.join("first.toml");
+        std::fs::write(&models, MODELS).unwrap();
+        let settings = Settings {
+            layout: self.layout,
+            create: true,
+            no_backup: true,
+            paths: paths.to_vec(),
+            models: all.then_some(models),
+            ..Settings::of(format!("embedded:{}", self.home.join(self.name).display()))
+        };
+        Database::open(tool, settings).await.unwrap()
     }
-    back
+
+    async fn put(&self, rows: &Snapshot) {
+        let path = self.home.join(format!("{}.backup", self.name));
+        let url = "embedded:any".parse().unwrap();
+        backup::write(&path, rows, backup::Header::new(&url, "1", Timestamp::UNIX_EPOCH)).unwrap();
+        let database = self.open(&[], false).await;
+        database.restore(&path, &|_| {}).await.unwrap();
+        database.finalize(&|_| {}).await.unwrap();
+    }
+
+    /// All rows but the log's, which say when they were written.
+    async fn rows(&self) -> Snapshot {
+        let path = self.home.join(format!("{}-{}", self.name, Timestamp::now().as_nanosecond()));
+        self.open(&[], false).await.backup(&path, &|_| {}).await.unwrap();
+        let (_, mut rows) = backup::read(&path).unwrap();
+        rows.take_table(&Table::new("schemamigrationlog"));
+        rows
+    }
+}
+
+/// What became of the rows in one go; checked to be the same step by step, and to go back.
+async fn operate(
+    home: &Path,
+    paths: &[PathBuf],
+    layout: Layout,
+    before: &Snapshot,
+    first: usize,
+) -> Snapshot {
+    let one = Operated { home, name: "one", layout };
+    one.put(before).await;
+    one.open(paths, true).await.apply(None, &|_| {}).await.unwrap();
+    let after = one.rows().await;
+    one.open(paths, true).await.rollback(&|_| {}).await.unwrap();
+    assert_eq!(one.rows().await, *before, "{layout:?}: rolled back");
+    one.open(paths, true).await.apply(None, &|_| {}).await.unwrap();
+    assert_eq!(one.rows().await, after, "{layout:?}: and forth again");
+
+    let steps = Operated { home, name: "steps", layout };
+    steps.put(before).await;
+    for (paths, all) in [(&paths[..first.min(paths.len())], false), (paths, true)] {
+        steps.open(paths, all).await.apply(None, &|_| {}).await.unwrap();
+        steps.open(paths, all).await.finalize(&|_| {}).await.unwrap();
+    }
+    assert_eq!(steps.rows().await, after, "{layout:?}: step by step");
+    after
 }
 
 proptest! {
@@ -143,13 +244,31 @@ proptest! {
         things in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<Option<i16>>(), 4)), 0..40),
         at_a_time in 1..3_usize,
     ) {
-        let (_path, available) = history(edits);
+        let (_home, paths) = history(edits);
+        let available = load(&paths, &[]).unwrap();
         let before = database(&things);
         let mut at_once = before.clone();
         upgrade(&available, &mut at_once, available.len(), 2);
         let mut in_steps = before.clone();
         upgrade(&available, &mut in_steps, at_a_time, 1);
         prop_assert_eq!(&at_once, &in_steps);
-        prop_assert_eq!(put_back(&before, &at_once), before);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+    #[test]
+    fn a_database_goes_there_and_back_by_the_byte(
+        edits in prop::collection::vec(edit(), 1..5),
+        things in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<Option<i16>>(), 4)), 1..20),
+        first in 1..3_usize,
+    ) {
+        let (home, paths) = history(edits);
+        let before = database(&things);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let in_place = runtime.block_on(operate(home.path(), &paths, Layout::Dragonflow, &before, first));
+        let other = TempDir::new().unwrap();
+        let generations = runtime.block_on(operate(other.path(), &paths, Layout::Generation, &before, first));
+        prop_assert_eq!(in_place, generations);
     }
 }

@@ -6,7 +6,7 @@
 use super::ledger::{Ledger, Step};
 use super::seal::Seal;
 use super::write::Part;
-use super::{Applied, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
+use super::{Applied, Changed, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
 use crate::record::Snapshot;
 use crate::store::{Generation, Guard, Layout, Note, Reading, RunNumber, Space, puts};
 
@@ -25,11 +25,12 @@ impl Session<'_> {
 
         let staged = Space::Generation(Generation::of(run));
         let total = (after.len() + Seal::rows_for(after.len())) as u64;
-        let write = self.write_all(Stage::Staging, Part { before: 0, total }, puts(staged, after));
+        let write = self.write_all(Stage::Staging, &ledger, Part { before: 0, total }, puts(staged, after));
         let (seal, written) = Seal::beside(after, write).await;
         let (seal, before) = (seal.to_rows(), written?);
         let seal_rows = puts(Space::Seal(run), &seal);
-        let written = before + self.write_all(Stage::Staging, Part { before, total }, seal_rows).await?;
+        let written =
+            before + self.write_all(Stage::Staging, &ledger, Part { before, total }, seal_rows).await?;
         self.flush_and_verify(&[(staged, after), (Space::Seal(run), &seal)]).await?;
 
         let pointer = Pointer {
@@ -44,25 +45,31 @@ impl Session<'_> {
         let (switched, switch) = self.advance_unless_written(taken, step).await?;
         self.report(Stage::Syncing, 0, 0);
         self.anchor(&switched).await?;
-        Ok(Applied { run, switch, written })
+        Ok(Applied { run, switch, written, meanwhile: Changed::default() })
     }
 
     pub(super) async fn switch_back(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {
         let (raw, space) = live(self.store).await?;
-        let (now, at) = self.collect(space, Reading::Guarded).await?;
-        let (seal, _) = self.collect(Space::Seal(record.run), Reading::Once).await?;
-        let seal = Seal::from_rows(&seal);
-        if !seal.compare(&now, &Snapshot::default()).is_empty() {
-            let (old, _) = self.collect(Space::Generation(record.from), Reading::Once).await?;
-            return Err(CommitError::Modified(seal.compare(&now, &old)));
-        }
+        self.check_old_rows(record).await?;
+        let unwritten = self.as_sealed(record, space, Some(Space::Generation(record.from))).await?;
         let back = Pointer { generation: record.from, previous: None, release: None, digest: String::new() }
             .encode();
-        let guards =
-            vec![Guard::Note { note: Note::Pointer, is: raw }, Guard::Unchanged { space, since: at }];
+        let guards = vec![Guard::Note { note: Note::Pointer, is: raw }, unwritten];
         let undoing = record.at(Phase::Undoing);
         let ledger = self.advance(ledger, &undoing, guards, Some(&back)).await?;
         self.settle(&ledger, &undoing, Phase::RolledBack).await
+    }
+
+    /// The generation that is to be live again is all there. Before the first one there was none: what it
+    /// took over, if anything, stands under keys of another layout.
+    async fn check_old_rows(&self, record: &RunRecord) -> Result<(), CommitError> {
+        if record.from == Generation::EMPTY {
+            return Ok(());
+        }
+        let generation = Space::Generation(record.from);
+        let (old, _) = self.collect(generation, Reading::Once).await?;
+        let (found, expected) = (old.len() as u64, record.before);
+        if found == expected { Ok(()) } else { Err(CommitError::OldRowsGone { generation, found, expected }) }
     }
 
     /// From here on there is no way back: the pointer no longer names the old generation.
@@ -71,7 +78,7 @@ impl Session<'_> {
         ledger: &Ledger,
         finalizing: &RunRecord,
     ) -> Result<Ledger, CommitError> {
-        let raw = self.store.note(Note::Pointer).await?;
+        let raw = self.patiently(|| self.store.note(Note::Pointer)).await?;
         let pointer = Pointer { previous: None, ..Pointer::decode(raw.as_ref())? }.encode();
         let guards = vec![Guard::Note { note: Note::Pointer, is: raw }];
         self.advance(ledger, finalizing, guards, Some(&pointer)).await

@@ -12,10 +12,10 @@ use super::generation::begin;
 use super::ledger::{Ledger, Step};
 use super::seal::Seal;
 use super::write::Part;
-use super::{Applied, CommitError, Phase, RunNote, RunRecord, Session, Stage, Taken};
+use super::{Applied, Changed, CommitError, Phase, RunNote, RunRecord, Session, Stage, Taken};
 use crate::diff::{self, Change};
 use crate::record::{RowKey, Snapshot, Table};
-use crate::store::{Generation, Guard, Layout, Op, Place, Reading, Space, StoreError, puts};
+use crate::store::{Generation, Layout, Op, Place, Reading, Space, StoreError, puts};
 
 impl Session<'_> {
     pub(super) async fn write_in_place(
@@ -37,7 +37,7 @@ impl Session<'_> {
         let mut written = 0;
         for (space, rows) in &journals {
             let part = Part { before: written, total };
-            written += self.write_all(Stage::Staging, part, puts(*space, rows)).await?;
+            written += self.write_all(Stage::Staging, &ledger, part, puts(*space, rows)).await?;
         }
         let [journal, undo, seal] = &journals;
         let staged = [(journal.0, &journal.1), (undo.0, &undo.1), (seal.0, &seal.1)];
@@ -48,7 +48,20 @@ impl Session<'_> {
         let (marked, switch) = self.advance_unless_written(taken, step).await?;
         let (_, journal) = journal;
         self.replay_and_record(&marked, &committed, journal).await?;
-        Ok(Applied { run, switch, written: written + journal.len() as u64 })
+        let meanwhile = self.written_meanwhile(after).await;
+        Ok(Applied { run, switch, written: written + journal.len() as u64, meanwhile })
+    }
+
+    /// What is not as it was just written. The run is complete whatever comes of this look.
+    async fn written_meanwhile(&self, after: &Snapshot) -> Changed {
+        match self.verify(Part { before: 0, total: after.len() as u64 }, Space::Plain, after).await {
+            Ok(()) => Changed::default(),
+            Err(CommitError::NotAsWritten { rows, .. }) => rows,
+            Err(error) => {
+                tracing::warn!(%error, "the rows could not be read once more");
+                Changed::default()
+            }
+        }
     }
 
     /// Finishes a run whose marker stands.
@@ -66,7 +79,7 @@ impl Session<'_> {
         journal: &Snapshot,
     ) -> Result<(), CommitError> {
         self.replay(ledger, journal).await?;
-        self.clear(Space::Journal(record.run)).await?;
+        self.clear(ledger, Space::Journal(record.run)).await?;
         let applied = self.advance(ledger, &record.at(Phase::Applied), vec![], None).await?;
         self.anchor(&applied).await
     }
@@ -76,15 +89,9 @@ impl Session<'_> {
         ledger: &Ledger,
         record: &RunRecord,
     ) -> Result<(), CommitError> {
-        let (now, at) = self.collect(Space::Plain, Reading::Guarded).await?;
-        let (seal, _) = self.collect(Space::Seal(record.run), Reading::Once).await?;
-        let changed = Seal::from_rows(&seal).compare(&now, &Snapshot::default());
-        if !changed.is_empty() {
-            return Err(CommitError::Modified(changed));
-        }
+        let unwritten = self.as_sealed(record, Space::Plain, None).await?;
         let undoing = record.at(Phase::Undoing);
-        let guards = vec![Guard::Unchanged { space: Space::Plain, since: at }];
-        let ledger = self.advance(ledger, &undoing, guards, None).await?;
+        let ledger = self.advance(ledger, &undoing, vec![unwritten], None).await?;
         self.undo(&ledger, &undoing).await
     }
 
@@ -99,18 +106,13 @@ impl Session<'_> {
 
     /// Writes until a flush confirms that nothing of it was lost by a restart of the server. Every
     /// write carries the marker: without it the rows would be a mixture that nobody completes.
-    async fn replay(&self, marked: &Ledger, journal: &Snapshot) -> Result<(), CommitError> {
+    async fn replay(&self, ledger: &Ledger, journal: &Snapshot) -> Result<(), CommitError> {
         const TRIES: usize = 5;
         let tables = journal_tables(journal)?;
         let mut last = Ok(());
         for _ in 0..TRIES {
             let part = Part { before: 0, total: journal.len() as u64 };
-            let ops = replay_ops(&tables, journal);
-            match self.write_guarded(&[marked.guard()], Stage::Replaying, part, ops).await {
-                Err(CommitError::Conflict) => return Err(marked.forgotten()),
-                Err(error) => return Err(error),
-                Ok(_) => {}
-            }
+            self.write_all(Stage::Replaying, ledger, part, replay_ops(&tables, journal)).await?;
             self.report(Stage::Syncing, 0, 0);
             last = self.store.flush().await;
             match &last {

@@ -7,15 +7,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::seal::Seal;
 use super::write::{Retry, patiently};
-use super::{Changed, CommitError, RunRecord, Session, Stage, Taken};
-use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, RunNumber, Store};
+use super::{Changed, CommitError, Pointer, RunRecord, Session, Stage, Taken};
+use crate::record::Snapshot;
+use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, RunNumber, Space, Store};
 
 /// The note as it was read, byte for byte, and what it says.
 #[derive(Debug, Clone)]
 pub(super) struct Ledger {
     raw: Option<Bytes>,
     pub(super) record: Option<RunRecord>,
+    /// False where the step that led here got no answer, and was found to have happened.
+    answered: bool,
 }
 
 impl Ledger {
@@ -35,7 +39,12 @@ impl Ledger {
             .map(|bytes| serde_json::from_slice(bytes))
             .transpose()
             .map_err(|source| CommitError::Note { note: "run", source })?;
-        Ok(Ledger { raw, record })
+        Ok(Ledger { raw, record, answered: true })
+    }
+
+    /// The note as it was read.
+    pub(super) fn raw(&self) -> Option<&Bytes> {
+        self.raw.as_ref()
     }
 }
 
@@ -58,30 +67,87 @@ impl Session<'_> {
     ) -> Result<(Ledger, Duration), CommitError> {
         const TRIES: usize = 3;
         self.report(Stage::Confirming, 0, taken.snapshot.len() as u64);
-        let mut since = patiently(|| self.store.confirm(taken.space, taken.at)).await?;
+        let mut since = self.patiently(|| self.store.confirm(taken.space, taken.at)).await?;
         for _ in 0..TRIES {
-            let now = match since {
-                Some(since) => since,
-                None => self.same_rows(taken).await?,
-            };
-            let mut guards = vec![Guard::Unchanged { space: taken.space, since: now }];
-            guards.extend(step.guard.clone());
-            self.report(Stage::Switching, 0, 1);
-            let began = Instant::now();
-            match self.advance(step.from, step.to, guards, step.pointer.as_ref()).await {
-                Err(CommitError::Conflict) => since = None,
-                Err(error) => return Err(error),
-                Ok(ledger) => return Ok((ledger, began.elapsed())),
+            if let Some(since) = since {
+                let mut guards = vec![Guard::Unchanged { space: taken.space, since }];
+                guards.extend(step.guard.clone());
+                self.report(Stage::Switching, 0, 1);
+                let began = Instant::now();
+                match self.advance(step.from, step.to, guards, step.pointer.as_ref()).await {
+                    Err(CommitError::Conflict) => {}
+                    Err(error) => return Err(error),
+                    Ok(ledger) => {
+                        let took = began.elapsed();
+                        if !ledger.answered {
+                            self.take_back_if_written(taken, &step, &ledger).await?;
+                        }
+                        return Ok((ledger, took));
+                    }
+                }
             }
+            since = self.same_rows(taken).await?;
         }
         Err(CommitError::Conflict)
     }
 
-    /// Reads the rows again, guarded, and names those that are not as they were taken.
-    async fn same_rows(&self, taken: &Taken) -> Result<Revision, CommitError> {
+    /// The answer would have said whether somebody wrote in the same moment.
+    async fn take_back_if_written(
+        &self,
+        taken: &Taken,
+        step: &Step<'_>,
+        ledger: &Ledger,
+    ) -> Result<(), CommitError> {
+        let (written, before) = match (self.same_rows(taken).await, &step.from.record) {
+            (Err(CommitError::Writers(written)), Some(before)) => (written, before),
+            (same, _) => return same.map(|_| ()),
+        };
+        let pointer = match &step.pointer {
+            Some(_) => Some(Pointer::decode(taken.pointer.as_ref())?.encode()),
+            None => None,
+        };
+        self.advance(ledger, before, vec![], pointer.as_ref()).await?;
+        Err(CommitError::Writers(written))
+    }
+
+    /// Reads the rows again, guarded, and names those that are not as they were taken. None, if
+    /// somebody wrote right behind that.
+    async fn same_rows(&self, taken: &Taken) -> Result<Option<Revision>, CommitError> {
         let (now, at) = self.collect(taken.space, Reading::Guarded).await?;
         let changed = Changed::between(&taken.snapshot, &now);
-        if changed.is_empty() { Ok(at) } else { Err(CommitError::Writers(changed)) }
+        if !changed.is_empty() {
+            return Err(CommitError::Writers(changed));
+        }
+        drop(now);
+        Ok(self.patiently(|| self.store.confirm(taken.space, at)).await?)
+    }
+
+    /// Makes sure that the live rows are as the run left them, and gives the guard that they stay so.
+    /// `old` may hold the names of rows that are gone.
+    pub(super) async fn as_sealed(
+        &self,
+        record: &RunRecord,
+        live: Space,
+        old: Option<Space>,
+    ) -> Result<Guard, CommitError> {
+        const TRIES: usize = 3;
+        let (seal, _) = self.collect(Space::Seal(record.run), Reading::Once).await?;
+        let seal = Seal::from_rows(&seal);
+        for _ in 0..TRIES {
+            let (now, at) = self.collect(live, Reading::Guarded).await?;
+            if !seal.compare(&now, &Snapshot::default()).is_empty() {
+                let old = match old {
+                    Some(old) => self.collect(old, Reading::Once).await?.0,
+                    None => Snapshot::default(),
+                };
+                return Err(CommitError::Modified(seal.compare(&now, &old)));
+            }
+            drop(now);
+            if let Some(since) = self.patiently(|| self.store.confirm(live, at)).await? {
+                return Ok(Guard::Unchanged { space: live, since });
+            }
+        }
+        Err(CommitError::Conflict)
     }
 
     /// Moves the run a step further, together with the pointer if one is given.
@@ -97,30 +163,30 @@ impl Session<'_> {
         let mut ops = vec![Op::Put { place: Place::Note(Note::Run), value: &next }];
         ops.extend(pointer.map(|value| Op::Put { place: Place::Note(Note::Pointer), value }));
         let batch = Batch { guards, ops };
-        let mut retry = Retry::default();
-        loop {
+        let mut retry = Retry::new(self.patience);
+        let answered = loop {
             match self.store.commit(self.fence, &batch).await {
-                Ok(Outcome::Done) => break,
+                Ok(Outcome::Done) => break true,
                 // Refused on a second try: the first one may have been it.
-                Ok(Outcome::Conflict) if retry.began() && self.stands_at(&next).await? => break,
-                Ok(Outcome::Conflict) => return Err(CommitError::Conflict),
+                Ok(Outcome::Conflict) if retry.began() && self.stands_at(Some(&next)).await? => break false,
+                Ok(Outcome::Conflict) if self.stands_at(from.raw()).await? => {
+                    return Err(CommitError::Conflict);
+                }
+                Ok(Outcome::Conflict) => return Err(from.forgotten()),
                 Err(error) => retry.after(error).await?,
             }
-        }
-        Ok(Ledger { raw: Some(next.clone()), record: Some(to.clone()) })
+        };
+        Ok(Ledger { raw: Some(next.clone()), record: Some(to.clone()), answered })
     }
 
-    /// Returns when the step that led here can no longer be lost. Before that, nothing may be deleted
-    /// that is needed without the step: a server that is started anew may have forgotten it.
+    /// Returns when the step that led here can no longer be lost: everything written is durable, and the
+    /// note, which was written last, is still there. A server that was started anew may have forgotten it.
     pub(super) async fn anchor(&self, ledger: &Ledger) -> Result<(), CommitError> {
         self.flush().await?;
-        match &ledger.raw {
-            Some(raw) if !self.stands_at(raw).await? => Err(ledger.forgotten()),
-            Some(_) | None => Ok(()),
-        }
+        if self.stands_at(ledger.raw()).await? { Ok(()) } else { Err(ledger.forgotten()) }
     }
 
-    async fn stands_at(&self, expected: &Bytes) -> Result<bool, CommitError> {
-        Ok(patiently(|| self.store.note(Note::Run)).await?.as_ref() == Some(expected))
+    async fn stands_at(&self, expected: Option<&Bytes>) -> Result<bool, CommitError> {
+        Ok(self.patiently(|| self.store.note(Note::Run)).await?.as_ref() == expected)
     }
 }

@@ -26,6 +26,7 @@ use crate::store::{self, Fence, Generation, Layout, Reading, Revision, RunNumber
 
 use ledger::Ledger;
 pub use run::{Phase, Pointer, RunNote, RunRecord};
+pub use write::check_rows;
 
 /// Rows named in an error before the rest is only counted.
 const NAMED: usize = 20;
@@ -55,6 +56,15 @@ pub enum CommitError {
 
     #[error("the database is no longer as it was read (or the connection that guarded it was lost)")]
     Conflict,
+
+    #[error("another run is at work: it moved on whenever the rows were being read; wait for its end")]
+    Moving,
+
+    #[error(
+        "{generation}, which was live before the run, holds {found} rows instead of {expected}: going back \
+         would lose the rest"
+    )]
+    OldRowsGone { generation: Space, found: u64, expected: u64 },
 
     #[error("rows were written since the run, and would be lost: {0}")]
     Modified(Changed),
@@ -163,13 +173,15 @@ impl Taken {
 }
 
 /// What a commit took.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Applied {
     pub run: RunNumber,
     /// How long the one write took that made the result live.
     pub switch: Duration,
     /// Rows written, copies of journal and undo included.
     pub written: u64,
+    /// Rows that are not as the run wrote them: somebody else did while it wrote in place.
+    pub meanwhile: Changed,
 }
 
 /// Where the database stands.
@@ -203,50 +215,56 @@ pub async fn state(store: &dyn Store) -> Result<State, CommitError> {
     Ok(match record.phase {
         Phase::Finalized | Phase::RolledBack | Phase::Abandoned => State::Settled(record),
         Phase::Applied => State::Applied(record),
-        Phase::Staging | Phase::Committed | Phase::Undoing | Phase::Finalizing => State::Interrupted(record),
+        Phase::Staging | Phase::Abandoning | Phase::Committed | Phase::Undoing | Phase::Finalizing => {
+            State::Interrupted(record)
+        }
     })
 }
 
-/// Reads the live rows at one revision. Needs no lock.
+/// Reads the live rows as they were at one moment. Needs no lock: where a run of somebody else came
+/// in between, they are read again.
 pub async fn snapshot(store: &dyn Store) -> Result<Taken, CommitError> {
     snapshot_telling(store, &|_| {}).await
 }
 
 /// As [`snapshot`], and tells how far it is.
 pub async fn snapshot_telling(store: &dyn Store, progress: &OnProgress<'_>) -> Result<Taken, CommitError> {
-    let ledger = Ledger::read(store).await?;
-    if let Some(record) = &ledger.record
-        && record.rows_are_mixed()
-    {
-        return Err(CommitError::Unfinished { run: record.run });
-    }
-    let (pointer, space) = live(store).await?;
-    take(store, ledger, (pointer, space), progress).await
-}
-
-async fn take(
-    store: &dyn Store,
-    ledger: Ledger,
-    (pointer, space): (Option<Bytes>, Space),
-    progress: &OnProgress<'_>,
-) -> Result<Taken, CommitError> {
-    let total = ledger.record.as_ref().map_or(0, RunRecord::live_rows);
-    let told = |done| progress(Progress { stage: Stage::Reading, done, total: total.max(done) });
-    let (snapshot, at) =
-        write::patiently(|| store::collect_telling(store, space, Reading::Guarded, &told)).await?;
-    Ok(Taken { snapshot, at, space, pointer, ledger })
+    take(store, progress, false).await
 }
 
 /// Reads Dragonflow's own rows of a database whose generations have not begun, so that the first one can
 /// take them over. Where one is live already, that is read.
 pub async fn snapshot_to_adopt(store: &dyn Store, progress: &OnProgress<'_>) -> Result<Taken, CommitError> {
-    let ledger = Ledger::read(store).await?;
-    let pointer = write::patiently(|| store.note(store::Note::Pointer)).await?;
-    let mixed = ledger.record.as_ref().is_some_and(RunRecord::rows_are_mixed);
-    if mixed || Pointer::decode(pointer.as_ref())?.generation != Generation::EMPTY {
-        return snapshot_telling(store, progress).await;
+    take(store, progress, true).await
+}
+
+/// Reads until neither the note nor the pointer changed meanwhile. To adopt, Dragonflow's own rows stand in
+/// for the empty generation.
+async fn take(store: &dyn Store, progress: &OnProgress<'_>, adopt: bool) -> Result<Taken, CommitError> {
+    const TRIES: usize = 3;
+    let mut ledger = Ledger::read(store).await?;
+    for _ in 0..TRIES {
+        if let Some(record) = &ledger.record
+            && record.rows_are_mixed()
+        {
+            return Err(CommitError::Unfinished { run: record.run });
+        }
+        let (pointer, space) = match live(store).await? {
+            (pointer, Space::Generation(Generation::EMPTY)) if adopt => (pointer, Space::Plain),
+            live => live,
+        };
+        let total = ledger.record.as_ref().map_or(0, RunRecord::live_rows);
+        let told = |done| progress(Progress { stage: Stage::Reading, done, total: total.max(done) });
+        let (snapshot, at) =
+            write::patiently(|| store::collect_telling(store, space, Reading::Guarded, &told)).await?;
+        let now = Ledger::read(store).await?;
+        let same = now.raw() == ledger.raw() && live(store).await?.0 == pointer;
+        ledger = now;
+        if same {
+            return Ok(Taken { snapshot, at, space, pointer, ledger });
+        }
     }
-    take(store, ledger, (pointer, Space::Plain), progress).await
+    Err(CommitError::Moving)
 }
 
 /// The rows that somebody wrote during `moment`.
@@ -275,11 +293,17 @@ pub struct Session<'a> {
     store: &'a dyn Store,
     fence: &'a Fence,
     progress: &'a OnProgress<'a>,
+    patience: Duration,
 }
 
 impl<'a> Session<'a> {
     pub fn new(store: &'a dyn Store, fence: &'a Fence, progress: &'a OnProgress<'a>) -> Session<'a> {
-        Session { store, fence, progress }
+        Session { store, fence, progress, patience: write::PATIENCE }
+    }
+
+    /// How long a server may be away before the run gives up. What it leaves is finished later.
+    pub fn with_patience(self, patience: Duration) -> Session<'a> {
+        Session { patience, ..self }
     }
 
     /// Finishes what an interrupted run left. Every start does this before anything else.
@@ -291,8 +315,8 @@ impl<'a> Session<'a> {
             Phase::Applied | Phase::Finalized | Phase::RolledBack | Phase::Abandoned => {
                 Ok(Recovered::Nothing)
             }
-            Phase::Staging => {
-                self.settle(&ledger, &record, Phase::Abandoned).await?;
+            Phase::Staging | Phase::Abandoning => {
+                self.abandon(&ledger, &record).await?;
                 Ok(Recovered::Abandoned(run))
             }
             Phase::Committed => {
@@ -322,7 +346,7 @@ impl<'a> Session<'a> {
         {
             return Err(CommitError::StillOpen { run: record.run });
         }
-        self.check_sizes(after)?;
+        check_rows(self.store, after)?;
         let applied = match self.store.layout() {
             Layout::Generation => self.switch_generation(taken, after, note).await,
             Layout::Dragonflow => self.write_in_place(taken, after, note).await,
@@ -365,6 +389,14 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Deletes what was staged, after the note says so: a switch that is still on its way to the
+    /// server then finds another note than it wants.
+    async fn abandon(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {
+        let abandoning = record.at(Phase::Abandoning);
+        let ledger = self.advance(ledger, &abandoning, vec![], None).await?;
+        self.settle(&ledger, &abandoning, Phase::Abandoned).await
+    }
+
     /// Removes what a failed run has staged, as far as that is possible now; a later start does
     /// it otherwise. The error of the run is the one that matters.
     async fn abandon_staged(&self, error: &CommitError) {
@@ -374,8 +406,8 @@ impl<'a> Session<'a> {
         let abandon = async {
             let ledger = Ledger::read(self.store).await?;
             match ledger.record.clone() {
-                Some(record) if record.phase == Phase::Staging => {
-                    self.settle(&ledger, &record, Phase::Abandoned).await
+                Some(record) if matches!(record.phase, Phase::Staging | Phase::Abandoning) => {
+                    self.abandon(&ledger, &record).await
                 }
                 Some(_) | None => Ok(()),
             }

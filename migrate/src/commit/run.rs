@@ -12,13 +12,15 @@ use crate::store::{Generation, Layout, RunNumber, Space};
 /// ```text
 /// Staging ──swap pointer────────────────────────▶ Applied ──finalize──▶ Finalizing ──▶ Finalized
 ///    │ └──write marker──▶ Committed ──replay──────▲  └──roll back──▶ Undoing ──▶ RolledBack
-///    └──interrupted──▶ Abandoned
+///    └──interrupted──▶ Abandoning ──▶ Abandoned
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
     /// The old rows are live; what was staged so far can be thrown away.
     Staging,
+    /// The old rows are live; what was staged is being deleted.
+    Abandoning,
     /// The rows are being overwritten from the journal; nobody may read them.
     Committed,
     /// The new rows are live and the old ones still there.
@@ -37,13 +39,19 @@ impl Phase {
     pub fn is_settled(self) -> bool {
         match self {
             Phase::Finalized | Phase::RolledBack | Phase::Abandoned => true,
-            Phase::Staging | Phase::Committed | Phase::Applied | Phase::Undoing | Phase::Finalizing => false,
+            Phase::Staging
+            | Phase::Abandoning
+            | Phase::Committed
+            | Phase::Applied
+            | Phase::Undoing
+            | Phase::Finalizing => false,
         }
     }
 
     pub fn name(self) -> &'static str {
         match self {
             Phase::Staging => "staging",
+            Phase::Abandoning => "being abandoned",
             Phase::Committed => "committed",
             Phase::Applied => "applied",
             Phase::Undoing => "undoing",
@@ -70,6 +78,9 @@ pub struct RunNote {
     pub tool: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// The cloud upgrade that the run is a step of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_of: Option<String>,
 }
 
 /// The last run, as its note in the database has it.
@@ -97,9 +108,12 @@ impl RunRecord {
     pub(super) fn live_rows(&self) -> u64 {
         match self.phase {
             Phase::Applied | Phase::Finalizing | Phase::Finalized => self.after,
-            Phase::Staging | Phase::Committed | Phase::Undoing | Phase::RolledBack | Phase::Abandoned => {
-                self.before
-            }
+            Phase::Staging
+            | Phase::Abandoning
+            | Phase::Committed
+            | Phase::Undoing
+            | Phase::RolledBack
+            | Phase::Abandoned => self.before,
         }
     }
 
@@ -108,6 +122,7 @@ impl RunRecord {
         let midway = match self.phase {
             Phase::Committed | Phase::Undoing => true,
             Phase::Staging
+            | Phase::Abandoning
             | Phase::Applied
             | Phase::Finalizing
             | Phase::Finalized

@@ -1,5 +1,7 @@
 //! Both ways of committing, on a file.
 
+mod forgetful;
+
 use std::sync::Arc;
 
 use super::*;

@@ -1,4 +1,7 @@
 //! Many rows written, read back or deleted, with patience for a server that is away for a while.
+//!
+//! The one invariant: nothing is written or deleted once the run note is another than the one it was
+//! begun under. A server that was restarted may have lost the note, as well as what came before it.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +12,10 @@ use super::roll::Roll;
 use super::{Changed, CommitError, Phase, Progress, RunRecord, Session, Stage};
 use crate::diff::{self, Change};
 use crate::record::Snapshot;
-use crate::store::{self, Batch, Guard, Op, Outcome, Reading, Row, Space, StoreError};
+use crate::store::{self, Batch, Op, Outcome, Reading, Row, Space, Store, StoreError};
 
-/// How long a server may be away before the run gives up. What it leaves is finished later.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server may be away, where nothing else is said.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -25,13 +28,18 @@ pub(super) struct Part {
 }
 
 /// Tries again after lost answers, for a while.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Retry {
+    patience: Duration,
     since: Option<Instant>,
     pause: Duration,
 }
 
 impl Retry {
+    pub(super) fn new(patience: Duration) -> Retry {
+        Retry { patience, since: None, pause: FIRST_PAUSE.min(patience / 8) }
+    }
+
     /// Whether an earlier try got no answer.
     pub(super) fn began(&self) -> bool {
         self.since.is_some()
@@ -40,12 +48,12 @@ impl Retry {
     /// Pauses before the next try, or gives the error back when trying again is of no use.
     pub(super) async fn after(&mut self, error: StoreError) -> Result<(), StoreError> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if !error.is_transient() || since.elapsed() > PATIENCE {
+        if !error.is_transient() || since.elapsed() > self.patience {
             return Err(error);
         }
         tracing::warn!(error = %error, "trying again");
-        tokio::time::sleep(self.pause.max(FIRST_PAUSE)).await;
-        self.pause = (self.pause.max(FIRST_PAUSE) * 2).min(LONGEST_PAUSE);
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         Ok(())
     }
 }
@@ -55,7 +63,13 @@ pub(super) async fn patiently<T, F>(ask: impl Fn() -> F) -> Result<T, StoreError
 where
     F: Future<Output = Result<T, StoreError>>,
 {
-    let mut retry = Retry::default();
+    repeat(Retry::new(PATIENCE), ask).await
+}
+
+async fn repeat<T, F>(mut retry: Retry, ask: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer),
@@ -64,27 +78,43 @@ where
     }
 }
 
+/// Refuses rows that no batch could carry, or that have no place in the layout, before anything is
+/// written.
+pub fn check_rows(store: &dyn Store, rows: &Snapshot) -> Result<(), StoreError> {
+    let limit = store.limits().value;
+    for (table, of_table) in rows.tables() {
+        for (key, value) in of_table {
+            if value.len() > limit {
+                let (table, key, size) = (table.clone(), key.clone(), value.len());
+                return Err(StoreError::TooLarge { table, key, size, limit });
+            }
+            if let Some(reason) = store.refuses(table, key) {
+                return Err(StoreError::Unnameable { table: table.clone(), key: key.clone(), reason });
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Session<'_> {
     pub(super) fn report(&self, stage: Stage, done: u64, total: u64) {
         (self.progress)(Progress { stage, done, total });
     }
 
-    /// Writes all operations, several batches at once. Each may be repeated, so order among them
-    /// must not matter.
+    /// Asks again after lost answers, for as long as this session has patience.
+    pub(super) async fn patiently<T, F>(&self, ask: impl Fn() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        repeat(Retry::new(self.patience), ask).await
+    }
+
+    /// Writes all operations while the note is `ledger`'s, several batches at once. Each may be
+    /// repeated, so order among them must not matter.
     pub(super) async fn write_all<'o>(
         &self,
         stage: Stage,
-        part: Part,
-        ops: impl Iterator<Item = Op<'o>> + Send,
-    ) -> Result<u64, CommitError> {
-        self.write_guarded(&[], stage, part, ops).await
-    }
-
-    /// As [`Session::write_all`], each batch only while the guards hold.
-    pub(super) async fn write_guarded<'o>(
-        &self,
-        guards: &[Guard],
-        stage: Stage,
+        ledger: &Ledger,
         part: Part,
         ops: impl Iterator<Item = Op<'o>> + Send,
     ) -> Result<u64, CommitError> {
@@ -92,8 +122,10 @@ impl Session<'_> {
         self.report(stage, part.before, part.total);
         let batches = futures::stream::iter(store::pack(ops, limits));
         batches
-            .map(|batch| Batch { guards: guards.to_vec(), ..batch })
-            .map(|batch| async move { self.write_one(&batch).await.map(|()| batch.ops.len() as u64) })
+            .map(|mut batch| async move {
+                batch.guards.push(ledger.guard());
+                self.write_one(ledger, &batch).await.map(|()| batch.ops.len() as u64)
+            })
             .buffer_unordered(limits.in_flight)
             .try_fold(0, |done, written| async move {
                 self.report(stage, part.before + done + written, part.total);
@@ -102,33 +134,26 @@ impl Session<'_> {
             .await
     }
 
-    async fn write_one(&self, batch: &Batch<'_>) -> Result<(), CommitError> {
-        let mut retry = Retry::default();
+    async fn write_one(&self, ledger: &Ledger, batch: &Batch<'_>) -> Result<(), CommitError> {
+        let mut retry = Retry::new(self.patience);
         loop {
             match self.store.commit(self.fence, batch).await {
                 Ok(Outcome::Done) => return Ok(()),
-                Ok(Outcome::Conflict) => return Err(CommitError::Conflict),
+                Ok(Outcome::Conflict) => return Err(ledger.forgotten()),
                 Err(error) => retry.after(error).await?,
             }
         }
     }
 
-    /// Refuses rows that no batch could carry, before anything is written.
-    pub(super) fn check_sizes(&self, rows: &Snapshot) -> Result<(), CommitError> {
-        let limit = self.store.limits().value;
-        for (table, of_table) in rows.tables() {
-            if let Some((key, value)) = of_table.iter().find(|(_, value)| value.len() > limit) {
-                let (table, key, size) = (table.clone(), key.clone(), value.len());
-                return Err(StoreError::TooLarge { table, key, size, limit }.into());
-            }
-        }
-        Ok(())
-    }
-
     /// Reads a space and compares every byte with what it should hold, without keeping any.
-    async fn verify(&self, part: Part, space: Space, expected: &Snapshot) -> Result<(), CommitError> {
+    pub(super) async fn verify(
+        &self,
+        part: Part,
+        space: Space,
+        expected: &Snapshot,
+    ) -> Result<(), CommitError> {
         self.report(Stage::Verifying, part.before, part.total);
-        if patiently(|| self.matches(part, space, expected)).await? {
+        if self.patiently(|| self.matches(part, space, expected)).await? {
             return Ok(());
         }
         let (found, _) = self.collect(space, Reading::Once).await?;
@@ -185,11 +210,11 @@ impl Session<'_> {
         space: Space,
         reading: Reading,
     ) -> Result<(Snapshot, store::Revision), CommitError> {
-        Ok(patiently(|| store::collect(self.store, space, reading)).await?)
+        Ok(self.patiently(|| store::collect(self.store, space, reading)).await?)
     }
 
     pub(super) async fn flush(&self) -> Result<(), CommitError> {
-        Ok(patiently(|| self.store.flush()).await?)
+        Ok(self.patiently(|| self.store.flush()).await?)
     }
 
     /// Deletes what the run has no more use for once its last step is certain, then records that it is over.
@@ -201,14 +226,19 @@ impl Session<'_> {
     ) -> Result<(), CommitError> {
         self.anchor(ledger).await?;
         for space in record.leavings(settled) {
-            self.clear(space).await?;
+            self.clear(ledger, space).await?;
         }
-        let ledger = self.advance(ledger, &record.at(settled), vec![], None).await?;
-        self.anchor(&ledger).await
+        let settled = self.advance(ledger, &record.at(settled), vec![], None).await?;
+        self.anchor(&settled).await
     }
 
-    pub(super) async fn clear(&self, space: Space) -> Result<(), CommitError> {
+    /// Deletes a space while the note is `ledger`'s.
+    pub(super) async fn clear(&self, ledger: &Ledger, space: Space) -> Result<(), CommitError> {
         self.report(Stage::Clearing, 0, 0);
-        Ok(patiently(|| store::clear(self.store, self.fence, space)).await?)
+        let cleared = self.patiently(|| store::clear(self.store, self.fence, ledger.raw(), space)).await?;
+        match cleared {
+            Outcome::Done => Ok(()),
+            Outcome::Conflict => Err(ledger.forgotten()),
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! automatic step. A field or table that is gone needs a migration that says
 //! where its content went.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -29,6 +29,12 @@ pub enum Step {
         path: Vec<String>,
         default: Option<Value>,
     },
+    /// What the objects of the table were before is not known: fields with a default are given it
+    /// wherever they are missing.
+    FillMissing {
+        table: Table,
+        fields: Vec<(Vec<String>, Value)>,
+    },
 }
 
 impl fmt::Display for Step {
@@ -45,6 +51,10 @@ impl fmt::Display for Step {
             Step::AddField { table, path, default: None } => {
                 write!(f, "{table}.{}: the field is new, and may be missing", path.join("."))
             }
+            Step::FillMissing { table, .. } => write!(
+                f,
+                "{table}: the models of before are not known, so fields that have a default are given it where they are missing"
+            ),
         }
     }
 }
@@ -117,6 +127,34 @@ pub fn diff(old: &Models, new: &Models, scripted: &BTreeSet<Table>) -> Differenc
         old.tables.keys().filter(|table| !new.tables.contains_key(*table) && !scripted.contains(*table));
     found.refusals.extend(gone.map(|table| Refusal::RemovedTable { table: table.clone() }));
     found
+}
+
+/// What is to be done where the models of before are not known. What is gone from the models is found
+/// when the result is validated.
+pub fn diff_from_unknown(new: &Models) -> Difference {
+    let mut found = Difference::default();
+    for (table, model) in &new.tables {
+        let Rows::Object(fields) = &model.rows else { continue };
+        let mut with_default = vec![];
+        defaults(new, fields, &mut vec![], &mut with_default);
+        if !with_default.is_empty() {
+            found.steps.push(Step::FillMissing { table: table.clone(), fields: with_default });
+        }
+    }
+    found
+}
+
+fn defaults(models: &Models, fields: &Fields, path: &mut Vec<String>, found: &mut Vec<(Vec<String>, Value)>) {
+    for (name, field) in fields.iter() {
+        path.push(name.to_owned());
+        if let Some(default) = &field.default {
+            found.push((path.clone(), default.clone()));
+        }
+        if let (Kind::Embedded(inner), Many::One | Many::List { .. }) = (&field.kind, field.many) {
+            defaults(models, &models.embedded[inner], path, found);
+        }
+        path.pop();
+    }
 }
 
 struct Walk<'a> {
@@ -219,11 +257,25 @@ fn of_field(field: &Field) -> String {
 
 /// Carries the automatic steps out. Objects that have a field already keep it.
 pub fn fill(database: &mut Snapshot, steps: &[Step]) -> Result<(), TouchError> {
+    let mut by_table: BTreeMap<&Table, Vec<(&[String], &Value)>> = BTreeMap::new();
     for step in steps {
-        let Step::AddField { table, path, default: Some(default) } = step else { continue };
+        match step {
+            Step::AddTable { .. } | Step::AddField { default: None, .. } => {}
+            Step::AddField { table, path, default: Some(default) } => {
+                by_table.entry(table).or_default().push((path, default));
+            }
+            Step::FillMissing { table, fields } => {
+                let fields = fields.iter().map(|(path, default)| (path.as_slice(), default));
+                by_table.entry(table).or_default().extend(fields);
+            }
+        }
+    }
+    for (table, fields) in by_table {
         let mut north_bound = NorthBound::new(database, std::slice::from_ref(table));
         north_bound.edit_all(table, |_, object| {
-            add(object, path, default);
+            for (path, default) in &fields {
+                add(object, path, default);
+            }
             Verdict::Keep
         })?;
     }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-pub use difference::{Difference, Refusal, Step, diff, fill};
+pub use difference::{Difference, Refusal, Step, diff, diff_from_unknown, fill};
 pub use parse::ModelError;
 pub use stored::{StoredError, stored, write};
 pub use validate::{Problem, Report, Violation, validate};

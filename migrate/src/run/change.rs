@@ -239,6 +239,14 @@ impl Database {
         let applied = work.session(async |session| session.apply(&before.taken, after, note).await).await?;
         let microseconds = microseconds(applied.switch);
         (work.tell)(Event::Switched { run: applied.run.get(), microseconds });
+        if !applied.meanwhile.is_empty() {
+            let text = format!(
+                "run {} is complete, but somebody wrote while it was written in place: {}; compare these rows, and \
+                 stop all services",
+                applied.run, applied.meanwhile
+            );
+            (work.tell)(Event::Warning { text });
+        }
         Ok(applied)
     }
 
@@ -262,6 +270,7 @@ impl Database {
             digest,
             tool: self.tool.version.to_owned(),
             started_at: Some(Timestamp::now()),
+            part_of: self.settings.part_of.clone(),
         }
     }
 }

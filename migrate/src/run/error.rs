@@ -87,6 +87,9 @@ pub enum Refusal {
     #[error("{0}")]
     Model(model::Refusal),
 
+    #[error("the database cannot hold a row of the result: {0}")]
+    Row(String),
+
     #[error("this is not what {} planned: {difference}; make a new plan and look at it", path.display())]
     OtherThanPlanned { path: PathBuf, difference: String },
 
@@ -100,15 +103,20 @@ impl RunError {
         match self {
             RunError::Refused { .. } | RunError::Order(_) => true,
             RunError::Commit(error) => match error {
-                CommitError::Store(error) => matches!(error, StoreError::Busy { .. }),
+                CommitError::Store(error) => matches!(
+                    error,
+                    StoreError::Busy { .. } | StoreError::TooLarge { .. } | StoreError::Unnameable { .. }
+                ),
                 CommitError::StillOpen { .. }
                 | CommitError::NothingTo { .. }
                 | CommitError::OtherLayout { .. }
                 | CommitError::Writers(_)
                 | CommitError::Conflict
+                | CommitError::Moving
                 | CommitError::Modified(_) => true,
                 CommitError::Unfinished { .. }
                 | CommitError::Forgotten { .. }
+                | CommitError::OldRowsGone { .. }
                 | CommitError::NotAsWritten { .. }
                 | CommitError::Note { .. } => false,
             },

@@ -23,7 +23,7 @@ use crate::{
         self, Context, Migration, Ran,
         log::{self, Drift},
     },
-    model::{self, Difference, Models},
+    model::{self, Difference, Models, Step},
     record::{Snapshot, Table},
     store::{Layout, Shortage},
 };
@@ -140,7 +140,15 @@ impl Database {
             (None, Some(path)) => Some(Models::read(path)?),
             (None, None) => None,
         };
-        let difference = old.map(|old| model::diff(&old, &models, scripted)).unwrap_or_default();
+        let difference = match old {
+            Some(old) => model::diff(&old, &models, scripted),
+            None => {
+                let mut unknown = model::diff_from_unknown(&models);
+                let there = |table: &Table| before.rows(table).next().is_some() || scripted.contains(table);
+                unknown.steps.retain(|step| matches!(step, Step::FillMissing { table, .. } if there(table)));
+                unknown
+            }
+        };
         Ok(Some(NewModels { models, difference, known }))
     }
 
@@ -235,6 +243,9 @@ impl Database {
         }
         for service in services::live(rows, Timestamp::now()) {
             refuse(&mut refusals, &mut warnings, accept.live_services, Refusal::LiveService(service));
+        }
+        if let Err(error) = commit::check_rows(self.store.as_ref(), &after.snapshot) {
+            refusals.push(Refusal::Row(error.to_string()));
         }
         if let Err(shortage) = facts.room_for(needs.server_bytes) {
             refuse(&mut refusals, &mut warnings, accept.shortage, Refusal::Shortage(shortage));

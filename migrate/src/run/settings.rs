@@ -66,6 +66,10 @@ pub struct Settings {
     pub quota_bytes: Option<u64>,
     #[serde(default)]
     pub accept: Accept,
+    /// The cloud upgrade that this is a step of, by the id of its journal. Its runs carry it, and it waits
+    /// for the lock that a killed part of it has left.
+    #[serde(skip)]
+    pub part_of: Option<String>,
 }
 
 /// What the operator has looked at and lets pass.
@@ -157,6 +161,7 @@ impl Settings {
             watch_seconds: default_watch_seconds(),
             quota_bytes: None,
             accept: Accept::default(),
+            part_of: None,
         }
     }
 
@@ -270,13 +275,15 @@ mod tests {
 
     #[test]
     fn paths_are_seen_from_the_file_that_names_them() {
-        let mut settings: Settings =
-            toml::from_str("store = \"embedded:nb.redb\"\npaths = [\"m\", \"/abs\"]\nbackups = \"b\"")
-                .unwrap();
+        let mut settings: Settings = toml::from_str(
+            "store = 'embedded:nb.redb'\npaths = ['m', '/abs']\nbackups = 'b'\nmodels_before = 'o'",
+        )
+        .unwrap();
         settings.resolve(Path::new("/etc/cloud"));
         assert_eq!(settings.store, "embedded:/etc/cloud/nb.redb");
         assert_eq!(settings.paths, [PathBuf::from("/etc/cloud/m"), PathBuf::from("/abs")]);
         assert_eq!(settings.backups, PathBuf::from("/etc/cloud/b"));
+        assert_eq!(settings.models_before, Some(PathBuf::from("/etc/cloud/o")));
     }
 
     #[test]

@@ -117,6 +117,12 @@ impl Store for Embedded {
         Limits { ops: 20_000, bytes: 16 << 20, value: 1 << 30, in_flight: 1 }
     }
 
+    fn refuses(&self, table: &Table, key: &RowKey) -> Option<&'static str> {
+        let parts = [table.as_str(), &key.topic, &key.id];
+        let zero = parts.iter().any(|part| part.as_bytes().contains(&SEPARATOR));
+        zero.then_some("a zero byte is in its name")
+    }
+
     async fn facts(&self) -> Result<Facts, StoreError> {
         let failed =
             |error: std::io::Error| StoreError::refused(format!("look at {}", self.path.display()), &error);
@@ -189,11 +195,9 @@ impl Store for Embedded {
     async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {
         for op in &batch.ops {
             if let Place::Row { table, key, .. } = op.place()
-                && [table.as_str(), &key.topic, &key.id]
-                    .iter()
-                    .any(|part| part.as_bytes().contains(&SEPARATOR))
+                && let Some(reason) = self.refuses(table, key)
             {
-                return Err(StoreError::refused(format!("write {table} {key}"), &"a name holds a zero byte"));
+                return Err(StoreError::Unnameable { table: table.clone(), key: key.clone(), reason });
             }
         }
         let notes = batch.ops.iter().any(|op| matches!(op.place(), Place::Note(_)));
@@ -208,13 +212,22 @@ impl Store for Embedded {
         Ok(done.map_or(Outcome::Conflict, |()| Outcome::Done))
     }
 
-    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError> {
-        self.write(fence, Sync::None, |transaction| {
+    async fn clear_some(
+        &self,
+        fence: &Fence,
+        run: Option<&Bytes>,
+        space: Space,
+    ) -> Result<Cleared, StoreError> {
+        let same_run = Guard::Note { note: Note::Run, is: run.cloned() };
+        let done = self.write(fence, Sync::None, |transaction| {
+            if !holds(transaction, &[same_run])? {
+                return Ok(None);
+            }
             transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(&table_of(space)))?;
             touch(transaction, &[space])?;
             Ok(Some(()))
         })?;
-        Ok(Cleared::All)
+        Ok(done.map_or(Cleared::Conflict, |()| Cleared::All))
     }
 
     async fn flush(&self) -> Result<(), StoreError> {

@@ -24,6 +24,9 @@ pub enum StoreError {
     #[error("{table} {key}: {size} bytes, and the database takes at most {limit} in one value")]
     TooLarge { table: Table, key: RowKey, size: usize, limit: usize },
 
+    #[error("{table} {key}: {reason}")]
+    Unnameable { table: Table, key: RowKey, reason: &'static str },
+
     #[error("{place} holds what this tool did not write there: {reason}")]
     Unreadable { place: String, reason: String },
 
@@ -47,6 +50,7 @@ impl StoreError {
             StoreError::Refused { .. }
             | StoreError::FencedOut
             | StoreError::TooLarge { .. }
+            | StoreError::Unnameable { .. }
             | StoreError::Unreadable { .. }
             | StoreError::Open { .. } => false,
         }

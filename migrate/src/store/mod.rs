@@ -142,7 +142,7 @@ impl Note {
 
 /// A moment of the database, as its driver counts them. Means nothing to another handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Revision(u64);
+pub struct Revision(pub(crate) u64);
 
 /// What a reader is going to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +169,8 @@ pub type Sink<'s> = dyn FnMut(Vec<Row>) + Send + 's;
 pub enum Cleared {
     All,
     Some,
+    /// The run note is another one; nothing was deleted.
+    Conflict,
 }
 
 /// A database that can be migrated.
@@ -178,6 +180,10 @@ pub trait Store: Send + Sync {
 
     /// What one batch may hold.
     fn limits(&self) -> Limits;
+
+    /// Why no live row can stand under this key, where none can: what is written there would not
+    /// read back as the same row.
+    fn refuses(&self, table: &Table, key: &RowKey) -> Option<&'static str>;
 
     /// What the pre-flight check wants to know of the server.
     async fn facts(&self) -> Result<Facts, StoreError>;
@@ -195,8 +201,14 @@ pub trait Store: Send + Sync {
     /// Applies the batch whole if the lock is held and every guard holds, else not at all.
     async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError>;
 
-    /// Deletes some rows of `space`, as many as one write may.
-    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError>;
+    /// Deletes some rows of `space`, as many as one write may, while the run note holds exactly
+    /// `run`, or does not exist.
+    async fn clear_some(
+        &self,
+        fence: &Fence,
+        run: Option<&Bytes>,
+        space: Space,
+    ) -> Result<Cleared, StoreError>;
 
     /// Returns when all that was acknowledged is as durable as this server makes it.
     async fn flush(&self) -> Result<(), StoreError>;
@@ -297,10 +309,20 @@ fn in_order(mut rows: Vec<(RowKey, Bytes)>) -> Rows {
     Rows::from_iter(rows)
 }
 
-/// Deletes a whole space, chunk by chunk.
-pub async fn clear(store: &dyn Store, fence: &Fence, space: Space) -> Result<(), StoreError> {
-    while store.clear_some(fence, space).await? == Cleared::Some {}
-    Ok(())
+/// Deletes a whole space, chunk by chunk, as long as the run note holds exactly `run`.
+pub async fn clear(
+    store: &dyn Store,
+    fence: &Fence,
+    run: Option<&Bytes>,
+    space: Space,
+) -> Result<Outcome, StoreError> {
+    loop {
+        match store.clear_some(fence, run, space).await? {
+            Cleared::Some => {}
+            Cleared::All => return Ok(Outcome::Done),
+            Cleared::Conflict => return Ok(Outcome::Conflict),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use midflight_migrate::commit::{self, CommitError, RunNote, Session, State};
 use midflight_migrate::record::RowKey;
-use midflight_migrate::store::{Layout, StoreError};
+use midflight_migrate::store::{Layout, Options, StoreError};
 
 use crate::foreign;
-use crate::world::{Kind, Open, World, new, old, put, servers, topic, worlds};
+use crate::proxy::Proxy;
+use crate::world::{Kind, Open, World, new, of, old, put, servers, topic, worlds};
 use crate::wrapped::{Event, Wrapped};
 
 /// Every key of the server but our notes, as another client sees them. A file has no other clients.
@@ -179,5 +180,69 @@ async fn a_run_that_lost_its_lock_cannot_harm_the_next() {
             assert_eq!(open.rows().await, old, "{world:?} at {at}");
             open.store.unlock(&next).await.unwrap();
         }
+    }
+}
+
+/// A service writes behind the reading that a roll-back compares: it is named, and nothing is lost.
+#[tokio::test]
+async fn rolling_back_notices_a_write_behind_its_reading() {
+    let Some(world) = World::new(Kind::Redis, Layout::Dragonflow) else { return };
+    let open = Open::holding(&world, &old(&world)).await;
+    open.apply(&new(&world)).await.unwrap();
+    let port = world.port();
+    let act = move || {
+        foreign::redis(port, &["SET", "{lport.topic-1}port-5", "newer"]);
+    };
+    let store = Wrapped::new(&open.store, 0, Event::AfterReading(Box::new(act)));
+    let error = Session::new(&store, &open.fence, &|_| {}).rollback().await.unwrap_err();
+    assert!(error.to_string().contains("lport port-5"), "{error}");
+    let mut expected = new(&world);
+    put(&mut expected, "lport", RowKey::new(topic(&world), "port-5"), "newer");
+    assert_eq!(open.rows().await, expected);
+}
+
+/// A service that writes while the rows are written in place is named; the run is complete all the same.
+#[tokio::test]
+async fn a_write_during_the_replay_is_named() {
+    let Some(world) = World::new(Kind::Redis, Layout::Dragonflow) else { return };
+    let open = Open::holding(&world, &old(&world)).await;
+    let port = world.port();
+    let act = move || {
+        foreign::redis(port, &["SET", "{lport.topic-1}port-0", "meanwhile"]);
+    };
+    let store = Wrapped::new(&open.store, 0, Event::AtReplay(Box::new(act)));
+    let taken = commit::snapshot(&store).await.unwrap();
+    let session = Session::new(&store, &open.fence, &|_| {});
+    let applied = session.apply(&taken, &new(&world), RunNote::default()).await.unwrap();
+    assert!(
+        applied.meanwhile.to_string().contains("lport port-0@topic-1 (different)"),
+        "{}",
+        applied.meanwhile
+    );
+    assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Applied(_)));
+}
+
+/// A service writes in the moment of the switch, and its answer is lost: the switch is taken back.
+#[tokio::test]
+async fn a_writer_is_noticed_though_the_answer_was_lost() {
+    for world in of(&[Kind::Etcd]) {
+        let open = Open::holding(&world, &old(&world)).await;
+        let proxy = Proxy::to(world.port()).await;
+        let options = Options { timeout: Duration::from_secs(3), ..Options::default() };
+        let far = world.open_at(&world.through(proxy.port), &options).await;
+        let (lose, port, key) = (Arc::new(proxy.lose_answer()), world.port(), scribbled(&world).0);
+        let act = move || {
+            foreign::put_etcd(port, &key, "{}");
+            lose();
+        };
+        let store = Wrapped::new(&far, 0, Event::AtSwitch(Box::new(act)));
+        let taken = commit::snapshot(&store).await.unwrap();
+        let session = Session::new(&store, &open.fence, &|_| {});
+        let error = session.apply(&taken, &new(&world), RunNote::default()).await.unwrap_err();
+        assert!(matches!(error, CommitError::Writers(_)), "{world:?}: {error}");
+        let mut expected = old(&world);
+        put(&mut expected, "lport", scribbled(&world).1, "{}");
+        assert_eq!(open.rows().await, expected, "{world:?}");
+        assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Settled(_)), "{world:?}");
     }
 }

@@ -58,7 +58,7 @@ async fn rows_come_back_as_they_were_written() {
             fill(&*store, &fence, space, &written).await;
             assert_eq!(rows(&*store, space).await, written, "{world:?}: {space}");
         }
-        store::clear(&*store, &fence, JOURNAL).await.unwrap();
+        assert_eq!(store::clear(&*store, &fence, None, JOURNAL).await.unwrap(), Outcome::Done, "{world:?}");
         assert!(rows(&*store, JOURNAL).await.is_empty(), "{world:?}");
         assert_eq!(
             rows(&*store, live(world.layout)).await,
@@ -140,7 +140,7 @@ async fn the_lock_has_one_holder_and_fences_out_the_one_before() {
         let mut some = Snapshot::default();
         put(&mut some, "lport", RowKey::untopical("a"), "{}");
         fill(&*store, &second, JOURNAL, &some).await;
-        let answer = store::clear(&*store, &first, JOURNAL).await;
+        let answer = store::clear(&*store, &first, None, JOURNAL).await;
         assert!(matches!(answer, Err(StoreError::FencedOut)), "{world:?}: {answer:?}");
         assert_eq!(rows(&*store, JOURNAL).await, some, "{world:?}");
         store.unlock(&first).await.unwrap();

@@ -16,13 +16,16 @@ const PAGE: usize = 2000;
 /// Sets a key as a service of the cloud would.
 pub(crate) fn set(server: &Server, key: &str, value: &str) {
     match server.program {
-        Program::Etcd => {
-            etcd(server.port, "put", &json!({ "key": encode(key), "value": encode(value) }));
-        }
+        Program::Etcd => put_etcd(server.port, key, value),
         Program::Redis => {
             redis(server.port, &["SET", key, value]);
         }
     }
+}
+
+/// As [`set`], by the port of an etcd alone.
+pub(crate) fn put_etcd(port: u16, key: &str, value: &str) {
+    etcd(port, "put", &json!({ "key": encode(key), "value": encode(value) }));
 }
 
 pub(crate) fn get(server: &Server, key: &str) -> Option<String> {

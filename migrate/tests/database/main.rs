@@ -9,6 +9,7 @@ mod contract;
 mod crash;
 mod foreign;
 mod forgetful;
+mod names;
 mod outage;
 mod proxy;
 mod secure;

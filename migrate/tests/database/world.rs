@@ -73,6 +73,10 @@ impl World {
         self.server().port
     }
 
+    pub(crate) fn address(&self) -> String {
+        self.url.to_string()
+    }
+
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
         self.open_at(&self.url, &Options::default()).await
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use midflight_migrate::record::{RowKey, Table};
 use midflight_migrate::store::{
-    Batch, Cleared, Facts, Fence, Layout, Limits, Note, Outcome, Reading, Revision, Sink, Space, Store,
-    StoreError,
+    Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Outcome, Place, Reading, Revision, Sink,
+    Space, Store, StoreError,
 };
 
 /// What happens at the write that was chosen.
@@ -18,6 +19,12 @@ pub(crate) enum Event {
     DieBefore,
     /// The process dies before it hears of the answer.
     DieAfter,
+    /// Somebody else acts behind the first reading of the live rows of Dragonflow's layout.
+    AfterReading(Box<dyn Fn() + Send + Sync>),
+    /// Somebody else acts before the write that is guarded against writers.
+    AtSwitch(Box<dyn Fn() + Send + Sync>),
+    /// Somebody else acts before the first write to the live rows of Dragonflow's layout.
+    AtReplay(Box<dyn Fn() + Send + Sync>),
     /// Somebody else acts before the write.
     Meanwhile(Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>),
     /// Something befalls the server when it has answered.
@@ -31,11 +38,19 @@ pub(crate) struct Wrapped {
     at: usize,
     writes: AtomicUsize,
     dead: AtomicBool,
+    acted: AtomicBool,
 }
 
 impl Wrapped {
     pub(crate) fn new(inner: &Arc<dyn Store>, at: usize, event: Event) -> Wrapped {
-        Wrapped { inner: inner.clone(), event, at, writes: AtomicUsize::new(0), dead: AtomicBool::new(false) }
+        Wrapped {
+            inner: inner.clone(),
+            event,
+            at,
+            writes: AtomicUsize::new(0),
+            dead: AtomicBool::new(false),
+            acted: AtomicBool::new(false),
+        }
     }
 
     /// Whether the chosen write was reached.
@@ -56,6 +71,7 @@ impl Wrapped {
             return write.await;
         }
         match &self.event {
+            Event::AfterReading(_) | Event::AtSwitch(_) | Event::AtReplay(_) => write.await,
             Event::DieBefore => {
                 self.dead.store(true, Ordering::SeqCst);
                 Err(killed())
@@ -93,6 +109,10 @@ impl Store for Wrapped {
         Limits { ops: 3, in_flight: 1, ..self.inner.limits() }
     }
 
+    fn refuses(&self, table: &Table, key: &RowKey) -> Option<&'static str> {
+        self.inner.refuses(table, key)
+    }
+
     async fn facts(&self) -> Result<Facts, StoreError> {
         self.alive()?;
         self.inner.facts().await
@@ -105,7 +125,14 @@ impl Store for Wrapped {
         sink: &mut Sink<'_>,
     ) -> Result<Revision, StoreError> {
         self.alive()?;
-        self.inner.read(space, reading, sink).await
+        let read = self.inner.read(space, reading, sink).await;
+        if let Event::AfterReading(act) = &self.event
+            && space == Space::Plain
+            && !self.acted.swap(true, Ordering::SeqCst)
+        {
+            act();
+        }
+        read
     }
 
     async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError> {
@@ -119,11 +146,29 @@ impl Store for Wrapped {
     }
 
     async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {
+        if let Event::AtSwitch(act) = &self.event
+            && batch.guards.iter().any(|guard| matches!(guard, Guard::Unchanged { .. }))
+            && !self.acted.swap(true, Ordering::SeqCst)
+        {
+            act();
+        }
+        let live = |op: &Op<'_>| matches!(op.place(), Place::Row { space: Space::Plain, .. });
+        if let Event::AtReplay(act) = &self.event
+            && batch.ops.iter().any(live)
+            && !self.acted.swap(true, Ordering::SeqCst)
+        {
+            act();
+        }
         self.write(self.inner.commit(fence, batch)).await
     }
 
-    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError> {
-        self.write(self.inner.clear_some(fence, space)).await
+    async fn clear_some(
+        &self,
+        fence: &Fence,
+        run: Option<&Bytes>,
+        space: Space,
+    ) -> Result<Cleared, StoreError> {
+        self.write(self.inner.clear_some(fence, run, space)).await
     }
 
     async fn flush(&self) -> Result<(), StoreError> {

@@ -47,6 +47,22 @@ impl Keys {
         }
     }
 
+    /// Why Dragonflow's keys have no place for a row, if they have none.
+    pub(super) fn refuses(&self, table: &Table, key: &RowKey) -> Option<&'static str> {
+        if !key.topic.is_empty() {
+            return Some("it has a topic, and Dragonflow's keys in etcd (/TABLE/ID) have no place for one");
+        }
+        if table.as_str().is_empty() || table.as_str().contains('/') || key.id.is_empty() {
+            return Some("its table or id is empty, or a / is in the name of its table");
+        }
+        let place = Place::Row { space: Space::Plain, table, key };
+        let near = self.root[1..].starts_with(table.as_str());
+        if near && self.place(place).starts_with(self.root.as_bytes()) {
+            return Some("its key would lie among this tool's own");
+        }
+        None
+    }
+
     /// The ranges of keys that hold the rows of a space, and nothing of ours besides.
     pub(super) fn ranges(&self, space: Space) -> Vec<Range<Vec<u8>>> {
         match names::space(space) {
@@ -114,6 +130,8 @@ fn after_prefix(mut prefix: Vec<u8>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::store::{Generation, RunNumber};
 
@@ -135,6 +153,19 @@ mod tests {
             assert!(keys.ranges(space).iter().any(|range| range.contains(&made.to_vec())), "{expected}");
             let row = keys.row(space, &made, Bytes::new(), &mut Last::default()).unwrap();
             assert_eq!((row.table, row.key), (table, key));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_that_is_not_refused_reads_back_as_itself(table in "[am/]{0,2}", topic in "[t]{0,1}", id in "[a/%]{0,3}") {
+            let keys = Keys::new("m/a");
+            let (table, key) = (Table::new(table), RowKey::new(&topic, &id));
+            let made = keys.place(Place::Row { space: Space::Plain, table: &table, key: &key });
+            let found = keys.ranges(Space::Plain).iter().any(|range| range.contains(&made.to_vec()));
+            let row = keys.row(Space::Plain, &made, Bytes::new(), &mut Last::default()).filter(|_| found);
+            let same = row.is_some_and(|row| row.table == table && row.key == key);
+            prop_assert_eq!(keys.refuses(&table, &key).is_none(), same);
         }
     }
 

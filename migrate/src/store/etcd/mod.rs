@@ -24,6 +24,7 @@ use super::{
     Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Reading, Revision, Row,
     Sink, Space, Store, StoreError,
 };
+use crate::record::{RowKey, Table};
 use client::{Client, failed};
 use facts::{allowed, facts_of};
 use keys::{Keys, Last};
@@ -84,6 +85,13 @@ impl Etcd {
         Compare::created_at(self.keys.lock(), fence.number as i64)
     }
 
+    fn holds(&self, note: Note, is: Option<&Bytes>) -> Compare {
+        match is {
+            Some(value) => Compare::holds(self.keys.note(note), value.clone()),
+            None => Compare::created_at(self.keys.note(note), 0),
+        }
+    }
+
     /// What a refused transaction asks for, to tell a lost lock from a guard that did not hold.
     fn look_at_lock(&self) -> Vec<RequestOp> {
         vec![op(Request::Range(wire::RangeRequest { key: self.keys.lock(), ..Default::default() }))]
@@ -127,6 +135,13 @@ impl Store for Etcd {
 
     fn limits(&self) -> Limits {
         Limits { ops: 128, bytes: 1 << 20, value: LARGEST_VALUE, in_flight: 8 }
+    }
+
+    fn refuses(&self, table: &Table, key: &RowKey) -> Option<&'static str> {
+        match self.layout {
+            Layout::Dragonflow => self.keys.refuses(table, key),
+            Layout::Generation => None,
+        }
     }
 
     async fn facts(&self) -> Result<Facts, StoreError> {
@@ -200,10 +215,7 @@ impl Store for Etcd {
         let mut since = None;
         for guard in &batch.guards {
             match guard {
-                Guard::Note { note, is: Some(value) } => {
-                    compare.push(Compare::holds(self.keys.note(*note), value.clone()));
-                }
-                Guard::Note { note, is: None } => compare.push(Compare::created_at(self.keys.note(*note), 0)),
+                Guard::Note { note, is } => compare.push(self.holds(*note, is.as_ref())),
                 Guard::Unchanged { space, since: at } => since = Some((*space, *at)),
             }
         }
@@ -223,7 +235,12 @@ impl Store for Etcd {
         }
     }
 
-    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError> {
+    async fn clear_some(
+        &self,
+        fence: &Fence,
+        run: Option<&Bytes>,
+        space: Space,
+    ) -> Result<Cleared, StoreError> {
         let begin = || self.keys.ranges(space).into_iter().map(Pager::new).collect();
         // Taken out: after an error the deletion begins anew.
         let mut pagers: Vec<Pager> = self.clearing().remove(&space).unwrap_or_else(begin);
@@ -248,12 +265,14 @@ impl Store for Etcd {
             let delete =
                 wire::DeleteRangeRequest { key: covered.start.into(), range_end: covered.end.into() };
             let request = wire::TxnRequest {
-                compare: vec![self.fenced(fence)],
+                compare: vec![self.fenced(fence), self.holds(Note::Run, run)],
                 success: vec![op(Request::DeleteRange(delete))],
-                failure: vec![],
+                failure: self.look_at_lock(),
             };
-            if !self.transact(&doing, request).await?.succeeded {
-                return Err(StoreError::FencedOut);
+            let answer = self.transact(&doing, request).await?;
+            if !answer.succeeded {
+                let ours = self.still_ours(fence, &answer);
+                return if ours { Ok(Cleared::Conflict) } else { Err(StoreError::FencedOut) };
             }
             self.clearing().insert(space, pagers);
             return Ok(Cleared::Some);

@@ -53,6 +53,17 @@ pub(super) fn plain(table: &Table, key: &RowKey) -> String {
     format!("{{{table}.{}}}{}", key.topic, key.id)
 }
 
+/// Why Dragonflow's keys have no place for a row, if they have none.
+pub(super) fn refuses(table: &Table, key: &RowKey) -> Option<&'static str> {
+    if table.as_str().is_empty() || key.id.is_empty() {
+        return Some("its table or id is empty");
+    }
+    if table.as_str().contains(['.', '}']) || key.topic.contains('}') {
+        return Some("Dragonflow's keys in Redis ({TABLE.TOPIC}ID) cannot hold a . or } in this place");
+    }
+    None
+}
+
 /// The name of a row inside its table's hash.
 pub(super) fn field(key: &RowKey) -> String {
     let mut name = String::new();
@@ -103,6 +114,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -125,6 +138,15 @@ mod tests {
                 assert_eq!(plain(table, row), key);
             }
             assert_eq!(row, expected, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_that_is_not_refused_reads_back_as_itself(table in "[a.}{]{0,2}", topic in "[t.}{]{0,2}", id in "[a.}{]{0,2}") {
+            let (table, key) = (Table::new(table), RowKey::new(&topic, &id));
+            let same = Shared::default().plain(plain(&table, &key).as_bytes()) == Some((table.clone(), key.clone()));
+            prop_assert_eq!(refuses(&table, &key).is_none(), same);
         }
     }
 }

@@ -25,6 +25,7 @@ use super::{
     Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Place, Reading,
     Revision, Sink, Space, Store, StoreError,
 };
+use crate::record::{RowKey, Table};
 use connection::{Dialer, failed};
 use keys::Keys;
 use reading::Guarded;
@@ -91,10 +92,11 @@ impl Redis {
         }
     }
 
-    fn batch_script(&self, fence: &Fence, batch: &Batch<'_>) -> Cmd {
+    /// The beginning of a script that writes: what must hold.
+    fn guarded_script(&self, fence: &Fence, guards: &[Guard]) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(script::BATCH).arg(1).arg(self.keys.lock()).arg(lock_value(fence));
-        let notes = batch.guards.iter().filter_map(|guard| match guard {
+        let notes = guards.iter().filter_map(|guard| match guard {
             Guard::Note { note, is } => Some((note, is)),
             Guard::Unchanged { .. } => None,
         });
@@ -103,6 +105,11 @@ impl Redis {
             command.arg(self.keys.note(*note)).arg(if is.is_some() { "=" } else { "-" });
             command.arg(is.as_deref().unwrap_or_default());
         }
+        command
+    }
+
+    fn batch_script(&self, fence: &Fence, batch: &Batch<'_>) -> Cmd {
+        let mut command = self.guarded_script(fence, &batch.guards);
         Commands::of(&self.keys, &batch.ops).append(&mut command);
         command
     }
@@ -139,6 +146,13 @@ impl Store for Redis {
         Limits { ops: 1000, bytes: 1 << 20, value: 64 << 20, in_flight: 4 }
     }
 
+    fn refuses(&self, table: &Table, key: &RowKey) -> Option<&'static str> {
+        match self.layout {
+            Layout::Dragonflow => keys::refuses(table, key),
+            Layout::Generation => None,
+        }
+    }
+
     async fn facts(&self) -> Result<Facts, StoreError> {
         self.look_at_server().await
     }
@@ -164,29 +178,41 @@ impl Store for Redis {
 
     async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {
         let guarded = batch.guards.iter().find_map(|guard| match guard {
-            Guard::Unchanged { space, since } if *space != Space::Plain => Some(*since),
-            Guard::Unchanged { .. } | Guard::Note { .. } => None,
+            Guard::Unchanged { space, since } => Some((*space, *since)),
+            Guard::Note { .. } => None,
         });
         match guarded {
-            Some(since) => self.commit_guarded(fence, batch, since).await,
-            None => outcome(&self.ask::<String>("write a batch", &self.batch_script(fence, batch)).await?),
+            Some((Space::Plain, since)) if !self.guarded.lock().await.take_confirmed(since) => {
+                Ok(Outcome::Conflict)
+            }
+            Some((Space::Plain, _)) | None => {
+                outcome(&self.ask::<String>("write a batch", &self.batch_script(fence, batch)).await?)
+            }
+            Some((_, since)) => self.commit_guarded(fence, batch, since).await,
         }
     }
 
     /// A table at a time: unlinking is done in a moment, whatever it holds.
-    async fn clear_some(&self, fence: &Fence, space: Space) -> Result<Cleared, StoreError> {
+    async fn clear_some(
+        &self,
+        fence: &Fence,
+        run: Option<&Bytes>,
+        space: Space,
+    ) -> Result<Cleared, StoreError> {
         let doing = format!("delete {space}");
         let Some(tables) = self.keys.tables(space) else {
             return Err(StoreError::refused(doing, &"Dragonflow's rows are never deleted as a whole"));
         };
         let next: Option<String> = self.ask(&doing, redis::cmd("SRANDMEMBER").arg(&tables.index)).await?;
         let Some(table) = next else { return Ok(Cleared::All) };
-        let mut command = redis::cmd("EVAL");
-        command.arg(script::BATCH).arg(1).arg(self.keys.lock()).arg(lock_value(fence)).arg(0);
+        let same_run = Guard::Note { note: Note::Run, is: run.cloned() };
+        let mut command = self.guarded_script(fence, &[same_run]);
         command.arg(2).arg("UNLINK").arg(tables.hash(&table));
         command.arg(3).arg("SREM").arg(&tables.index).arg(&table);
-        outcome(&self.ask::<String>(&doing, &command).await?)?;
-        Ok(Cleared::Some)
+        Ok(match outcome(&self.ask::<String>(&doing, &command).await?)? {
+            Outcome::Done => Cleared::Some,
+            Outcome::Conflict => Cleared::Conflict,
+        })
     }
 
     async fn flush(&self) -> Result<(), StoreError> {

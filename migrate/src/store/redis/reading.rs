@@ -31,8 +31,8 @@ pub(super) struct Guarded {
 enum Kept {
     /// The connection that watches every table of a generation.
     Watch { at: Revision, connection: MultiplexedConnection },
-    /// Fingerprints of all of Dragonflow's rows, sorted.
-    Prints { at: Revision, sorted: Vec<u64> },
+    /// Fingerprints of all of Dragonflow's rows, sorted; and whether two readings agreed.
+    Prints { at: Revision, sorted: Vec<u64>, confirmed: bool },
 }
 
 impl Guarded {
@@ -48,6 +48,14 @@ impl Guarded {
         match self.kept.take() {
             Some(Kept::Watch { at, connection }) if at == since => Some(connection),
             Some(Kept::Watch { .. } | Kept::Prints { .. }) | None => None,
+        }
+    }
+
+    /// Whether Dragonflow's rows were read a second time, and were the same then. Good for one batch.
+    pub(super) fn take_confirmed(&mut self, since: Revision) -> bool {
+        match self.kept.take() {
+            Some(Kept::Prints { at, confirmed, .. }) => confirmed && at == since,
+            Some(Kept::Watch { .. }) | None => false,
         }
     }
 }
@@ -89,7 +97,7 @@ impl Redis {
                 };
                 read_plain(&doing, &mut connection, &mut both).await?;
                 let sorted = in_order(prints);
-                Ok(self.guarded.lock().await.keep(|at| Kept::Prints { at, sorted }))
+                Ok(self.guarded.lock().await.keep(|at| Kept::Prints { at, sorted, confirmed: false }))
             }
         }
     }
@@ -107,7 +115,7 @@ impl Redis {
             return Ok((alive && *at == since).then_some(since));
         }
         let hasher = guarded.hasher.clone();
-        let Some(Kept::Prints { at, sorted }) = &guarded.kept else { return Ok(None) };
+        let Some(Kept::Prints { at, sorted, .. }) = &guarded.kept else { return Ok(None) };
         if *at != since {
             return Ok(None);
         }
@@ -119,7 +127,7 @@ impl Redis {
         if now != *sorted {
             return Ok(None);
         }
-        Ok(Some(guarded.keep(|at| Kept::Prints { at, sorted: now })))
+        Ok(Some(guarded.keep(|at| Kept::Prints { at, sorted: now, confirmed: true })))
     }
 }
 

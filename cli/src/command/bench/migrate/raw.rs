@@ -58,7 +58,8 @@ pub(super) async fn measure(address: &str, rows: &Path) -> anyhow::Result<Raw> {
     anyhow::ensure!(found.len() == rows.len(), "{} of {} rows came back", found.len(), rows.len());
 
     let held = store::hold(&store, "bench", Duration::from_secs(30)).await?;
-    store::clear(store.as_ref(), held.fence(), SCRATCH).await?;
+    let run = store.note(store::Note::Run).await?;
+    store::clear(store.as_ref(), held.fence(), run.as_ref(), SCRATCH).await?;
     store.flush().await?;
     held.release(store.as_ref()).await?;
     Ok(Raw { read_seconds, write_seconds })
