@@ -95,8 +95,6 @@ pub enum Entry {
     Turned(Direction),
     /// The last stage was done, or the first undone.
     Closed,
-    /// A new attempt of an upgrade that went back.
-    Restarted,
 }
 
 /// A task by its place among the stages.
@@ -110,6 +108,8 @@ pub struct TaskId {
 #[serde(rename_all = "camelCase")]
 struct Head {
     format: u32,
+    /// Tells this upgrade from every other.
+    id: String,
     upgrade: String,
     digest: String,
     at_once: usize,
@@ -166,11 +166,6 @@ impl Progress {
                 self.closed = false;
             }
             Entry::Closed => self.closed = true,
-            Entry::Restarted => {
-                self.tasks.iter_mut().flatten().for_each(|state| *state = TaskState::Untouched);
-                self.direction = Direction::Forward;
-                self.closed = false;
-            }
         }
     }
 
@@ -241,6 +236,7 @@ impl Journal {
         file.set_len(0).map_err(|source| JournalError::Write { path: path.to_owned(), source })?;
         let head = Head {
             format: FORMAT,
+            id: uuid::Uuid::new_v4().to_string(),
             upgrade: upgrade.to_owned(),
             digest: digest.to_owned(),
             at_once,
@@ -287,8 +283,8 @@ impl Journal {
         self.head.at_once
     }
 
-    pub fn began_at(&self) -> Timestamp {
-        self.head.began_at
+    pub fn id(&self) -> &str {
+        &self.head.id
     }
 
     pub fn path(&self) -> &Path {
@@ -366,7 +362,7 @@ impl Entry {
             | Entry::Ended { task, .. }
             | Entry::Failed { task, .. }
             | Entry::Left { task } => Some(*task),
-            Entry::Turned(_) | Entry::Closed | Entry::Restarted => None,
+            Entry::Turned(_) | Entry::Closed => None,
         }
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! The one invariant: whoever holds a [`Work`] has the lock, and what an earlier run left unfinished is finished.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     error::RunError,
@@ -12,9 +15,13 @@ use super::{
 use crate::{
     commit::{self, Recovered, State},
     migration::{self, Migration, Native},
-    store::{self, Held, Store, Url},
+    store::{self, Held, Store, StoreError, Url},
     worker::Worker,
 };
+
+/// How much longer than its lease the lock of a dead run is waited for.
+const LOCK_MARGIN: Duration = Duration::from_secs(10);
+const LOOK_FOR_LOCK: Duration = Duration::from_millis(250);
 
 /// What the program brings along.
 #[derive(Debug, Clone)]
@@ -53,12 +60,32 @@ impl Database {
 
     /// Takes the lock and finishes what an interrupted run left.
     pub(super) async fn work<'a>(&'a self, tell: &'a Tell<'a>) -> Result<Work<'a>, RunError> {
-        let ttl = Duration::from_secs(self.settings.lock_seconds);
-        let held = store::hold(&self.store, &owner(self.tool.version), ttl).await?;
+        let held = self.lock(tell).await?;
         let work = Work { database: self, held, meter: Meter::new(tell), tell };
         match work.recover().await {
             Ok(()) => Ok(work),
             Err(error) => work.end(Err(error)).await,
+        }
+    }
+
+    /// A step of a cloud upgrade waits while somebody else has the lock: it may be a part of the same upgrade
+    /// that was killed, and its lock frees itself.
+    async fn lock(&self, tell: &Tell<'_>) -> Result<Held, RunError> {
+        let ttl = Duration::from_secs(self.settings.lock_seconds);
+        let began = Instant::now();
+        let mut told = false;
+        loop {
+            let busy = match store::hold(&self.store, &owner(self.tool.version), ttl).await {
+                Err(busy @ StoreError::Busy { .. }) => busy,
+                held => return Ok(held?),
+            };
+            if self.settings.part_of.is_none() || began.elapsed() > ttl + LOCK_MARGIN {
+                return Err(busy.into());
+            }
+            if !std::mem::replace(&mut told, true) {
+                (tell)(Event::Warning { text: format!("{busy}; waiting for that") });
+            }
+            tokio::time::sleep(LOOK_FOR_LOCK).await;
         }
     }
 

@@ -4,7 +4,6 @@
 //! done, and one that never became live has nothing to be taken back.
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 
 use super::{
     change::Changed,
@@ -15,21 +14,25 @@ use super::{
 };
 use crate::{
     cloud::OurDatabase,
-    commit::{self, State},
+    commit::{self, Phase, State},
 };
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens the database only when its turn comes: it may not be up before.
 pub struct InCloud<'t> {
-    pub tool: Tool,
-    pub settings: Settings,
-    /// When the upgrade began: only a run that is younger is its own to roll back.
-    pub began_at: Timestamp,
-    pub tell: &'t Tell<'t>,
+    tool: Tool,
+    settings: Settings,
+    tell: &'t Tell<'t>,
 }
 
-impl InCloud<'_> {
+impl<'t> InCloud<'t> {
+    /// `upgrade` is the id of the upgrade's journal: only runs that carry it are its own to roll back.
+    pub fn new(tool: Tool, settings: Settings, upgrade: &str, tell: &'t Tell<'t>) -> InCloud<'t> {
+        let settings = Settings { part_of: Some(upgrade.to_owned()), ..settings };
+        InCloud { tool, settings, tell }
+    }
+
     async fn open(&self) -> Result<Database, RunError> {
         Database::open(self.tool.clone(), self.settings.clone()).await
     }
@@ -68,10 +71,15 @@ impl OurDatabase for InCloud<'_> {
         let database = self.open().await?;
         // A run that was cut off is finished first, so that there is something certain to take back.
         database.settle(self.tell).await?;
+        let ours = |record: &commit::RunRecord| record.note.part_of == self.settings.part_of;
         match commit::state(database.store.as_ref()).await? {
-            State::Applied(record) if record.note.started_at >= Some(self.began_at) => {
+            State::Applied(record) if ours(&record) => {
                 database.rollback(self.tell).await?;
                 Ok(format!("run {} is rolled back", record.run))
+            }
+            State::Settled(record) if ours(&record) && record.phase == Phase::Finalized => {
+                let run = record.run;
+                Err(format!("run {run} was made final: only `midflight migrate restore` leads back").into())
             }
             State::Applied(_) | State::Fresh | State::Settled(_) | State::Interrupted(_) => {
                 Ok("this upgrade has no run that is live; there is nothing to roll back".to_owned())

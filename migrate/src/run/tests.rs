@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     backup,
+    cloud::OurDatabase,
     migration::Native,
     northbound::Verdict,
     record::{RowKey, Snapshot, Table},
@@ -103,12 +104,11 @@ impl Sandbox {
         database.finalize(&|_| {}).await.unwrap();
     }
 
-    async fn open(&self, compiled_in: &[&'static Native]) -> Database {
-        let tool = Tool {
-            version: "test",
-            compiled_in: compiled_in.to_vec(),
-            worker: Worker::new("/bin/false", &[]),
-        };
+    fn tool(compiled_in: &[&'static Native]) -> Tool {
+        Tool { version: "test", compiled_in: compiled_in.to_vec(), worker: Worker::new("/bin/false", &[]) }
+    }
+
+    fn settings(&self) -> Settings {
         let mut settings = Settings::of(format!("embedded:{}", self.path("nb.redb").display()));
         settings.layout = self.layout;
         settings.create = true;
@@ -116,7 +116,11 @@ impl Sandbox {
         settings.watch_seconds = 0;
         settings.models = self.models.lock().unwrap().clone();
         settings.accept = *self.accept.lock().unwrap();
-        Database::open(tool, settings).await.unwrap()
+        settings
+    }
+
+    async fn open(&self, compiled_in: &[&'static Native]) -> Database {
+        Database::open(Sandbox::tool(compiled_in), self.settings()).await.unwrap()
     }
 
     async fn rows(&self) -> Snapshot {
@@ -346,4 +350,48 @@ async fn a_mistyped_path_makes_no_database() {
     let opened = Database::open(tool, Settings::of(format!("embedded:{}", path.display()))).await;
     assert!(matches!(opened, Err(RunError::Settings(SettingsError::Absent { .. }))));
     assert!(!path.exists());
+}
+
+/// A cloud upgrade takes back its own run and no other, and never takes a final one for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cloud_upgrade_rolls_back_what_is_its_own() {
+    for layout in LAYOUTS {
+        let sandbox = Sandbox::new(layout).await;
+        let step =
+            |upgrade: &str| InCloud::new(Sandbox::tool(&[&RENAME]), sandbox.settings(), upgrade, &|_| {});
+        let nothing = "this upgrade has no run that is live; there is nothing to roll back";
+        assert_eq!(step("one").rollback().await.unwrap(), nothing, "the seed is another's");
+        step("one").apply().await.unwrap();
+        assert_eq!(step("two").rollback().await.unwrap(), nothing, "another's");
+        assert_ne!(sandbox.rows().await, rows());
+        step("one").rollback().await.unwrap();
+        assert_eq!(sandbox.rows().await, rows(), "{layout:?}");
+        assert_eq!(step("one").rollback().await.unwrap(), nothing, "done before");
+
+        step("one").apply().await.unwrap();
+        sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
+        let refused = step("one").rollback().await.unwrap_err().to_string();
+        assert!(refused.contains("was made final"), "{refused}");
+    }
+}
+
+/// The first models of a database: nobody knows what was before them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_models_fill_in_their_defaults() {
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    let path = sandbox.path("first.toml");
+    let text = "release = 'first'\n[table.lport.fields]\nid = { type = 'string' }\nchassis = { type = 'string' }\n\
+                enabled = { type = 'bool', default = true }\n[table.lrouter.fields]\nid = { type = 'string' }\n\
+                [table.unique_key]\ncounter = true\n";
+    std::fs::write(&path, text).unwrap();
+    *sandbox.models.lock().unwrap() = Some(path);
+    let applied = sandbox.apply(&[]).await.unwrap();
+    let Changed::Applied { automatic, .. } = applied else { panic!("{applied:?}") };
+    assert!(automatic[0].starts_with("lport: the models of before are not known"), "{automatic:?}");
+    let rows = sandbox.rows().await;
+    let filled = rows.rows(&Table::new("lport")).all(|(_, value)| {
+        let port: serde_json::Value = serde_json::from_slice(value).unwrap();
+        port["enabled"] == serde_json::Value::Bool(true)
+    });
+    assert!(filled);
 }

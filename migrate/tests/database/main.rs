@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test whose database does not answer has failed")]
 
 mod adopt;
+mod cloud;
 mod commit;
 mod contract;
 mod crash;

@@ -116,7 +116,7 @@ impl Run {
             Some(settings) => {
                 let mut tool = tool()?;
                 tool.worker.shared = Some(cloud::shared(journal.path()));
-                Some(InCloud { tool, settings, began_at: journal.began_at(), tell: &tell_ours })
+                Some(InCloud::new(tool, settings, journal.id(), &tell_ours))
             }
             None => None,
         };
