@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Up(command::up::Up),
     Down(command::down::Down),
     Status(command::status::Status),
-    Migrate(command::migrate::Migrate),
+    Migrate(Box<command::migrate::Migrate>),
     Tour(command::tour::Tour),
     Bench(command::bench::Bench),
     Crds(command::crds::Crds),
