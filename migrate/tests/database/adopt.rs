@@ -24,7 +24,7 @@ async fn adopts(kind: Kind) {
     let Some((world, old)) = legacy(kind).await else { return };
     let new = new(&world);
     let mut open = Open::lock(world.open().await).await;
-    for at in 0.. {
+    'deaths: for at in 0.. {
         for after in [false, true] {
             let what = format!("{kind:?}, write {at}, after {after}");
             let event = if after { Event::DieAfter } else { Event::DieBefore };
@@ -49,10 +49,11 @@ async fn adopts(kind: Kind) {
             }
             if !dying.reached() {
                 assert!(at > 3, "{what}: only {at} writes");
-                return for_good(world, open, &new).await;
+                break 'deaths;
             }
         }
     }
+    for_good(world, open, &new).await;
 }
 
 /// Adopted for good: what is taken for Dragonflow's layout now is refused.

@@ -10,7 +10,7 @@ use midflight_migrate::store::{Layout, Options, StoreError};
 
 use crate::foreign;
 use crate::proxy::Proxy;
-use crate::world::{Kind, Open, World, new, of, old, put, servers, topic, worlds};
+use crate::world::{Kind, Open, World, at_once, new, of, old, put, servers, topic, worlds};
 use crate::wrapped::{Event, Wrapped};
 
 /// Every key of the server but our notes, as another client sees them. A file has no other clients.
@@ -93,7 +93,7 @@ async fn a_writer_that_did_not_stop_is_named_and_nothing_changes() {
 
 #[tokio::test]
 async fn live_writers_are_seen_by_the_check() {
-    for world in servers() {
+    at_once(servers(), |world| async move {
         let open = Open::holding(&world, &old(&world)).await;
         let quiet = commit::writers(&*open.store, Duration::from_millis(1)).await.unwrap();
         assert!(quiet.is_empty(), "{world:?}: {quiet}");
@@ -104,7 +104,8 @@ async fn live_writers_are_seen_by_the_check() {
         };
         let (seen, ()) = tokio::join!(looking, writing);
         assert!(seen.unwrap().to_string().contains("scribbled"), "{world:?}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use midflight_migrate::store::{
 };
 
 use crate::foreign;
-use crate::world::{Kind, Open, TTL, World, put, servers, topic, worlds};
+use crate::world::{Kind, Open, TTL, World, at_once, put, servers, topic, worlds};
 
 const JOURNAL: Space = Space::Journal(RunNumber::FIRST);
 
@@ -150,7 +150,7 @@ async fn the_lock_has_one_holder_and_fences_out_the_one_before() {
 
 #[tokio::test]
 async fn the_lock_of_a_dead_run_frees_itself() {
-    for world in worlds() {
+    at_once(worlds(), |world| async move {
         let store = world.open().await;
         let dead = store.lock("dead", Duration::from_secs(1)).await.unwrap();
         let began = Instant::now();
@@ -171,12 +171,13 @@ async fn the_lock_of_a_dead_run_frees_itself() {
         let answer = store.commit(&dead, &note(&value, None)).await;
         assert!(matches!(answer, Err(StoreError::FencedOut)), "{world:?}: {answer:?}");
         assert_eq!(store.commit(&next, &note(&value, None)).await.unwrap(), Outcome::Done, "{world:?}");
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_held_lock_outlives_its_time() {
-    for world in worlds() {
+    at_once(worlds(), |world| async move {
         let store = world.open().await;
         let held = store::hold(&store, "holder", Duration::from_secs(2)).await.unwrap();
         let began = Instant::now();
@@ -186,7 +187,8 @@ async fn a_held_lock_outlives_its_time() {
         }
         held.release(&*store).await.unwrap();
         store.lock("other", TTL).await.unwrap();
-    }
+    })
+    .await;
 }
 
 /// Writes one note under the guard that a reading gave.

@@ -8,7 +8,7 @@ use midflight_migrate::record::{RowKey, Snapshot};
 use midflight_migrate::store::{Layout, Options, Store};
 
 use crate::proxy::Proxy;
-use crate::world::{Kind, Open, World, new, of, old, put, servers, topic};
+use crate::world::{Kind, Open, World, at_once, new, of, old, put, servers, topic};
 use crate::wrapped::{Event, Wrapped};
 
 type Disturb = Arc<dyn Fn() + Send + Sync>;
@@ -55,22 +55,24 @@ fn quick() -> Options {
 
 #[tokio::test]
 async fn a_connection_that_is_cut_at_any_write() {
-    for world in servers() {
+    at_once(servers(), |world| async move {
         let open = Open::holding(&world, &old(&world)).await;
         let proxy = Proxy::to(world.port()).await;
         let far = world.open_at(&world.through(proxy.port), &quick()).await;
         disturbed(&world, &open, &far, &(Arc::new(proxy.cut()) as Disturb), 1).await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_answer_that_is_lost_at_any_write() {
-    for world in servers() {
+    at_once(servers(), |world| async move {
         let open = Open::holding(&world, &old(&world)).await;
         let proxy = Proxy::to(world.port()).await;
         let far = world.open_at(&world.through(proxy.port), &quick()).await;
         disturbed(&world, &open, &far, &(Arc::new(proxy.lose_answer()) as Disturb), 1).await;
-    }
+    })
+    .await;
 }
 
 /// Every third write; all of them in the soak.
@@ -131,7 +133,7 @@ async fn a_full_etcd_keeps_the_old_rows_and_says_so() {
 /// A run waits for its server; given up in the meantime, it is recovered afterwards.
 #[tokio::test]
 async fn a_run_that_was_given_up_while_its_server_was_away() {
-    for mut world in of(&[Kind::Redis]) {
+    at_once(of(&[Kind::Redis]), |mut world| async move {
         let old = old(&world);
         let open = Open::holding(&world, &old).await;
         let taken = commit::snapshot(&*open.store).await.unwrap();
@@ -146,5 +148,6 @@ async fn a_run_that_was_given_up_while_its_server_was_away() {
         open.session().recover().await.unwrap();
         assert_eq!(open.rows().await, old, "{world:?}");
         open.apply(&new(&world)).await.unwrap();
-    }
+    })
+    .await;
 }

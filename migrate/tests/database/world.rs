@@ -118,6 +118,14 @@ pub(crate) fn servers() -> impl Iterator<Item = World> {
     of(&[Kind::Etcd, Kind::Redis])
 }
 
+/// Tries all of them at once: most of the time is spent waiting.
+pub(crate) async fn at_once<Tried: Future<Output = ()>>(
+    worlds: impl Iterator<Item = World>,
+    test: impl Fn(World) -> Tried,
+) {
+    futures::future::join_all(worlds.map(test)).await;
+}
+
 /// An open database with its lock held.
 pub(crate) struct Open {
     pub(crate) store: Arc<dyn Store>,
