@@ -65,6 +65,20 @@ fn a_folder_too_deep() {
 }
 
 #[test]
+fn a_store_that_was_lost() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["down"]);
+    let (store, aside) = (sandbox.dir().join("store.redb"), sandbox.dir().with_file_name("aside"));
+    fs::rename(&store, &aside).unwrap();
+    let refused = sandbox.fails(1, &["up", "--detach"]);
+    assert!(refused.contains("is missing") && refused.contains("nothing was changed"), "{refused}");
+    assert!(!store.exists());
+    fs::rename(&aside, &store).unwrap();
+    sandbox.ok(&["up", "--detach"]);
+}
+
+#[test]
 fn a_damaged_store() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["up", "--detach"]);

@@ -25,6 +25,13 @@ pub enum OpenError {
     )]
     Lost { path: PathBuf, acknowledged: Version, found: Version, mark: PathBuf },
 
+    #[error(
+        "the store {} is missing, though {} says that there was one; \
+         restore it from a copy, or remove that too to start with an empty one",
+        path.display(), mark.display()
+    )]
+    Missing { path: PathBuf, mark: PathBuf },
+
     #[error("open the store {}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }

@@ -142,6 +142,9 @@ fn explain_open(error: OpenError) -> anyhow::Error {
         OpenError::Store(store::OpenError::Corrupt { .. }) => {
             "restore store.redb from a copy, or start anew in another --dir; nothing was changed"
         }
+        OpenError::Store(store::OpenError::Missing { .. }) => {
+            "put store.redb back from a copy, or start anew in another --dir; nothing was changed"
+        }
         OpenError::Store(store::OpenError::Lost { .. }) => {
             "an older copy was put in its place; put the newer one back, nothing was changed"
         }

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::mark::Mark;
 use crate::store::error::OpenError;
 
 /// A locked file, whole or to be filled.
@@ -40,8 +41,13 @@ impl Place {
         }
     }
 
+    /// The mark comes after the store and stays with it: where it is alone, the store was lost.
     fn make(path: &Path) -> Result<Place, OpenError> {
         let failed = |source| OpenError::Io { path: path.into(), source };
+        let mark = Mark::path(path);
+        if mark.try_exists().map_err(failed)? {
+            return Err(OpenError::Missing { path: path.into(), mark });
+        }
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".new");
         let temporary = PathBuf::from(temporary);
