@@ -7,11 +7,13 @@ mod marker;
 mod write;
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context;
+use rustix::fs::{FlockOperation, flock};
 
 pub(crate) use marker::Marker;
 pub(crate) use write::{create_private_dir, write_atomically};
@@ -55,9 +57,10 @@ impl Folder {
     pub(crate) fn locate(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Folder> {
         let path = match (given, &environment.data_home, &environment.home) {
             (Some(given), _, _) => given.to_owned(),
-            (None, Some(data_home), _) => data_home.join("midflight"),
-            (None, None, Some(home)) => home.join(".local/share/midflight"),
-            (None, None, None) => {
+            // The XDG specification wants relative ones ignored.
+            (None, Some(data_home), _) if data_home.is_absolute() => data_home.join("midflight"),
+            (None, _, Some(home)) => home.join(".local/share/midflight"),
+            (None, _, None) => {
                 return Err(Failure::usage(
                     "neither --dir nor $XDG_DATA_HOME nor $HOME says where the data lives",
                     "give a folder with --dir DIR",
@@ -80,6 +83,10 @@ impl Folder {
             return self.create_rooms().map(|()| marker);
         }
         create_private_dir(&self.root)?;
+        let _turn = self.lock()?;
+        if let Some(marker) = self.marker()? {
+            return self.create_rooms().map(|()| marker);
+        }
         self.check_empty()?;
         write::make_private(&self.root)?;
         let marker = Marker::new();
@@ -143,6 +150,14 @@ impl Folder {
 
     pub(crate) fn log(&self, role: &Role) -> PathBuf {
         self.root.join("logs").join(format!("{role}.log"))
+    }
+
+    /// Makes those who find no marker take turns, so that the folder is made once. Held until dropped.
+    fn lock(&self) -> anyhow::Result<File> {
+        let locking = || format!("lock {}", self.root.display());
+        let root = File::open(&self.root).with_context(locking)?;
+        flock(&root, FlockOperation::LockExclusive).with_context(locking)?;
+        Ok(root)
     }
 
     fn create_rooms(&self) -> anyhow::Result<()> {

@@ -21,6 +21,7 @@ fn is_found_by_flag_then_data_home_then_home() {
         (Some("/x"), environment(Some("/data"), Some("/home/a")), Some("/x")),
         (None, environment(Some("/data"), Some("/home/a")), Some("/data/midflight")),
         (None, environment(None, Some("/home/a")), Some("/home/a/.local/share/midflight")),
+        (None, environment(Some("data"), Some("/home/a")), Some("/home/a/.local/share/midflight")),
         (None, environment(None, None), None),
     ];
     for (given, environment, expected) in cases {
@@ -38,6 +39,19 @@ fn a_new_folder_is_made_private_and_recognised_again() {
     marker.nodes = 3;
     folder.write_marker(&marker).unwrap();
     assert_eq!(folder.create_or_open().unwrap(), marker);
+}
+
+#[test]
+fn those_who_make_a_folder_at_once_make_the_same() {
+    let parent = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let folder = folder(&parent.path().join(round.to_string()));
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..8).map(|_| scope.spawn(|| folder.create_or_open().unwrap())).collect();
+            makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+        });
+        assert!(made.iter().all(|marker| *marker == made[0]), "{made:?}");
+    }
 }
 
 #[test]
