@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 const MASTERS: &str = "system:masters";
 const VIEWERS: &str = "system:viewers";
 const NODES: &str = "system:nodes";
+const ANONYMOUS: &str = "system:anonymous";
 const NODE_USER: &str = "system:node:";
 
 /// Who a request comes from. The role follows from user and groups alone.
@@ -41,7 +42,15 @@ impl Identity {
 
     /// A request that carried no token.
     pub(crate) fn anonymous() -> Self {
-        Identity { user: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()] }
+        Identity { user: ANONYMOUS.into(), groups: vec!["system:unauthenticated".into()] }
+    }
+
+    /// Whoever an admin wants to act as.
+    pub(crate) fn impersonated(user: &str, groups: &[&str]) -> Self {
+        match user {
+            ANONYMOUS => Identity::anonymous(),
+            user => Identity::with_groups(user, groups),
+        }
     }
 
     fn with_groups(user: &str, groups: &[&str]) -> Self {

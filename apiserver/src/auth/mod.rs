@@ -13,6 +13,7 @@ mod tokens;
 
 pub(crate) use attributes::{Attributes, Verb};
 pub use identity::Identity;
+pub(crate) use identity::Role;
 pub(crate) use reviews::review;
 pub(crate) use rules::{Authorizer, Decision, ObjectCheck};
 pub use rules::{NodeRule, Reach};

@@ -18,6 +18,7 @@ mod event;
 mod filter;
 mod handlers;
 mod health;
+mod impersonate;
 mod item;
 mod list;
 mod namespace;

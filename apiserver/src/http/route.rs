@@ -17,7 +17,8 @@ use super::negotiate;
 use super::path::{ResourcePath, Route, name_fault, unescape};
 use super::query::{ListOptions, Query};
 use super::{
-    binding, decode, delete_collection, discovery, handlers, health, list, patch, respond, scale, watch,
+    binding, decode, delete_collection, discovery, handlers, health, impersonate, list, patch, respond,
+    scale, watch,
 };
 use crate::auth::{Attributes, Decision, Identity, Verb, review};
 use crate::error::{ApiError, Reason};
@@ -119,7 +120,7 @@ where
     };
     let identity = match identity {
         Some(identity) => identity,
-        None => identify(server, &parts.headers, &path)?,
+        None => impersonate::instead_of(identify(server, &parts.headers, &path)?, &parts.headers)?,
     };
     let route = Route::parse(&path).ok_or_else(nothing_here)?;
     match route {

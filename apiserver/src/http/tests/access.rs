@@ -198,6 +198,36 @@ async fn paths_beside_resources_answer() {
 }
 
 #[tokio::test]
+async fn an_admin_may_act_as_somebody_else_and_nobody_else_may() {
+    let api = Api::open().await;
+    let ask = async |who: Identity, path: &str, headers: &[(&str, &str)]| {
+        let token = api.server.issue_token(who).unwrap();
+        let mut request = Request::get(path).header("authorization", format!("Bearer {token}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::<Bytes>::default()).unwrap();
+        crate::http::answer(&api.server.shared, None, request).await.status().as_u16()
+    };
+    let (nodes, secrets) = ("/api/v1/nodes", "/api/v1/secrets");
+    let (eve, viewers) = (("impersonate-user", "eve"), ("impersonate-group", "system:viewers"));
+    let masters = ("impersonate-group", "system:masters");
+    let admin = || Identity::admin("root");
+    assert_eq!(ask(admin(), nodes, &[]).await, 200);
+    assert_eq!(ask(admin(), nodes, &[eve]).await, 403, "eve by herself is nobody");
+    assert_eq!(ask(admin(), nodes, &[eve, viewers]).await, 200);
+    assert_eq!(ask(admin(), secrets, &[eve, viewers]).await, 403, "viewers see no secrets");
+    assert_eq!(ask(admin(), secrets, &[eve, viewers, masters]).await, 200);
+    assert_eq!(ask(admin(), nodes, &[("impersonate-user", "system:anonymous"), masters]).await, 403);
+    assert_eq!(
+        ask(admin(), nodes, &[viewers]).await,
+        500,
+        "a group without a user, as the real server answers"
+    );
+    assert_eq!(ask(Identity::viewer("eve"), nodes, &[("impersonate-user", "root"), masters]).await, 403);
+}
+
+#[tokio::test]
 async fn reviews_are_answered() {
     let api = Api::open().await;
     let me = api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", json!({})).await.ok();
