@@ -60,6 +60,12 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A path as a shell reads it.
+pub(crate) fn quoted(path: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
 /// Colours, where someone can see them and does not mind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paint {
@@ -117,5 +123,12 @@ mod tests {
     fn tables_are_aligned_without_trailing_blanks() {
         let text = table(["NAME", "AGE"], [["a".into(), "1s".into()], ["longer".into(), "2m".into()]]);
         assert_eq!(text, "NAME     AGE\na        1s\nlonger   2m\n");
+    }
+
+    #[test]
+    fn paths_can_be_pasted_into_a_shell() {
+        for (path, text) in [("/a/b-c_1.d", "/a/b-c_1.d"), ("/a b", "'/a b'"), ("/it's", r"'/it'\''s'")] {
+            assert_eq!(quoted(path), text);
+        }
     }
 }

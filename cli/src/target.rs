@@ -16,6 +16,21 @@ pub(crate) async fn client(session: &Session) -> anyhow::Result<Client> {
     Client::try_from(config).context("make a client from the kubeconfig")
 }
 
+/// Whether another cluster than the one in a folder is meant.
+pub(crate) fn is_elsewhere(session: &Session) -> bool {
+    let global = &session.global;
+    let named = global.kubeconfig.is_some() || global.context.is_some();
+    global.dir.is_none() && (named || session.invocation == Invocation::KubectlPlugin)
+}
+
+/// What an API refused, in its own words and no others.
+pub(crate) fn refusal(error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow::anyhow!(status.message.clone()),
+        other => other.into(),
+    }
+}
+
 pub(crate) async fn config(session: &Session) -> anyhow::Result<Config> {
     let global = &session.global;
     let options = KubeConfigOptions { context: global.context.clone(), ..Default::default() };

@@ -5,7 +5,7 @@
 mod support;
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader},
     net::TcpListener,
     os::unix::fs::PermissionsExt,
@@ -43,7 +43,7 @@ fn comes_up_ready_shows_itself_and_goes_without_a_trace() {
     assert!(pids.iter().all(|pid| !lives(*pid)));
     assert!(!sandbox.dir().exists());
     assert!(sandbox.ok(&["down"]).contains("nothing runs"));
-    assert!(sandbox.fails(1, &["status"]).contains("does not run"));
+    assert!(sandbox.fails(1, &["status"]).contains("there is no cluster in"));
 }
 
 #[test]
@@ -146,6 +146,49 @@ fn a_node_changes_only_the_records_of_volumes_that_name_it() {
         let delete = http::Request::delete(format!("{records}/v1")).body(Vec::new()).unwrap();
         assert!(as_node(node, delete).unwrap_err().contains("forbidden"), "no node may remove it");
     }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_takes_nothing_with_it() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["down"]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut control = sandbox.command(&["serve", "--log", "debug"]).stderr(full).spawn().unwrap();
+    eventually("the API answers", || sandbox.get("/readyz").is_ok());
+    for _ in 0..10 {
+        let refused = sandbox.get("/api/v1/nothing").unwrap_err();
+        assert!(refused.contains("could not find the requested resource"), "{refused}");
+    }
+    assert!(control.try_wait().unwrap().is_none(), "it runs on");
+    control.kill().unwrap();
+    control.wait().unwrap();
+}
+
+#[test]
+fn status_speaks_of_the_cluster_that_was_asked_for() {
+    let sandbox = Sandbox::new();
+    let nothing = sandbox.fails(1, &["status"]);
+    assert!(nothing.contains("there is no cluster in"), "{nothing}");
+    sandbox.ok(&["up", "--detach"]);
+    let kubeconfig = sandbox.dir().join("kubeconfig").display().to_string();
+    assert_eq!(sandbox.json(&["status"])["kubeconfig"], kubeconfig);
+
+    let viewer = sandbox.dir().join("viewer.kubeconfig").display().to_string();
+    let seen = sandbox.json(&["status", "--kubeconfig", &viewer]);
+    assert_eq!(seen["api"]["notCounted"], serde_json::json!(["secrets"]));
+    assert!(seen["api"]["objects"].as_i64() > Some(0));
+
+    let plugin = sandbox.dir().with_file_name("kubectl-midflight");
+    std::os::unix::fs::symlink(support::BINARY, &plugin).unwrap();
+    let mut command = std::process::Command::new(&plugin);
+    command.args(["status", "-o", "json"]).env_remove("MIDFLIGHT_DIR").env("KUBECONFIG", &kubeconfig);
+    let seen: serde_json::Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!((&seen["folder"], &seen["control"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    assert_eq!(seen["api"]["nodes"][0]["ready"], true);
+
+    let wrong = sandbox.fails(1, &["status", "--kubeconfig", "/does/not/exist"]);
+    assert!(wrong.contains("/does/not/exist") && wrong.contains("--kubeconfig"), "{wrong}");
 }
 
 #[test]

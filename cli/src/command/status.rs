@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::{
     failure::{Exit, Failure, Report},
     session::Session,
+    target,
 };
 
 /// Show the cluster on one screen
@@ -25,10 +26,11 @@ pub(crate) struct Status {}
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// What `status` knows.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Seen {
-    folder: String,
+    /// Absent where another cluster was asked for.
+    folder: Option<String>,
     /// What to give kubectl, for the API that is asked here; absent where the folder has none yet.
     kubeconfig: Option<String>,
     /// The process of the embedded control plane; absent where it does not run.
@@ -54,10 +56,14 @@ struct Control {
 #[serde(rename_all = "camelCase")]
 struct Api {
     version: String,
+    /// Which of its own checks fail.
+    not_ready: Option<String>,
     nodes: Vec<Node>,
     kinds_built_in: usize,
     kinds_installed: usize,
     objects: i64,
+    /// Kinds that this user may not list.
+    not_counted: Vec<String>,
     resource_version: String,
 }
 
@@ -77,10 +83,13 @@ struct Node {
 
 impl Status {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let folder = session.folder()?;
-        let mut seen = observe::folder(&folder, session)?;
+        let folder = if target::is_elsewhere(session) { None } else { Some(session.folder()?) };
+        let mut seen = folder.as_ref().map(observe::folder).transpose()?.unwrap_or_default();
+        if let Some(given) = &session.global.kubeconfig {
+            seen.kubeconfig = Some(given.display().to_string());
+        }
         if seen.problem.is_none() {
-            let asked = timeout(ANSWER_WITHIN, observe::api(session, &folder)).await;
+            let asked = timeout(ANSWER_WITHIN, observe::api(session, folder.as_ref())).await;
             match asked
                 .unwrap_or_else(|_| Err(anyhow::anyhow!("the API did not answer within {ANSWER_WITHIN:?}")))
             {
@@ -97,9 +106,22 @@ fn verdict(seen: &Seen) -> anyhow::Result<()> {
     let Some(api) = &seen.api else {
         return Err(Failure::error(
             seen.problem.clone().unwrap_or_else(|| "the API does not answer".to_owned()),
-            "start it with `midflight up`; its log is in the folder's logs/control.log",
+            match (&seen.folder, &seen.control) {
+                (None, _) => "check --kubeconfig and --context, and that this cluster can be reached",
+                (Some(_), None) => "start it with `midflight up`, or name another folder with --dir",
+                (Some(_), Some(_)) => {
+                    "its log is in the folder's logs/control.log; check --kubeconfig if you gave one"
+                }
+            },
         ));
     };
+    if let Some(failing) = &api.not_ready {
+        return Err(Failure::with(
+            Exit::Blocked,
+            format!("the API is not ready: {failing}"),
+            "make sure that the disk is not full; the folder's logs/control.log says more",
+        ));
+    }
     let waiting: Vec<&str> =
         api.nodes.iter().filter(|node| !node.ready).map(|node| node.name.as_str()).collect();
     if waiting.is_empty() {

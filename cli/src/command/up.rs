@@ -15,7 +15,7 @@ use crate::{
     failure::Failure,
     folder::{Folder, Marker},
     listen,
-    output::{Answer, Paint},
+    output::{Answer, Paint, quoted},
     process::{Alive, Record, Recorded, Role},
     session::Session,
 };
@@ -211,7 +211,7 @@ impl Answer for Started {
             exposed.unwrap_or_default(),
             self.nodes.join(" "),
             self.folder,
-            self.kubeconfig
+            quoted(&self.kubeconfig)
         )
     }
 }

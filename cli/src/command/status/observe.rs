@@ -21,11 +21,11 @@ use crate::{
     listen,
     process::{Record, Role},
     session::Session,
-    target,
+    target::{self, refusal},
 };
 
-/// What can be seen without the API.
-pub(super) fn folder(folder: &Folder, session: &Session) -> anyhow::Result<Seen> {
+/// What can be seen of a cluster's folder, without its API.
+pub(super) fn folder(folder: &Folder) -> anyhow::Result<Seen> {
     let marker = folder.marker()?;
     let control = Record::alive(&folder.run(), &Role::Control).context("look for the control plane")?;
     let address = marker.as_ref().and_then(|marker| marker.listen);
@@ -36,43 +36,59 @@ pub(super) fn folder(folder: &Folder, session: &Session) -> anyhow::Result<Seen>
         since: record.since,
         address: address.map(|address| format!("https://{}", listen::reachable(address))),
     });
-    let stopped = format!("the control plane does not run in {}", folder.root().display());
-    let elsewhere = session.global.kubeconfig.is_some() || session.global.context.is_some();
-    let kubeconfig = match &session.global.kubeconfig {
-        Some(given) => Some(given.clone()),
-        None => Some(folder.kubeconfig()).filter(|own| own.exists()),
+    let root = folder.root().display();
+    let problem = match (&marker, &control) {
+        (None, _) => Some(format!("there is no cluster in {root}")),
+        (Some(_), None) => Some(format!("the control plane does not run in {root}")),
+        (Some(_), Some(_)) => None,
     };
     Ok(Seen {
-        folder: folder.root().display().to_string(),
-        kubeconfig: kubeconfig.map(|path| path.display().to_string()),
-        problem: (control.is_none() && !elsewhere).then_some(stopped),
+        folder: Some(root.to_string()),
+        kubeconfig: Some(folder.kubeconfig()).filter(|own| own.exists()).map(|own| own.display().to_string()),
+        problem,
         control,
         api: None,
         store_bytes: fs::metadata(folder.store()).ok().map(|file| file.len()),
     })
 }
 
-/// What the API knows.
-pub(super) async fn api(session: &Session, folder: &Folder) -> anyhow::Result<Api> {
+/// What the API knows; of the processes of its nodes, those that run in the folder.
+pub(super) async fn api(session: &Session, folder: Option<&Folder>) -> anyhow::Result<Api> {
     let client = target::client(session).await?;
-    let version = client.apiserver_version().await.context("ask the API for its version")?;
+    let version = client.apiserver_version().await.map_err(refusal).context("ask the API for its version")?;
     let (nodes, kinds, counted) =
         tokio::try_join!(nodes(&client, folder), installed_kinds(&client), count(&client))?;
     Ok(Api {
         version: version.git_version,
+        not_ready: readiness(&client).await,
         nodes,
         kinds_built_in: counted.kinds.saturating_sub(kinds),
         kinds_installed: kinds,
         objects: counted.objects,
+        not_counted: counted.hidden,
         resource_version: counted.resource_version,
     })
 }
 
-async fn nodes(client: &Client, folder: &Folder) -> anyhow::Result<Vec<Node>> {
+/// What the API says of itself, if it is not well.
+async fn readiness(client: &Client) -> Option<String> {
+    let request = http::Request::get("/readyz").body(Vec::new()).expect("it is a request");
+    let failed = client.request_text(request).await.err()?;
+    let text = refusal(failed).to_string();
+    let failed: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("[-]")?.split(' ').next()).collect();
+    Some(if failed.is_empty() { text } else { failed.join(", ") })
+}
+
+async fn nodes(client: &Client, folder: Option<&Folder>) -> anyhow::Result<Vec<Node>> {
     let all = ListParams::default();
-    let nodes = kube::Api::<core::Node>::all(client.clone()).list(&all).await.context("list nodes")?;
+    let nodes = kube::Api::<core::Node>::all(client.clone())
+        .list(&all)
+        .await
+        .map_err(refusal)
+        .context("list nodes")?;
     let leases = kube::Api::<Lease>::namespaced(client.clone(), "kube-node-lease");
-    let leases = leases.list(&all).await.context("list the leases of nodes")?;
+    let leases = leases.list(&all).await.map_err(refusal).context("list the leases of nodes")?;
     let heard: BTreeMap<String, Lease> = leases.into_iter().map(|lease| (lease.name_any(), lease)).collect();
     let now = Timestamp::now();
     nodes.iter().map(|node| node_seen(node, heard.get(&node.name_any()), folder, now)).collect()
@@ -81,7 +97,7 @@ async fn nodes(client: &Client, folder: &Folder) -> anyhow::Result<Vec<Node>> {
 fn node_seen(
     node: &core::Node,
     lease: Option<&Lease>,
-    folder: &Folder,
+    folder: Option<&Folder>,
     now: Timestamp,
 ) -> anyhow::Result<Node> {
     let name = node.name_any();
@@ -94,9 +110,9 @@ fn node_seen(
         (Some(heard), Some(most)) => heard > i64::from(most),
         _ => false,
     };
-    let pid = match Role::parse(&name) {
-        Some(role) => Record::alive(&folder.run(), &role)?.map(|(_, alive)| alive.pid),
-        None => None,
+    let pid = match (Role::parse(&name), folder) {
+        (Some(role), Some(folder)) => Record::alive(&folder.run(), &role)?.map(|(_, alive)| alive.pid),
+        (_, _) => None,
     };
     let says_ready = condition.is_some_and(|condition| condition.status == "True");
     Ok(Node {
@@ -118,19 +134,22 @@ fn node_seen(
 
 async fn installed_kinds(client: &Client) -> anyhow::Result<usize> {
     let crds = kube::Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client.clone());
-    Ok(crds.list_metadata(&ListParams::default()).await.context("list installed kinds")?.items.len())
+    let listed = crds.list_metadata(&ListParams::default()).await;
+    Ok(listed.map_err(refusal).context("list installed kinds")?.items.len())
 }
 
 struct Counted {
     kinds: usize,
     objects: i64,
+    /// Kinds of which we may not even know how many there are.
+    hidden: Vec<String>,
     resource_version: String,
 }
 
 /// Counts the objects of every kind, asking for one of each: the answer says how many more there are.
 async fn count(client: &Client) -> anyhow::Result<Counted> {
-    let discovery =
-        Discovery::new(client.clone()).run_aggregated().await.context("ask the API for its kinds")?;
+    let discovery = Discovery::new(client.clone()).run_aggregated().await;
+    let discovery = discovery.map_err(refusal).context("ask the API for its kinds")?;
     let mut kinds: BTreeMap<String, ApiResource> = BTreeMap::new();
     for group in discovery.groups() {
         for (resource, capabilities) in group.resources_by_stability() {
@@ -144,10 +163,16 @@ async fn count(client: &Client) -> anyhow::Result<Counted> {
     let one = ListParams::default().limit(1);
     let lists = try_join_all(kinds.values().map(async |resource| {
         let objects = kube::Api::<DynamicObject>::all_with(client.clone(), resource);
-        let list = objects.list_metadata(&one).await;
-        list.with_context(|| format!("count {}", resource.plural))
+        match objects.list_metadata(&one).await {
+            Ok(list) => Ok((resource, Some(list))),
+            Err(kube::Error::Api(status)) if status.is_forbidden() => Ok((resource, None)),
+            Err(error) => Err(refusal(error)).with_context(|| format!("count {}", resource.plural)),
+        }
     }))
     .await?;
+    let hidden: Vec<String> =
+        lists.iter().filter(|(_, list)| list.is_none()).map(|(kind, _)| kind.plural.clone()).collect();
+    let lists: Vec<_> = lists.into_iter().filter_map(|(_, list)| list).collect();
     let size = |list: &kube::api::ObjectList<_>| -> i64 {
         let listed: &kube::api::ObjectList<PartialObjectMeta<DynamicObject>> = list;
         i64::try_from(listed.items.len()).unwrap_or(i64::MAX)
@@ -156,6 +181,7 @@ async fn count(client: &Client) -> anyhow::Result<Counted> {
     let newest =
         lists.iter().filter_map(|list| list.metadata.resource_version.as_deref()?.parse::<u64>().ok()).max();
     Ok(Counted {
+        hidden,
         kinds: kinds.len(),
         objects: lists.iter().map(size).sum(),
         resource_version: newest.map(|version| version.to_string()).unwrap_or_default(),
