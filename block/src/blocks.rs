@@ -66,8 +66,15 @@ impl Blocks {
     }
 
     pub fn insert_all(&mut self, run: Run) {
-        for number in run.first..run.end() {
-            self.insert(number);
+        let mut at = run.first;
+        while at < run.end() {
+            let leaf = self.leaves.entry(at / PER_LEAF).or_default();
+            let end = run.end().min((at / PER_LEAF + 1) * PER_LEAF);
+            while at < end {
+                let count = (64 - at % 64).min(end - at);
+                leaf[(at % PER_LEAF / 64) as usize] |= (u64::MAX >> (64 - count)) << (at % 64);
+                at += count;
+            }
         }
     }
 
@@ -173,6 +180,15 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn a_run_is_its_members(first in 0..3000u64, count in 0..3000u64) {
+            let run = Run { first, count };
+            let (mut at_once, mut one_by_one) = (Blocks::default(), Blocks::default());
+            at_once.insert_all(run);
+            (first..run.end()).for_each(|number| { one_by_one.insert(number); });
+            prop_assert_eq!(at_once, one_by_one);
+        }
+
         #[test]
         fn a_set_is_a_set(numbers in proptest::collection::btree_set(0..5000u64, 0..200), gone in 0..5000u64) {
             let mut blocks = Blocks::default();

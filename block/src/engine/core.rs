@@ -16,12 +16,12 @@ use super::{
     copying::Copying,
     layout::Operation,
     members::{Members, Mode, Service},
-    requests::{Pending, Unflushed},
+    requests::{Asker, Pending, Unflushed},
     suspension::Suspension,
     throttle::Throttle,
 };
 use crate::{
-    blocks::{BLOCK_BITS, Blocks, REGION_BITS},
+    blocks::{BLOCK_BITS, Blocks},
     epoch::Epoch,
     extent::Extent,
     net::reactor::LinkId,
@@ -323,11 +323,10 @@ impl Engine {
 
     fn on_promised(&mut self, at: usize, frame: &Frame, out: &mut Vec<Output>) {
         let Some(promised) = Promised::decode(&frame.payload) else { return self.on_lost(at, out) };
-        let limit = self.blocks();
         let member = self.members.get(at);
         member.version = promised.version;
         if member.service == Service::In {
-            self.unflushed.add(&promised.regions().refine(REGION_BITS, BLOCK_BITS, limit));
+            self.unflushed.inherit(&promised.regions());
         } else if member.service == Service::Out && self.phase == Phase::Serving {
             member.service = Service::Returning;
         }
@@ -470,8 +469,10 @@ impl Engine {
         out.extend(self.frontend.map(|link| Output::Send(link, Frame::bare(header))));
     }
 
+    /// A flush of our own may go on: nobody waits for it, and the next engine flushes first of all.
     fn is_drained(&self) -> bool {
-        self.pending.is_empty() && self.held.is_empty() && self.operation.is_none()
+        let owed = self.pending.iter().any(|(_, pending)| pending.asker != Asker::Nobody);
+        !owed && self.held.is_empty() && self.operation.is_none()
     }
 
     fn reach(&mut self, phase: Phase, tag: u64, out: &mut Vec<Output>) {

@@ -154,9 +154,9 @@ impl Engine {
 
     /// Takes the next step of the operation under way, if it can be taken.
     pub(super) fn operate(&mut self, out: &mut Vec<Output>) {
-        let busy = self.pending.iter().any(|(_, pending)| changes(pending.asked.kind));
         let Some(operation) = &mut self.operation else { return };
-        if operation.stage != Stage::Draining || operation.is_exclusive() && busy {
+        let busy = || self.pending.iter().any(|(_, pending)| changes(pending.asked.kind));
+        if operation.stage != Stage::Draining || operation.is_exclusive() && busy() {
             return;
         }
         if operation.is_exclusive() {

@@ -109,7 +109,7 @@ impl Engine {
         if self.members.any(Service::Leaving).is_none() {
             return;
         }
-        let blocks = self.unflushed.all();
+        let blocks = self.unflushed.all(self.blocks());
         let usable: Vec<_> = self.members.usable().collect();
         for leaving in 0..self.members.iter().count() {
             let member = self.members.get(leaving);

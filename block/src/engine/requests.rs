@@ -8,7 +8,7 @@ use super::{
     members::{Mask, bit},
 };
 use crate::{
-    blocks::{BLOCK_BITS, Blocks, Run},
+    blocks::{BLOCK_BITS, Blocks, REGION_BITS, Run},
     extent::Extent,
     net::reactor::LinkId,
     wire::{Frame, Header, Kind, Status},
@@ -42,14 +42,24 @@ pub(super) struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Unflushed {
     since: Blocks,
+    /// Regions in which engines before may have left something unsynced. They are not
+    /// made blocks of before someone has to know: that would be in the pause.
+    inherited: Blocks,
     /// A flush under way, and what was written before it.
-    closing: Option<(u64, Blocks)>,
+    closing: Option<Closing>,
     changes: u64,
 }
 
+#[derive(Debug)]
+struct Closing {
+    flush: u64,
+    blocks: Blocks,
+    inherited: Blocks,
+}
+
 impl Unflushed {
-    pub(super) fn add(&mut self, blocks: &Blocks) {
-        self.since.extend(blocks);
+    pub(super) fn inherit(&mut self, regions: &Blocks) {
+        self.inherited.extend(regions);
     }
 
     fn note(&mut self, extent: Extent) {
@@ -60,23 +70,30 @@ impl Unflushed {
     /// `under_way` are changes that a member may carry out after the flush.
     fn flush_began(&mut self, number: u64, under_way: Blocks) {
         if self.closing.is_none() {
-            self.closing = Some((number, std::mem::replace(&mut self.since, under_way)));
+            let blocks = std::mem::replace(&mut self.since, under_way);
+            let inherited = std::mem::take(&mut self.inherited);
+            self.closing = Some(Closing { flush: number, blocks, inherited });
             self.changes = 0;
         }
     }
 
     /// Says whether the flush was one that we keep account of.
     fn flush_ended(&mut self, number: u64) -> bool {
-        let ours = self.closing.as_ref().is_some_and(|(closing, _)| *closing == number);
+        let ours = self.closing.as_ref().is_some_and(|closing| closing.flush == number);
         if ours {
             self.closing = None;
         }
         ours
     }
 
-    pub(super) fn all(&self) -> Blocks {
+    /// `limit` is how many blocks the volume has.
+    pub(super) fn all(&self, limit: u64) -> Blocks {
         let mut all = self.since.clone();
-        self.closing.iter().for_each(|(_, blocks)| all.extend(blocks));
+        all.extend(&self.inherited.refine(REGION_BITS, BLOCK_BITS, limit));
+        if let Some(closing) = &self.closing {
+            all.extend(&closing.blocks);
+            all.extend(&closing.inherited.refine(REGION_BITS, BLOCK_BITS, limit));
+        }
         all
     }
 }

@@ -139,7 +139,12 @@ impl<D: Disk> Replica<D> {
     pub(super) fn on_membership(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         let header = &frame.header;
         let ok = Frame::bare(header.reply(Status::Ok, header.epoch));
-        let rebuilds = matches!(header.kind, Kind::Standing | Kind::Join | Kind::Step);
+        // Writes wait behind these: who only hears that it is in service need not.
+        let rebuilds = match header.kind {
+            Kind::Join | Kind::Step => true,
+            Kind::Standing => self.store.layers().is_filling(),
+            _ => false,
+        };
         if rebuilds && !self.syncing.is_empty() {
             return self.awaiting_sync.push((link, frame.clone()));
         }

@@ -170,6 +170,11 @@ impl<D: Disk> Layers<D> {
         Ok(())
     }
 
+    /// Whether layers are being copied from another copy.
+    pub fn is_filling(&self) -> bool {
+        self.chain.now().frozen.iter().any(|link| link.state == State::Filling)
+    }
+
     /// Everything that was to be copied has been. Durable when it returns.
     pub fn filled(&mut self) -> io::Result<()> {
         let mut chain = self.chain.now().clone();
