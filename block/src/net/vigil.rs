@@ -11,9 +11,9 @@
 use std::time::{Duration, Instant};
 
 const SHORTEST: Duration = Duration::from_micros(10);
-const LONGEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_micros(200);
 /// Letting others run takes longer only where they do not wait as well.
-const CROWDED: Duration = Duration::from_micros(200);
+const CROWDED: Duration = Duration::from_micros(300);
 const SLEEP_AFTER_CROWD: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -61,8 +61,8 @@ mod tests {
             ("a quick event",              vec![us(8)],                us(10)),
             ("quicker ones",               vec![us(8), us(3), us(3)],  us(10)),
             ("slower ones",                vec![us(8), us(30)],        us(20)),
-            ("never for longer",           vec![us(50); 10],           us(50)),
-            ("a pause",                    vec![us(8), us(51)],        us(0)),
+            ("never for longer",           vec![us(200); 10],          us(200)),
+            ("a pause",                    vec![us(8), us(201)],       us(0)),
         ];
         for (name, waits, expected) in cases {
             let mut vigil = Vigil::default();
