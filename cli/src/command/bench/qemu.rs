@@ -13,14 +13,12 @@ use std::{
 };
 
 use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process, setpriority_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// As in the processes of a volume.
-const NICE: i32 = -10;
 
 /// Where a server listens.
 #[derive(Debug, Clone)]
@@ -85,8 +83,6 @@ impl QemuNbd {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| missing("qemu-nbd", "qemu-utils", error))?;
         let mut server = QemuNbd { child };
-        // Our own processes take this priority by themselves, where they may.
-        let _ = setpriority_process(Some(Pid::from_child(&server.child)), NICE);
         let deadline = Instant::now() + READY_WITHIN;
         while !at.answers() {
             if let Some(status) = server.child.try_wait().context("look after qemu-nbd")? {
