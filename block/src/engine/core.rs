@@ -25,6 +25,7 @@ use crate::{
     epoch::Epoch,
     extent::Extent,
     net::reactor::LinkId,
+    record::Attachment,
     window::Window,
     wire::{
         CONTINUED, Frame, Header, Kind, Status,
@@ -129,6 +130,8 @@ pub struct Engine {
     pub(super) phase: Phase,
     pub(super) members: Members,
     frontend: Option<LinkId>,
+    /// The only attachment whose frontend is listened to, if the record names one.
+    attachment: Option<Attachment>,
     /// The last epoch under which the frontend was served.
     frontend_epoch: Epoch,
     pub(super) pending: Window<Pending>,
@@ -172,6 +175,7 @@ impl Engine {
             layout: Layout::default(),
             phase: Phase::Observing,
             frontend: None,
+            attachment: None,
             frontend_epoch: Epoch::NONE,
             pending: Window::default(),
             held: VecDeque::new(),
@@ -187,6 +191,11 @@ impl Engine {
             copied: 0,
             near: None,
         }
+    }
+
+    /// Listens to the frontend of this attachment only.
+    pub fn listen_to(&mut self, attachment: Option<Attachment>) {
+        self.attachment = attachment;
     }
 
     /// This member needs no wire: while it is in service, reads go to it.
@@ -410,6 +419,13 @@ impl Engine {
     fn on_frontend_hello(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         match Hello::accept(&frame.payload, &self.volume) {
             Ok(_) if self.phase == Phase::Ended => out.push(Output::Close(link)),
+            Ok(hello) if self.attachment.is_some_and(|ours| ours.bits() != hello.sender) => {
+                let why = "the volume is attached elsewhere".into();
+                out.push(Output::Send(
+                    link,
+                    Frame::with(frame.header.reply(Status::Invalid, self.epoch), why),
+                ));
+            }
             Ok(hello) => {
                 if let Some(old) = self.frontend.replace(link)
                     && old != link

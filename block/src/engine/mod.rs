@@ -15,4 +15,6 @@ mod paths;
 mod requests;
 pub mod serve;
 mod suspension;
+#[cfg(test)]
+mod tests;
 mod throttle;

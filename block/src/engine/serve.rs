@@ -160,6 +160,7 @@ impl Serving {
         if args.suspended {
             core.suspend();
         }
+        core.listen_to(record.attachment);
         let address_of = |name: &str| {
             args.replicas.iter().find(|replica| replica.name == name).map(|replica| replica.address.clone())
         };

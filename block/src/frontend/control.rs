@@ -7,13 +7,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::epoch::Epoch;
+use crate::{epoch::Epoch, record::Attachment};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Command {
     /// Offer a volume to clients on a Unix socket of its own, served by an engine.
     Attach { volume: String, size: u64, socket: PathBuf, engine: String },
+    /// The same, where the volume's record names the attachment: engines listen to nobody else.
+    AttachAs { attachment: Attachment, volume: String, size: u64, socket: PathBuf, engine: String },
     /// Move a volume to another engine, which the record already names.
     Switch {
         volume: String,

@@ -24,6 +24,7 @@ use crate::{
     epoch::Epoch,
     extent::Extent,
     net::{address::Address, reactor::LinkId},
+    record::Attachment,
     wire::{
         CONTINUED, Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
@@ -109,12 +110,15 @@ pub struct Standing {
     pub fallback: Option<Address>,
     /// The last epoch of which everything that was asked is known.
     pub epoch: Epoch,
+    /// What the volume's record calls this attachment, if anything.
+    #[serde(default)]
+    pub attachment: Option<Attachment>,
 }
 
 impl Standing {
     /// Nothing is known but where the engine is.
     pub fn new(engine: Address) -> Standing {
-        Standing { engine, fallback: None, epoch: Epoch::NONE }
+        Standing { engine, fallback: None, epoch: Epoch::NONE, attachment: None }
     }
 }
 
@@ -147,6 +151,7 @@ pub struct Volume {
     retry_at: Option<Instant>,
     /// Since when nobody serves.
     lost_at: Option<Instant>,
+    attachment: Option<Attachment>,
 }
 
 const HELLO: u64 = u64::MAX;
@@ -176,6 +181,7 @@ impl Volume {
             pause: None,
             retry_at: None,
             lost_at: None,
+            attachment: at.attachment,
         }
     }
 
@@ -186,6 +192,7 @@ impl Volume {
             engine: self.current.address.clone(),
             fallback: next.or_else(|| self.fallback.clone()),
             epoch: self.vouched(),
+            attachment: self.attachment,
         }
     }
 
@@ -268,7 +275,7 @@ impl Volume {
         let hello = Hello {
             versions: VERSIONS,
             volume: self.name.clone(),
-            sender: self.sender,
+            sender: self.attachment.map_or(self.sender, Attachment::bits),
             size: self.size,
             epoch: self.vouched(),
         };

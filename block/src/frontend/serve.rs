@@ -32,6 +32,7 @@ use crate::{
         reactor::{Door, Event, LinkId, Reactor},
         signal::on_term,
     },
+    record::Attachment,
     role,
     wire::{Frame, Header, Kind},
 };
@@ -329,8 +330,12 @@ impl Driver {
     fn on_command(&mut self, now: Instant, link: LinkId, tag: u64, command: Command) -> Option<Answer> {
         match command {
             Command::Attach { volume, size, socket, engine } => {
-                let place = (socket, engine);
-                Some(self.attach(now, &volume, size, place).unwrap_or_else(Answer::Refused))
+                Some(self.attach(now, (volume, size, socket), &engine, None).unwrap_or_else(Answer::Refused))
+            }
+            Command::AttachAs { attachment, volume, size, socket, engine } => {
+                let place = (volume, size, socket);
+                let attached = self.attach(now, place, &engine, Some(attachment));
+                Some(attached.unwrap_or_else(Answer::Refused))
             }
             Command::Detach { volume } => {
                 self.detach(&volume);
@@ -360,20 +365,20 @@ impl Driver {
     fn attach(
         &mut self,
         now: Instant,
-        volume: &str,
-        size: u64,
-        (socket, engine): (PathBuf, String),
+        (volume, size, socket): (String, u64, PathBuf),
+        engine: &str,
+        attachment: Option<Attachment>,
     ) -> Result<Answer, String> {
-        if self.volumes.contains_key(volume) {
+        if self.volumes.contains_key(&volume) {
             return Ok(Answer::Attached);
         }
-        let standing = Standing::new(engine.parse()?);
+        let standing = Standing { attachment, ..Standing::new(engine.parse()?) };
         let offered = Listener::bind(&Address::Unix(socket.clone())).and_then(|listener| {
-            let parked = ParkedVolume { volume: volume.to_owned(), size, socket: socket.clone(), standing };
+            let parked = ParkedVolume { volume: volume.clone(), size, socket: socket.clone(), standing };
             self.offer(now, parked, listener)
         });
         offered.map_err(|error| format!("listen on {}: {error}", socket.display()))?;
-        self.keep(volume);
+        self.keep(&volume);
         Ok(Answer::Attached)
     }
 

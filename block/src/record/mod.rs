@@ -23,6 +23,29 @@ pub struct Record {
     /// Rises with every change of `members`.
     pub member_version: u64,
     pub members: Vec<Member>,
+    /// The attachment whose frontend may ask anything of the engine; none while anyone may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<Attachment>,
+}
+
+/// Names the time between an attach and the next: one node, one frontend at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Attachment(u64);
+
+impl Attachment {
+    /// One that no volume ever had.
+    pub fn fresh() -> Attachment {
+        Attachment(crate::role::process_name())
+    }
+
+    pub const fn from_bits(bits: u64) -> Attachment {
+        Attachment(bits)
+    }
+
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +83,12 @@ impl Record {
     /// service knows member version 0, which no record has.
     pub fn new(replicas: impl IntoIterator<Item = String>) -> Record {
         let member = |replica| Member { replica, mode: Mode::InService };
-        Record { term: 0, member_version: 1, members: replicas.into_iter().map(member).collect() }
+        Record {
+            term: 0,
+            member_version: 1,
+            members: replicas.into_iter().map(member).collect(),
+            attachment: None,
+        }
     }
 
     /// The record in which the next engine has the volume.
@@ -182,9 +210,19 @@ pub trait RecordStore: Send + 'static {
 
     /// Gives the volume to the next engine: raises the term.
     fn take_term(&mut self) -> Result<Record, RecordError> {
+        self.change(Record::next_term)
+    }
+
+    /// Gives the volume to the next engine, for the frontend of a new attachment.
+    fn attach(&mut self, attachment: Attachment) -> Result<Record, RecordError> {
+        self.change(|record| Record { attachment: Some(attachment), ..record.next_term() })
+    }
+
+    /// Changes what is there, whoever else does so meanwhile.
+    fn change(&mut self, how: impl Fn(&Record) -> Record) -> Result<Record, RecordError> {
         loop {
             let (seen, record) = self.read()?;
-            let next = record.next_term();
+            let next = how(&record);
             if self.swap(&seen, &next)? {
                 return Ok(next);
             }
@@ -200,7 +238,7 @@ mod tests {
         let members = ["a", "b", "c"].into_iter().zip(modes);
         let members =
             members.map(|(name, mode)| Member { replica: name.to_owned(), mode }).collect::<Vec<_>>();
-        Record { term: 5, member_version: version, members }
+        Record { term: 5, member_version: version, members, attachment: None }
     }
 
     #[test]

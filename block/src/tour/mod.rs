@@ -28,7 +28,7 @@ use crate::{
     extent::Extent,
     frontend::control::{Answer, Command, Switched},
     net::address::Address,
-    record::{Record, RecordError, RecordStore, file::FileRecord},
+    record::{Attachment, Record, RecordError, RecordStore, file::FileRecord},
     replica::{disk::Folder, serve::boot, store::Store},
 };
 
@@ -106,13 +106,15 @@ impl Plane {
         }
         let mut record = FileRecord::at(&record_path(&layout));
         record.create(&Record::new((0..layout.replicas).map(replica_name)))?;
-        let epoch = Epoch::of_term(record.take_term()?.term);
+        let attachment = Attachment::fresh();
+        let epoch = Epoch::of_term(record.attach(attachment)?.term);
         let engine = start_engine(&layout, &mut addresses, local, epoch)?;
         let keeper = frontends::start_keeper(&layout)?;
         let frontend = frontends::start_frontend(&layout)?;
         let mut control = FrontendControl::connect(frontend.address())?;
         control.wait_at_most(SWITCH_WITHIN).map_err(ControlError::from)?;
-        control.call(&Command::Attach {
+        control.call(&Command::AttachAs {
+            attachment,
             volume: layout.volume.clone(),
             size: layout.size,
             socket: socket(&layout),

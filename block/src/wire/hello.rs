@@ -40,7 +40,8 @@ pub struct Hello {
     pub versions: Versions,
     pub volume: String,
     /// Names the sending process for as long as it lives. A connection that
-    /// comes back with the same epoch must come from the same process.
+    /// comes back with the same epoch must come from the same process. A frontend
+    /// gives its attachment instead, which its successors share.
     pub sender: u64,
     /// Size in bytes; 0 from who does not know it.
     pub size: u64,
