@@ -8,7 +8,7 @@ mod volume;
 use std::{thread, time::Duration};
 
 use midflight_block::tour::{DRAIN_WITHIN, Layout, Plane, replicas_equal};
-use volume::{Load, WHOLE_WITHIN, layout};
+use volume::{Load, WHOLE_WITHIN, layout, until};
 
 /// A plane of `replicas`, the first in the engine's process, under a client that
 /// verifies; at the end nothing is lost and all copies are alike.
@@ -46,7 +46,9 @@ fn the_volume_moves_to_another_process_and_its_copy_stays_in_service() {
             assert_eq!(plane.record().unwrap().in_service(), 3);
             assert!(!plane.replica(0).has_ended().unwrap(), "the first process goes on for its copy's sake");
         }
+        let version = plane.record().unwrap().member_version;
         plane.restart_replica(0).unwrap();
+        until("its loss is noticed", || plane.record().unwrap().member_version > version);
     });
 }
 
