@@ -114,13 +114,13 @@ impl Redis {
         ))
     }
 
-    /// The server begins a sync in the first moment of a second, unless one is under way; then when
-    /// that is done. It looks for that before it sends answers, so when two looks in a later second
-    /// find no sync under way, the one that covers our writes has ended.
+    /// The server begins a sync a second after the last one began (older ones: in the next second of
+    /// their clock), unless one is under way; then when that is done. It looks for that before it sends
+    /// answers, so when two looks after that time find no sync under way, the one that covers our
+    /// writes has ended.
     async fn await_log(&self) -> Result<(), StoreError> {
         let began = Instant::now();
-        let written_in = second(&self.info().await?);
-        // Looks in a row without a sync under way; none before the first in a later second.
+        // Looks in a row without a sync under way; none before the time at which ours must have begun.
         let mut quiet: Option<u32> = None;
         while quiet.is_none_or(|looks| looks < 2) {
             too_late(began)?;
@@ -131,10 +131,9 @@ impl Redis {
                 return Err(StoreError::refused("flush Redis", &"it cannot write its log; look at its disk"));
             }
             let idle = is("aof_pending_bio_fsync", "0") && is("aof_buffer_length", "0");
-            let later = second(&info) != written_in || began.elapsed() > EVERY_SECOND;
             quiet = match quiet {
                 Some(looks) => Some(if idle { looks + 1 } else { 0 }),
-                None => later.then_some(0),
+                None => (began.elapsed() > EVERY_SECOND).then_some(0),
             };
         }
         Ok(())
@@ -192,11 +191,6 @@ impl Redis {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
-}
-
-/// The second in which the server answered, by its own clock; older ones do not say.
-fn second(info: &Info) -> Option<u64> {
-    Some(info.get("server_time_usec")?.parse::<u64>().ok()? / 1_000_000)
 }
 
 fn too_late(began: Instant) -> Result<(), StoreError> {
