@@ -34,6 +34,7 @@ mod durable;
 pub mod engine;
 pub mod epoch;
 pub mod extent;
+mod failpoint;
 pub mod frontend;
 pub mod host;
 pub mod instance;

@@ -24,6 +24,7 @@ use crate::{
         serve::InstanceManagerArgs,
     },
     net::address::Address,
+    record::command::{self as record, RecordArgs},
     replica::serve::{self as replica, ReplicaArgs},
 };
 
@@ -41,6 +42,8 @@ pub enum Role {
     InstanceManager(InstanceManagerArgs),
     #[command(hide = true)]
     Instance(InstanceArgs),
+    #[command(hide = true)]
+    Record(RecordArgs),
     #[command(hide = true)]
     Check(check::CheckArgs),
     #[command(hide = true)]
@@ -63,6 +66,8 @@ pub enum RoleError {
     #[error(transparent)]
     Instance(#[from] instance::client::ClientError),
     #[error(transparent)]
+    Record(#[from] record::CommandError),
+    #[error(transparent)]
     Check(#[from] check::CheckError),
     #[error(transparent)]
     Ask(#[from] ControlError),
@@ -77,7 +82,7 @@ impl Role {
             | Role::Frontend(_)
             | Role::Keeper(_)
             | Role::InstanceManager(_) => shield::raise(),
-            Role::Instance(_) | Role::Check(_) | Role::Ask(_) => {}
+            Role::Instance(_) | Role::Record(_) | Role::Check(_) | Role::Ask(_) => {}
         }
         match self {
             Role::Replica(args) => Ok(replica::run(&args)?),
@@ -86,6 +91,7 @@ impl Role {
             Role::Keeper(args) => keep(&args),
             Role::InstanceManager(args) => Ok(instance::serve::run(&args)?),
             Role::Instance(args) => Ok(instance::client::run(args, &mut tell_json)?),
+            Role::Record(args) => Ok(record::run(&args, &mut io::stdout())?),
             Role::Ask(args) => Ok(control::run(&args, &mut io::stdout())?),
             Role::Check(args) => Ok(check::run(&args, &mut io::stdout())?),
         }

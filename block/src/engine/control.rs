@@ -30,6 +30,9 @@ pub enum Command {
         #[arg(long)]
         bytes_per_second: Option<u64>,
     },
+    /// The upgrade is final: use what the newest on-disk format has. There is no way back
+    /// to a build that does not know it.
+    Finalize,
     /// Let requests wait until the engine is told to resume.
     Suspend,
     /// Go on with what waits.

@@ -121,7 +121,7 @@ pub struct Seat {
 
 #[derive(Debug)]
 pub struct Engine {
-    volume: String,
+    pub(super) volume: String,
     pub(super) sender: u64,
     pub(super) epoch: Epoch,
     pub(super) version: u64,
@@ -313,6 +313,7 @@ impl Engine {
                 }
                 let member = self.members.get(at);
                 member.greeted = true;
+                member.newest = hello.versions.newest;
                 if member.service == Service::Out
                     && let Some(link) = member.link
                 {

@@ -21,10 +21,13 @@ use crate::{
     record::Record,
     wire::{
         Frame, Header, Kind,
+        hello::VERSIONS,
         layout::{LONGEST_NAME, Layout, MOST_SNAPSHOTS, Step},
     },
 };
 
+/// The first wire version with `Step::Finalize`.
+const FINAL_FROM: u16 = 2;
 /// Answers to steps that bring members to the same layout before the engine serves.
 pub(super) const ALIGN: u64 = CONTROL + 4000;
 
@@ -47,7 +50,7 @@ impl Operation {
     fn is_exclusive(&self) -> bool {
         match self.step {
             Step::Freeze { .. } | Step::Revert { .. } => true,
-            Step::Remove { .. } | Step::Expand { .. } => false,
+            Step::Remove { .. } | Step::Expand { .. } | Step::Finalize { .. } => false,
         }
     }
 }
@@ -129,6 +132,7 @@ impl Engine {
                 return Err(refuse("a volume cannot be made smaller"));
             }
             Command::Expand { size } => Step::Expand { size: *size },
+            Command::Finalize => self.plan_final()?,
         };
         let idle =
             self.replayed && self.operation.is_none() && self.copying.is_none() && self.changing.is_none();
@@ -136,6 +140,26 @@ impl Engine {
             return Err(Answer::Busy("the volume does not serve, or is being rebuilt or changed".into()));
         }
         Ok(step)
+    }
+
+    /// What is final cannot be undone: everyone in service must be of this build, or newer.
+    fn plan_final(&self) -> Result<Step, Answer> {
+        let ours = VERSIONS.newest;
+        if ours < FINAL_FROM {
+            return Err(Answer::Done);
+        }
+        let behind =
+            self.members.iter().find(|(_, member)| member.service != Service::In || member.newest < ours);
+        match behind {
+            Some((at, member)) if member.service != Service::In => {
+                Err(Answer::Busy(format!("member {at} is not in service")))
+            }
+            Some((at, member)) => {
+                let theirs = member.newest;
+                Err(Answer::Refused(format!("member {at} has wire version {theirs}, this engine {ours}")))
+            }
+            None => Ok(Step::Finalize { volume: self.volume.clone() }),
+        }
     }
 
     /// A name that no layer of this volume ever had: this process is unique, and so

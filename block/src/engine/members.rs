@@ -66,6 +66,8 @@ pub struct Member {
     pub key: u64,
     pub link: Option<LinkId>,
     pub greeted: bool,
+    /// The newest wire version that it knows.
+    pub newest: u16,
     /// Tag of the last question put to it on this link.
     pub asked: Option<u64>,
     pub prepared: bool,
@@ -111,6 +113,7 @@ impl Members {
             key: *key,
             link: None,
             greeted: false,
+            newest: 0,
             asked: None,
             prepared: false,
             promise: None,

@@ -11,11 +11,12 @@ use std::{
 };
 
 use super::{
-    core::{Change, Engine, Input, Output, Seat},
+    core::{Change, Engine, Input, Output, Phase, Seat},
     paths::{Paths, Turn},
 };
 use crate::{
     epoch::Epoch,
+    failpoint::{self, Point},
     net::{
         address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor},
@@ -27,6 +28,7 @@ use crate::{
         scribe::{Outcome, Scribe},
     },
     role,
+    wire::Kind,
 };
 
 /// Carry out a volume's requests on its replicas.
@@ -146,6 +148,7 @@ impl Serving {
         reactor: &mut Reactor,
     ) -> Result<(Serving, Address), EngineError> {
         let epoch = Epoch::from_bits(Epoch::of_term(args.term).bits() | u64::from(args.incarnation));
+        failpoint::reached(Point::Start);
         let mut store = FileRecord::at(&args.record);
         let (_, record) = store.read()?;
         if record.term != args.term {
@@ -282,8 +285,14 @@ impl Serving {
     }
 
     fn feed(&mut self, input: Input, reactor: &mut Reactor) -> Result<(), EngineError> {
+        if matches!(&input, Input::Frame(_, frame) if frame.header.kind == Kind::Go) {
+            failpoint::reached(Point::Go);
+        }
         let mut outputs = std::mem::take(&mut self.outputs);
         self.core.apply(input, &mut outputs);
+        if self.core.phase() == Phase::Serving {
+            failpoint::reached(Point::Serve);
+        }
         for output in outputs.drain(..) {
             match output {
                 Output::Send(link, frame) => reactor.send(link, frame),

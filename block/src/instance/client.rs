@@ -133,6 +133,8 @@ pub enum Command {
         #[arg(long)]
         size: u64,
     },
+    /// Make the upgrade of a volume final: use what the newest on-disk format has.
+    Finalize(TargetArgs),
     /// Move a volume of this node's frontend to another engine, which the record names.
     SwitchOver {
         #[arg(long)]
@@ -432,6 +434,7 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
         }
         Command::Suspend(target) => drop(orders.suspend(proto::EngineRequest::from(target)).await?),
         Command::Resume(target) => drop(orders.resume(proto::EngineRequest::from(target)).await?),
+        Command::Finalize(target) => drop(orders.finalize(proto::EngineRequest::from(target)).await?),
         Command::Status(target) => {
             let status = orders.status(proto::EngineRequest::from(target)).await?.into_inner();
             return Ok(Told::Status(EngineStatus {

@@ -263,7 +263,9 @@ impl Instance {
             let now = self.lock();
             (now.view.spec.clone(), now.wish, now.ran)
         };
-        let promised = highest_promise(&spec.volume, spec.members());
+        // Nobody is asked for the sake of one that is to end.
+        let asked = if wish == Wish::End { &[] } else { spec.members() };
+        let promised = highest_promise(&spec.volume, asked);
         let record = self.world.term(&spec.volume);
         Seen { kind: spec.key().kind, wish, ours: spec.epoch, record, promised, ran, quick_ends }
     }

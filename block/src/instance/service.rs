@@ -363,6 +363,15 @@ impl InstanceManager for Service {
         .await
     }
 
+    async fn finalize(
+        &self,
+        request: Request<proto::EngineRequest>,
+    ) -> Result<Response<proto::EngineResponse>, Status> {
+        let request = request.into_inner();
+        self.engine("finalize", move |registry| registry.command(&engine(&request)?, &Command::Finalize))
+            .await
+    }
+
     async fn switch_over(
         &self,
         request: Request<proto::SwitchOverRequest>,

@@ -38,6 +38,8 @@ pub struct Link {
     pub(super) dirty: bool,
     /// Whether the peer has not answered yet; nothing is sent before.
     pub(super) connecting: bool,
+    /// Whether the peer has said that it reads compact frames.
+    pub(super) compact: bool,
 }
 
 /// A connection on its way to another process.
@@ -60,6 +62,7 @@ impl Link {
             deaf: false,
             dirty: false,
             connecting: false,
+            compact: false,
         }
     }
 
@@ -92,6 +95,12 @@ impl Link {
     }
 
     pub(super) fn put_frame(&mut self, frame: Frame) {
+        if self.compact
+            && frame.payload.is_empty()
+            && let Some(head) = frame.header.encode_compact()
+        {
+            return self.put(&head, frame.payload);
+        }
         let head = frame.header.encode(frame.payload.len());
         self.put(&head, frame.payload);
     }

@@ -21,7 +21,10 @@ use super::{
     link::{Link, Released},
     vigil::Vigil,
 };
-use crate::wire::{self, BadFrame, Frame};
+use crate::wire::{
+    self, BadFrame, Frame, Kind,
+    hello::{Features, Hello},
+};
 
 /// Names one connection for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -294,7 +297,12 @@ impl Reactor {
     pub fn next_frame(&mut self, id: LinkId) -> Result<Option<Frame>, BadFrame> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(self.inner.next_frame(id)) };
         match wire::decode(&mut link.input)? {
-            Ok(frame) => Ok(Some(frame)),
+            Ok(frame) => {
+                if frame.header.kind == Kind::Hello {
+                    link.compact = Hello::shared_features(&frame.payload).has(Features::COMPACT);
+                }
+                Ok(Some(frame))
+            }
             Err(missing) => {
                 link.input.reserve(missing);
                 Ok(None)

@@ -7,6 +7,7 @@
 //! Invariant: term and member version only grow; the last copy in service never
 //! leaves, and a copy that was out is rebuilt before it is in service again.
 
+pub mod command;
 pub mod file;
 pub mod scribe;
 

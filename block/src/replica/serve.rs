@@ -67,6 +67,8 @@ pub enum ReplicaError {
     Promise(#[from] BadPromise),
     #[error("open the copy of volume {volume}")]
     Store { volume: String, source: io::Error },
+    #[error("the folder holds a copy of {here}, not of {asked}")]
+    OtherVolume { here: String, asked: String },
     #[error("listen on {address}")]
     Listen { address: Address, source: io::Error },
     #[error("wait for messages")]
@@ -122,6 +124,10 @@ impl Serving {
         let boot = boot();
         let store = Store::open(&folder, args.size, boot)
             .map_err(|source| ReplicaError::Store { volume: args.volume.clone(), source })?;
+        if let Some(here) = store.layers().volume().filter(|here| *here != args.volume) {
+            let (here, asked) = (here.to_owned(), args.volume.clone());
+            return Err(ReplicaError::OtherVolume { here, asked });
+        }
         let listen = |source| ReplicaError::Listen { address: args.listen.clone(), source };
         let listener = Listener::bind(&args.listen).map_err(listen)?;
         let address = listener.address(&args.listen).map_err(listen)?;

@@ -119,7 +119,7 @@ impl<D: Disk> Store<D> {
     /// made it, any may differ.
     pub fn take_step(&mut self, step: &Step) -> io::Result<()> {
         match step {
-            Step::Freeze { .. } | Step::Remove { .. } => {}
+            Step::Freeze { .. } | Step::Remove { .. } | Step::Finalize { .. } => {}
             Step::Revert { .. } => {
                 self.intent.note_all(self.size())?;
                 self.absent.mark(0, self.size())?;

@@ -7,13 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::epoch::Epoch;
 
-/// Versions of the conversation this build can hold.
-pub const VERSIONS: Versions = Versions { oldest: 1, newest: 1 };
+/// Versions of the conversation this build can hold. Version 2 has compact frames and
+/// the step that makes an upgrade final.
+pub const VERSIONS: Versions = match cfg!(feature = "next") {
+    false => Versions { oldest: 1, newest: 1, features: Features::NONE },
+    true => Versions { oldest: 1, newest: 2, features: Features::COMPACT },
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     pub oldest: u16,
     pub newest: u16,
+    /// What is used where both sides have it.
+    #[serde(default)]
+    pub features: Features,
+}
+
+/// A set of things that a build can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Features(u64);
+
+impl Features {
+    pub const NONE: Features = Features(0);
+    /// Reads frames without payload and extent in their short form.
+    pub const COMPACT: Features = Features(1);
+
+    pub const fn and(self, theirs: Features) -> Features {
+        Features(self.0 & theirs.0)
+    }
+
+    pub const fn has(self, all: Features) -> bool {
+        self.0 & all.0 == all.0
+    }
 }
 
 impl Versions {
@@ -65,6 +91,16 @@ impl Hello {
         serde_json::to_vec(self).expect("a hello holds only plain fields").into()
     }
 
+    /// What the sender of a greeting and this build both can do.
+    pub fn shared_features(payload: &[u8]) -> Features {
+        #[derive(Deserialize)]
+        struct Greeting {
+            versions: Versions,
+        }
+        let theirs = serde_json::from_slice::<Greeting>(payload);
+        theirs.map_or(Features::NONE, |greeting| VERSIONS.features.and(greeting.versions.features))
+    }
+
     /// Reads a peer's greeting and checks that it means `volume`.
     pub fn accept(payload: &[u8], volume: &str) -> Result<Hello, BadHello> {
         let hello: Hello = serde_json::from_slice(payload)?;
@@ -82,12 +118,21 @@ mod tests {
 
     #[test]
     fn ranges_that_do_not_overlap_are_refused_by_name() {
-        let old = Versions { oldest: 1, newest: 2 };
-        let new = Versions { oldest: 3, newest: 4 };
-        assert_eq!(old.agree(Versions { oldest: 2, newest: 9 }), Ok(2));
+        let range = |oldest, newest| Versions { oldest, newest, features: Features::NONE };
+        let (old, new) = (range(1, 2), range(3, 4));
+        assert_eq!(old.agree(range(2, 9)), Ok(2));
         assert_eq!(
             old.agree(new).unwrap_err().to_string(),
             "wire versions 1-2 here and 3-4 there do not overlap"
         );
+    }
+
+    #[test]
+    fn a_greeting_from_before_features_has_none() {
+        let old: Versions = serde_json::from_str(r#"{"oldest":1,"newest":1}"#).unwrap();
+        assert_eq!(old.features, Features::NONE);
+        let some = Features::COMPACT;
+        assert!(some.and(some).has(some) && !some.and(old.features).has(some));
+        assert_eq!(Hello::shared_features(b"not a greeting"), Features::NONE);
     }
 }

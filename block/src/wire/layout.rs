@@ -50,6 +50,11 @@ pub enum Step {
     Expand {
         size: u64,
     },
+    /// The upgrade is final: what the newest on-disk format has may be used. From wire
+    /// version 2 on.
+    Finalize {
+        volume: String,
+    },
 }
 
 impl Layout {
@@ -73,6 +78,7 @@ impl Layout {
                 next.head = *head;
             }
             Step::Expand { size } => next.size = self.size.max(*size),
+            Step::Finalize { .. } => {}
         }
         next
     }

@@ -22,6 +22,10 @@ pub const MAX_PAYLOAD: usize = 32 << 20;
 const MAGIC: u16 = 0x4d46;
 /// Version of the frame layout itself; what may be said is agreed in `hello`.
 const LAYOUT: u8 = 1;
+/// Layout of a frame that has neither payload nor extent, such as most answers.
+const COMPACT: u8 = 2;
+pub const COMPACT_HEADER: usize = 28;
+const KNOWS_COMPACT: bool = hello::VERSIONS.features.has(hello::Features::COMPACT);
 
 /// What a frame asks or answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -163,6 +167,21 @@ impl Header {
     }
 }
 
+impl Header {
+    /// The short form of a frame without payload, if this one has it.
+    pub fn encode_compact(&self) -> Option<[u8; COMPACT_HEADER]> {
+        if self.extent != Extent::EMPTY || self.check != 0 {
+            return None;
+        }
+        let mut raw = [0u8; COMPACT_HEADER];
+        raw[..24].copy_from_slice(&self.encode(0)[..24]);
+        raw[2] = COMPACT;
+        let check = crc32fast::hash(&raw[..24]);
+        raw[24..].copy_from_slice(&check.to_le_bytes());
+        Some(raw)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub header: Header,
@@ -216,6 +235,19 @@ fn u64_at(raw: &[u8], at: usize) -> u64 {
     u64::from(u32_at(raw, at)) | u64::from(u32_at(raw, at + 4)) << 32
 }
 
+/// The full form of a compact header.
+fn expand(raw: &[u8]) -> Result<[u8; HEADER], BadFrame> {
+    if crc32fast::hash(&raw[..24]) != u32_at(raw, 24) {
+        return Err(BadFrame::Checksum);
+    }
+    let mut full = [0u8; HEADER];
+    full[..24].copy_from_slice(&raw[..24]);
+    full[2] = LAYOUT;
+    let check = crc32fast::hash(&full[..44]);
+    full[44..].copy_from_slice(&check.to_le_bytes());
+    Ok(full)
+}
+
 fn decode_header(raw: &[u8]) -> Result<(Header, usize), BadFrame> {
     let magic = u16::from_le_bytes([raw[0], raw[1]]);
     if magic != MAGIC {
@@ -247,15 +279,23 @@ fn decode_header(raw: &[u8]) -> Result<(Header, usize), BadFrame> {
 
 /// Takes the next whole frame off `input`, or says how many more bytes it needs.
 pub fn decode(input: &mut BytesMut) -> Result<Result<Frame, usize>, BadFrame> {
-    if input.len() < HEADER {
-        return Ok(Err(HEADER - input.len()));
+    if input.len() < COMPACT_HEADER {
+        return Ok(Err(COMPACT_HEADER - input.len()));
     }
-    let (header, payload) = decode_header(&input[..HEADER])?;
-    let missing = (HEADER + payload).saturating_sub(input.len());
+    let compact = KNOWS_COMPACT && input[2] == COMPACT;
+    let length = if compact { COMPACT_HEADER } else { HEADER };
+    if input.len() < length {
+        return Ok(Err(length - input.len()));
+    }
+    let (header, payload) = match compact {
+        true => decode_header(&expand(input)?)?,
+        false => decode_header(&input[..HEADER])?,
+    };
+    let missing = (length + payload).saturating_sub(input.len());
     if missing > 0 {
         return Ok(Err(missing));
     }
-    input.advance(HEADER);
+    input.advance(length);
     Ok(Ok(Frame { header, payload: input.split_to(payload).freeze() }))
 }
 
@@ -289,6 +329,26 @@ mod tests {
             input.extend_from_slice(&raw[cut..]);
             assert_eq!(decode(&mut input).unwrap().unwrap(), frame);
             assert!(input.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_compact_frame_is_read_by_those_who_know_it_and_refused_by_name() {
+        let header = Header { status: Status::NoSpace, ..Header::new(Kind::Reply, 42, Epoch::of_term(3)) };
+        assert_eq!(sample(b"x").header.encode_compact(), None);
+        let raw = header.encode_compact().unwrap();
+        let mut input = BytesMut::from(&[&raw[..], &header.encode(0)[..]].concat()[..]);
+        if !KNOWS_COMPACT {
+            assert_eq!(decode(&mut input), Err(BadFrame::Layout { theirs: COMPACT }));
+            return;
+        }
+        for _ in 0..2 {
+            assert_eq!(decode(&mut input).unwrap().unwrap(), Frame::bare(header.clone()));
+        }
+        for bit in 0..COMPACT_HEADER * 8 {
+            let mut bad = BytesMut::from(&raw[..]);
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(!matches!(decode(&mut bad), Ok(Ok(_))), "bit {bit}");
         }
     }
 

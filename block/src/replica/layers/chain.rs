@@ -19,9 +19,13 @@ pub(super) const FILE: &str = "layers";
 const SLOT: usize = 128 << 10;
 const HEADER: usize = 28;
 const MAGIC: &[u8; 8] = b"mfchain\0";
-const FORMAT: u32 = 1;
-/// Formats of a replica's folder that this build reads.
-pub const FORMATS: RangeInclusive<u32> = 1..=FORMAT;
+const FIRST_FORMAT: u32 = 1;
+/// The list says of which volume this is a copy; see `Chain::volume`.
+pub(super) const NAMED_FORMAT: u32 = 2;
+/// Formats of a replica's folder that this build reads. It writes the oldest that can
+/// say what it has to, and what only a newer one can say only once the upgrade is final.
+pub const FORMATS: RangeInclusive<u32> =
+    FIRST_FORMAT..=if cfg!(feature = "next") { NAMED_FORMAT } else { FIRST_FORMAT };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -34,6 +38,9 @@ pub(super) struct Chain {
     pub(super) broken: bool,
     /// Whether the layers of another copy are being taken over: the head holds nothing.
     pub(super) adopting: bool,
+    /// The volume this is a copy of: a folder is not opened for another. From format 2 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) volume: Option<String>,
 }
 
 /// A frozen layer.
@@ -63,6 +70,14 @@ pub(super) enum State {
 }
 
 impl Chain {
+    /// The oldest format that can say all this.
+    fn format(&self) -> u32 {
+        match self.volume {
+            None => FIRST_FORMAT,
+            Some(_) => NAMED_FORMAT,
+        }
+    }
+
     /// Places of the layers that count as snapshots.
     pub(super) fn kept(&self) -> Vec<usize> {
         (0..self.frozen.len()).filter(|at| !self.frozen[*at].removing).collect()
@@ -110,7 +125,8 @@ impl<D: Disk> ChainFile<D> {
             }
             // The first slot may be torn by the very first write.
             None if is_blank(disk, &file)? => {
-                let now = Chain { size, frozen: Vec::new(), head: 0, broken: false, adopting: false };
+                let now =
+                    Chain { size, frozen: Vec::new(), head: 0, broken: false, adopting: false, volume: None };
                 Ok(ChainFile { disk: disk.clone(), file, serial: 0, now })
             }
             None => Err(damaged("both copies of the list of layers are damaged".into())),
@@ -135,7 +151,7 @@ impl<D: Disk> ChainFile<D> {
         }
         let mut raw = Vec::with_capacity(HEADER + body.len());
         raw.extend(MAGIC);
-        raw.extend(FORMAT.to_le_bytes());
+        raw.extend(chain.format().to_le_bytes());
         raw.extend((body.len() as u32).to_le_bytes());
         raw.extend(serial.to_le_bytes());
         let mut hasher = crc32fast::Hasher::new();
@@ -168,8 +184,13 @@ fn read<D: Disk>(disk: &D, file: &D::File, slot: u64) -> io::Result<Option<(u64,
     if hasher.finalize() != four(HEADER - 4) {
         return Ok(None);
     }
-    if four(8) != FORMAT {
-        let text = format!("the folder has format {}, this build reads {FORMAT}", four(8));
+    if !FORMATS.contains(&four(8)) {
+        let text = format!(
+            "the folder has format {}, this build reads {} to {}",
+            four(8),
+            FORMATS.start(),
+            FORMATS.end()
+        );
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let serial = u64::from_le_bytes(raw[16..24].try_into().expect("eight bytes"));

@@ -8,7 +8,7 @@ use std::io;
 
 use super::{
     BLOCK, BitFile, Frozen, Head, Layers, blocks,
-    chain::{Chain, Link, State},
+    chain::{Chain, FORMATS, Link, NAMED_FORMAT, State},
     create_image, file_name, sweep,
 };
 use crate::{
@@ -39,7 +39,17 @@ impl<D: Disk> Layers<D> {
             Step::Revert { head, .. } if chain.head == *head => Ok(()),
             Step::Revert { id, head } => self.revert(chain, *id, *head),
             Step::Expand { size } => self.expand(chain, *size),
+            Step::Finalize { volume } => self.finalize(chain, volume),
         }
+    }
+
+    /// Uses what the newest format has. One that is not newer has nothing to use.
+    fn finalize(&mut self, mut chain: Chain, volume: &str) -> io::Result<()> {
+        if *FORMATS.end() < NAMED_FORMAT || chain.volume.as_deref() == Some(volume) {
+            return Ok(());
+        }
+        chain.volume = Some(volume.to_owned());
+        self.chain.store(chain)
     }
 
     fn freeze(&mut self, mut chain: Chain, name: &str, head: u64) -> io::Result<()> {

@@ -185,6 +185,11 @@ impl<D: Disk> Layers<D> {
         self.chain.now().size
     }
 
+    /// The volume this is a copy of, if the folder says so.
+    pub fn volume(&self) -> Option<&str> {
+        self.chain.now().volume.as_deref()
+    }
+
     pub fn layout(&self) -> Layout {
         self.chain.now().layout()
     }

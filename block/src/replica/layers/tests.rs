@@ -3,7 +3,10 @@
 
 use proptest::prelude::*;
 
-use super::{super::memory::MemoryDisk, *};
+use super::{
+    super::{disk::Folder, memory::MemoryDisk},
+    *,
+};
 use crate::wire::layout::Step;
 
 const BLOCKS: u64 = 6;
@@ -87,6 +90,7 @@ impl Model {
                 self.head = *head;
             }
             Step::Expand { size } => self.live.resize(*size as usize, 0),
+            Step::Finalize { .. } => {}
         }
     }
 
@@ -282,4 +286,21 @@ fn judge(layers: &Layers<MemoryDisk>, since: &[Model], least: &Model) {
         let found = layers.read_snapshot(place, extent(0, expected.len() as u64)).unwrap();
         assert!(found == *expected, "snapshot {id} differs");
     }
+}
+
+#[test]
+fn the_oldest_format_is_written_until_the_upgrade_is_final() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Folder::take(dir.path()).unwrap();
+    let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
+    let format = || std::fs::read(dir.path().join("layers")).unwrap()[8];
+    layers.take_step(&Step::Freeze { name: "s".into(), head: 7 }).unwrap();
+    assert_eq!((format(), layers.volume()), (1, None));
+    for _ in 0..2 {
+        layers.take_step(&Step::Finalize { volume: "v".into() }).unwrap();
+        assert_eq!(u32::from(format()), *FORMATS.end());
+    }
+    drop(layers);
+    let named = (*FORMATS.end() > 1).then_some("v");
+    assert_eq!(Layers::open(&disk, SIZE, 1).unwrap().volume(), named);
 }
