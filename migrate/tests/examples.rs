@@ -105,6 +105,10 @@ fn copy() -> TempDir {
     let path = TempDir::new().unwrap();
     for folder in std::fs::read_dir(examples().join("migrations")).unwrap() {
         let folder = folder.unwrap().path();
+        // The models lie beside the migrations, as a link.
+        if !folder.is_dir() {
+            continue;
+        }
         let to = path.path().join(folder.file_name().unwrap());
         std::fs::create_dir(&to).unwrap();
         for file in std::fs::read_dir(&folder).unwrap() {
