@@ -3,6 +3,7 @@
 //! The file belongs to the process that has it open, so the lock lives in memory and other
 //! writers cannot exist; the contract is kept all the same, lease and fence included.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use redb::{
     Database, Durability as Sync, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
-    TableError, WriteTransaction,
+    TableError, TableHandle, WriteTransaction,
 };
 use tokio::sync::mpsc;
 
@@ -60,6 +61,7 @@ impl Lock {
 
 impl Embedded {
     pub(super) fn open(path: &Path, layout: Layout) -> Result<Embedded, StoreError> {
+        make_private(path);
         let database = match Database::builder().set_cache_size(CACHE).create(path) {
             Ok(database) => database,
             Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
@@ -69,6 +71,8 @@ impl Embedded {
             }
             Err(source) => return Err(StoreError::Open { path: path.to_owned(), source: source.into() }),
         };
+        refuse_foreign(&database)
+            .map_err(|reason| StoreError::refused(path.display().to_string(), &reason))?;
         Ok(Embedded { path: path.to_owned(), layout, database, lock: Mutex::default() })
     }
 
@@ -105,6 +109,31 @@ impl Embedded {
         };
         run().map_err(|error| StoreError::refused(doing(), &error))
     }
+}
+
+/// Makes the file where there is none, for its owner only: it holds the same data as a backup. What goes wrong is
+/// told by whoever opens it next.
+fn make_private(path: &Path) {
+    let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+}
+
+/// A file of the same format that somebody else keeps his own tables in, such as the store of a cluster.
+fn refuse_foreign(database: &Database) -> Result<(), String> {
+    let names = || -> Result<Vec<String>, redb::Error> {
+        let reading = database.begin_read()?;
+        let tables = reading.list_tables()?;
+        Ok(tables.map(|table| table.name().to_owned()).collect())
+    };
+    let names = names().map_err(|error| error.to_string())?;
+    if names.is_empty() || names.iter().any(|name| name == NOTES.name() || name == TOUCHED.name()) {
+        return Ok(());
+    }
+    let clusters = names.iter().any(|name| name == "log") && names.iter().any(|name| name == "meta");
+    Err(if clusters {
+        "this is the store of a Midflight cluster, and no database for migrations".to_owned()
+    } else {
+        format!("no database for migrations: it holds the tables {} of somebody else", names.join(", "))
+    })
 }
 
 #[async_trait]
@@ -417,4 +446,37 @@ fn touch(transaction: &WriteTransaction, spaces: &[Space]) -> Result<(), redb::E
         touched.insert(table_of(*space).as_str(), next)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_with_tables_of_somebody_else_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        #[rustfmt::skip]
+        let cases = [
+            ("cluster", vec!["log", "meta"], "the store of a Midflight cluster"),
+            ("other",   vec!["things"],      "the tables things of somebody else"),
+        ];
+        for (name, tables, expected) in cases {
+            let path = folder.path().join(name);
+            let database = Database::create(&path).unwrap();
+            let transaction = database.begin_write().unwrap();
+            for table in tables {
+                transaction.open_table(TableDefinition::<&str, &[u8]>::new(table)).unwrap();
+            }
+            transaction.commit().unwrap();
+            drop(database);
+            let error = Embedded::open(&path, Layout::Dragonflow).unwrap_err();
+            assert!(error.to_string().contains(expected), "{name}: {error}");
+        }
+        let fresh = folder.path().join("fresh");
+        drop(Embedded::open(&fresh, Layout::Dragonflow).unwrap());
+        assert_eq!(std::fs::metadata(&fresh).unwrap().permissions().mode() & 0o777, 0o600);
+        Embedded::open(&fresh, Layout::Dragonflow).unwrap();
+    }
 }

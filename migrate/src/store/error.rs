@@ -9,13 +9,16 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 /// Why a call to the database did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{doing}: no answer; whether it happened is not known")]
+    /// Where it was a write, whether it happened is not known.
+    #[error("{doing}: no answer")]
     Lost { doing: String, source: Cause },
 
     #[error("{doing}: {reason}")]
     Refused { doing: String, reason: String },
 
-    #[error("the database is locked by {owner}; if that run is dead, its lock frees itself shortly")]
+    #[error(
+        "the database is locked by {owner}; if that run is dead, its lock frees itself within its --lock-for, usually 30 s"
+    )]
     Busy { owner: String },
 
     #[error("the lock was lost (expired, or taken over); nothing more was written")]

@@ -14,6 +14,7 @@ mod etcd;
 mod facts;
 mod lock;
 mod names;
+mod reach;
 mod redis;
 mod url;
 
@@ -245,7 +246,7 @@ impl Default for Options {
 pub async fn open(url: &Url, layout: Layout, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
     Ok(match url {
         Url::Embedded { path } => Arc::new(embedded::Embedded::open(path, layout)?),
-        Url::Etcd(server) => Arc::new(etcd::Etcd::open(server, layout, options)?),
+        Url::Etcd(server) => Arc::new(etcd::Etcd::open(server, layout, options).await?),
         Url::Redis(server) => Arc::new(redis::Redis::open(server, layout, options).await?),
     })
 }

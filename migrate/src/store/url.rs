@@ -175,6 +175,16 @@ fn decode(text: &str) -> Result<String, UrlError> {
     String::from_utf8(plain).map_err(|_| UrlError::Encoding)
 }
 
+impl Url {
+    /// Whether the connection is encrypted.
+    pub fn is_tls(&self) -> bool {
+        match self {
+            Url::Etcd(server) | Url::Redis(server) => server.tls,
+            Url::Embedded { .. } => false,
+        }
+    }
+}
+
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

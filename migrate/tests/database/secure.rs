@@ -135,9 +135,11 @@ async fn etcd_over_tls_with_a_client_certificate() {
 async fn insists_on_papers(world: &World, url: &str, papers: &Papers) {
     works(world, url, &papers.options()).await;
     let stranger = Options { identity: None, ..papers.options() };
-    refused(url, &stranger).await;
+    let text = refused(url, &stranger).await;
+    assert!(text.contains("give --cert and --key"), "{text}");
     let distrustful = Options { ca: None, ..papers.options() };
-    refused(url, &distrustful).await;
+    let text = refused(url, &distrustful).await;
+    assert!(text.contains("with --ca"), "{text}");
     let nowhere = Options { ca: Some(Path::new("/nowhere/ca.pem").to_owned()), ..papers.options() };
     assert!(refused(url, &nowhere).await.contains("/nowhere/ca.pem"));
 }

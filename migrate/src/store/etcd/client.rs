@@ -7,6 +7,8 @@ use std::time::Duration;
 use futures::stream;
 use http::uri::PathAndQuery;
 use prost::Message;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use secrecy::{ExposeSecret, SecretString};
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
@@ -14,6 +16,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
+use super::super::reach;
 use super::super::url::Server;
 use super::super::{Options, StoreError};
 use super::wire;
@@ -21,8 +24,14 @@ use super::wire;
 /// A reply may hold a page of large values.
 const LARGEST_REPLY: usize = 1 << 30;
 
+/// How the words of an error begin that is one of the connection, not of the server.
+const UNREACHED: &str = "etcd at ";
+
 #[derive(Debug)]
 pub(super) struct Client {
+    /// The addresses, for people.
+    hosts: String,
+    tls: bool,
     channel: Channel,
     account: Option<(String, SecretString)>,
     token: Mutex<Option<String>>,
@@ -46,10 +55,19 @@ impl Client {
             (Some(name), None) => Some((name, SecretString::from(String::new()))),
             (None, _) => None,
         };
-        Ok(Client { channel, account, token: Mutex::default() })
+        let (hosts, tls) = (server.hosts.join(","), server.tls);
+        Ok(Client { hosts, tls, channel, account, token: Mutex::default() })
     }
 
     pub(super) async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Status>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        self.call_signed(path, request).await.map_err(|status| self.in_words(status))
+    }
+
+    async fn call_signed<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Status>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -66,8 +84,21 @@ impl Client {
         }
     }
 
+    /// A failure of the connection names the server and what may be wrong with the address.
+    fn in_words(&self, status: Status) -> Status {
+        let Some(source) = std::error::Error::source(&status) else { return status };
+        let words = format!("{UNREACHED}{}: {}", self.hosts, reach::words(source));
+        let unreached = reach::explained(&words, "etcd", self.tls);
+        let code = if unreached.for_good { Code::FailedPrecondition } else { status.code() };
+        Status::new(code, unreached.words)
+    }
+
     /// Keeps a lease alive once; gives the seconds it has left, zero if it is gone.
     pub(super) async fn keep_alive(&self, lease: i64) -> Result<i64, Status> {
+        self.keep_alive_once(lease).await.map_err(|status| self.in_words(status))
+    }
+
+    async fn keep_alive_once(&self, lease: i64) -> Result<i64, Status> {
         self.ensure_token().await?;
         let mut grpc = self.ready().await?;
         let codec = ProstCodec::<wire::LeaseRequest, wire::LeaseKeepAliveResponse>::default();
@@ -90,7 +121,11 @@ impl Client {
 
     async fn ready(&self) -> Result<Grpc<Channel>, Status> {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST_REPLY);
-        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        grpc.ready().await.map_err(|error| {
+            let mut status = Status::unavailable("not connected");
+            status.set_source(std::sync::Arc::new(error));
+            status
+        })?;
         Ok(grpc)
     }
 
@@ -144,13 +179,24 @@ fn tls(options: &Options) -> Result<ClientTlsConfig, StoreError> {
             .map_err(|source| StoreError::Open { path: path.to_owned(), source: source.into() })
     };
     let mut tls = match &options.ca {
-        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?)),
+        Some(ca) => {
+            let pem = read(ca)?;
+            if CertificateDer::pem_slice_iter(&pem).flatten().next().is_none() {
+                return Err(StoreError::refused(ca.display().to_string(), &"it holds no certificate"));
+            }
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))
+        }
         None => ClientTlsConfig::new().with_native_roots(),
     };
     if let Some((certificate, key)) = &options.identity {
         tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
     }
     Ok(tls)
+}
+
+/// Whether there was no connection, rather than a server that does not serve yet.
+pub(super) fn is_unreached(error: &StoreError) -> bool {
+    matches!(error, StoreError::Lost { source, .. } if source.to_string().starts_with(UNREACHED))
 }
 
 /// Whether the server said no, or said nothing.
@@ -164,7 +210,7 @@ pub(super) fn failed(doing: impl Into<String>, status: Status) -> StoreError {
         | Code::Internal
         | Code::DataLoss
         // The revision being read was compacted away: reading again begins at a newer one.
-        | Code::OutOfRange => StoreError::lost(doing, status),
+        | Code::OutOfRange => StoreError::lost(doing, status.message()),
         Code::Ok
         | Code::InvalidArgument
         | Code::NotFound

@@ -14,7 +14,7 @@ mod wire;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use super::{
     Sink, Space, Store, StoreError,
 };
 use crate::record::{RowKey, Table};
-use client::{Client, failed};
+use client::{Client, failed, is_unreached};
 use facts::{allowed, facts_of};
 use keys::{Keys, Last};
 use pages::{Pager, Seen};
@@ -33,6 +33,8 @@ use wire::{Compare, Request, RequestOp, Response};
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const TXN: &str = "/etcdserverpb.KV/Txn";
+/// How long a server that refuses connections may be one that is just being started.
+const JUST_STARTED: Duration = Duration::from_secs(2);
 /// The largest value in a request of 1.5 MiB, with room for its key and the lock's.
 const LARGEST_VALUE: usize = (3 << 19) - (4 << 10);
 
@@ -55,14 +57,40 @@ struct Page {
 }
 
 impl Etcd {
-    pub(super) fn open(server: &Server, layout: Layout, options: &Options) -> Result<Etcd, StoreError> {
-        Ok(Etcd {
+    pub(super) async fn open(server: &Server, layout: Layout, options: &Options) -> Result<Etcd, StoreError> {
+        let etcd = Etcd {
             client: Client::new(server, options)?,
             keys: Keys::new(&server.root),
             layout,
             maps: Mutex::default(),
             clearing: Mutex::default(),
-        })
+        };
+        etcd.reach(options.timeout).await?;
+        Ok(etcd)
+    }
+
+    /// Waits for a first answer, so that a wrong address is told at once. A server that is just being
+    /// started refuses connections for a moment, and then takes a while to serve.
+    async fn reach(&self, within: Duration) -> Result<(), StoreError> {
+        let began = Instant::now();
+        let mut last = None;
+        loop {
+            let left = within.saturating_sub(began.elapsed());
+            let error = match tokio::time::timeout(left, self.note(Note::Run)).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let reason = format!("no answer within {} s", within.as_secs());
+                    return Err(last.unwrap_or_else(|| StoreError::lost("connect to etcd", reason)));
+                }
+            };
+            let patience = if is_unreached(&error) { JUST_STARTED } else { within };
+            if !error.is_transient() || began.elapsed() >= patience {
+                return Err(error);
+            }
+            last = Some(error);
+            tokio::time::sleep(JUST_STARTED / 20).await;
+        }
     }
 
     async fn range(

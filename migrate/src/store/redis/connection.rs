@@ -12,6 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::super::reach;
 use super::super::url::Server;
 use super::super::{Options, StoreError};
 
@@ -43,13 +44,26 @@ impl Dialer {
         let doing = || format!("connect to Redis at {}", self.host);
         match tokio::time::timeout(self.timeout, self.connect()).await {
             Ok(connection) => connection,
-            Err(late) => Err(StoreError::lost(doing(), late)),
+            Err(_) => {
+                let words = format!("no answer within {} s", self.timeout.as_secs());
+                Err(StoreError::lost(doing(), reach::explained(&words, "redis", self.tls.is_some()).words))
+            }
+        }
+    }
+
+    fn unreached(&self, words: &str) -> StoreError {
+        let doing = format!("connect to Redis at {}", self.host);
+        let unreached = reach::explained(words, "redis", self.tls.is_some());
+        if unreached.for_good {
+            StoreError::refused(doing, &unreached.words)
+        } else {
+            StoreError::lost(doing, unreached.words)
         }
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
         let doing = || format!("connect to Redis at {}", self.host);
-        let lost = |error: std::io::Error| StoreError::lost(doing(), error);
+        let lost = |error: std::io::Error| self.unreached(&reach::words(&error));
         let stream = TcpStream::connect(&self.host).await.map_err(lost)?;
         stream.set_nodelay(true).map_err(lost)?;
         let mut info = RedisConnectionInfo::default().set_db(self.database).set_skip_set_lib_name();
@@ -60,7 +74,10 @@ impl Dialer {
             info = info.set_password(word.expose_secret());
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.timeout));
-        let refused = |error: RedisError| failed(doing(), error);
+        let refused = |error: RedisError| match failed(doing(), error) {
+            StoreError::Lost { source, .. } => self.unreached(&reach::words(source.as_ref())),
+            other => other,
+        };
         // The driver of a connection ends with its last handle.
         match &self.tls {
             None => {
@@ -100,7 +117,11 @@ fn tls(options: &Options) -> Result<TlsConnector, StoreError> {
     let mut roots = RootCertStore::empty();
     match &options.ca {
         Some(path) => {
-            for certificate in certificates(path)? {
+            let trusted = certificates(path)?;
+            if trusted.is_empty() {
+                return Err(StoreError::refused(path.display().to_string(), &"it holds no certificate"));
+            }
+            for certificate in trusted {
                 roots.add(certificate).map_err(refused)?;
             }
         }
