@@ -34,6 +34,8 @@ pub trait OurDatabase {
     /// Everything but the switch. Gives a line for people.
     async fn rehearse(&self) -> Result<String, Cause>;
     async fn apply(&self) -> Result<String, Cause>;
+    /// Why `rollback` would be refused now, if it would. Only looks.
+    async fn way_back(&self) -> Result<(), Cause>;
     /// Puts the data back that `apply` replaced, or finds that it replaced none.
     async fn rollback(&self) -> Result<String, Cause>;
 }
@@ -83,6 +85,9 @@ pub enum RunError {
 
     #[error("going back because {because}: {stuck}")]
     Stuck { because: String, stuck: Stuck },
+
+    #[error("{because}, and there is no way back, so nothing was stopped or undone: {why}")]
+    NoWayBack { because: String, why: String },
 }
 
 /// Drives one upgrade.
@@ -114,6 +119,25 @@ impl Runner<'_> {
                 Next::Stuck(stuck) => return Err(RunError::Stuck { because: self.why(), stuck }),
             }
         }
+    }
+
+    /// Turns back. What our database would refuse is found out before anything is stopped for it.
+    pub async fn turn_back(&mut self, why: String) -> Result<(), RunError> {
+        if let Some(database) = self.database
+            && self.tasks().any(|id| self.is_migrated(id))
+        {
+            database
+                .way_back()
+                .await
+                .map_err(|cause| RunError::NoWayBack { because: why.clone(), why: chain(cause.as_ref()) })?;
+        }
+        (self.tell)(&Event::Turned { why: why.clone() });
+        Ok(self.journal.write(&Entry::Turned(Direction::Back { why }))?)
+    }
+
+    fn is_migrated(&self, id: TaskId) -> bool {
+        let ours = self.journal.stages()[id.stage].kind == Kind::Migrate;
+        ours && *self.journal.progress().of(id) == TaskState::Applied
     }
 
     /// A run that was killed may have left a command running; it is ended before it is run again.
@@ -166,11 +190,7 @@ impl Runner<'_> {
         }
         match (failure, way) {
             (None, _) => Ok(()),
-            (Some((id, why)), Way::Apply) => {
-                let why = format!("{} failed: {why}", self.name(id));
-                (self.tell)(&Event::Turned { why: why.clone() });
-                Ok(self.journal.write(&Entry::Turned(Direction::Back { why }))?)
-            }
+            (Some((id, why)), Way::Apply) => self.turn_back(format!("{} failed: {why}", self.name(id))).await,
             (Some((id, why)), Way::Undo) => {
                 Err(RunError::UndoFailed { task: self.name(id), because: self.why(), why })
             }

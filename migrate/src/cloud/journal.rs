@@ -21,7 +21,10 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::stage::{Stage, Way};
+use super::{
+    script::Script,
+    stage::{Stage, Way},
+};
 
 const FORMAT: u32 = 1;
 /// How long a lock that is held is asked for again.
@@ -93,6 +96,8 @@ pub enum Entry {
         task: TaskId,
     },
     Turned(Direction),
+    /// The upgrade file was mended: the same steps, with other commands.
+    Mended(Script),
     /// The last stage was done, or the first undone.
     Closed,
 }
@@ -110,11 +115,9 @@ struct Head {
     format: u32,
     /// Tells this upgrade from every other.
     id: String,
-    upgrade: String,
-    digest: String,
-    at_once: usize,
     began_at: Timestamp,
-    stages: Vec<Stage>,
+    #[serde(flatten)]
+    script: Script,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -165,6 +168,7 @@ impl Progress {
                 self.direction = direction.clone();
                 self.closed = false;
             }
+            Entry::Mended(_) => {}
             Entry::Closed => self.closed = true,
         }
     }
@@ -188,12 +192,6 @@ pub enum JournalError {
 
     #[error("the journal {} is damaged in line {line}: {problem}", path.display())]
     Damaged { path: PathBuf, line: usize, problem: String },
-
-    #[error(
-        "the upgrade file was changed since the run in {} began; put it back to go on, or go back with --back",
-        path.display()
-    )]
-    Edited { path: PathBuf },
 }
 
 /// The open journal of one upgrade. Only one process has it at a time.
@@ -224,26 +222,13 @@ impl Journal {
     }
 
     /// Begins the journal of an upgrade that was not begun, or is closed.
-    pub fn begin(
-        path: &Path,
-        upgrade: &str,
-        digest: &str,
-        at_once: usize,
-        stages: Vec<Stage>,
-    ) -> Result<Journal, JournalError> {
+    pub fn begin(path: &Path, script: Script) -> Result<Journal, JournalError> {
         let file = open(path, true)?.expect("a file that is created if absent is there");
         lock(&file, path)?;
         file.set_len(0).map_err(|source| JournalError::Write { path: path.to_owned(), source })?;
-        let head = Head {
-            format: FORMAT,
-            id: uuid::Uuid::new_v4().to_string(),
-            upgrade: upgrade.to_owned(),
-            digest: digest.to_owned(),
-            at_once,
-            began_at: Timestamp::now(),
-            stages,
-        };
-        let progress = Progress::new(&head.stages);
+        let id = uuid::Uuid::new_v4().to_string();
+        let head = Head { format: FORMAT, id, began_at: Timestamp::now(), script };
+        let progress = Progress::new(&head.script.stages);
         let mut journal = Journal { path: path.to_owned(), file, head, progress };
         let line = serde_json::to_string(&journal.head).expect("stages always encode");
         journal.append(&line)?;
@@ -255,16 +240,13 @@ impl Journal {
         let line = Line { at: Timestamp::now(), entry: entry.clone() };
         self.append(&serde_json::to_string(&line).expect("entries always encode"))?;
         self.progress.take(entry);
+        self.head.take(entry);
         Ok(())
     }
 
-    /// Refuses to go on by another file than the run was begun with.
-    pub fn same_file(&self, digest: &str) -> Result<(), JournalError> {
-        if self.head.digest == digest {
-            Ok(())
-        } else {
-            Err(JournalError::Edited { path: self.path.clone() })
-        }
+    /// What the run does, as it was begun or mended since.
+    pub fn script(&self) -> &Script {
+        &self.head.script
     }
 
     pub fn progress(&self) -> &Progress {
@@ -272,15 +254,15 @@ impl Journal {
     }
 
     pub fn stages(&self) -> &[Stage] {
-        &self.head.stages
+        &self.head.script.stages
     }
 
     pub fn upgrade(&self) -> &str {
-        &self.head.upgrade
+        &self.head.script.upgrade
     }
 
     pub fn at_once(&self) -> usize {
-        self.head.at_once
+        self.head.script.at_once
     }
 
     pub fn id(&self) -> &str {
@@ -336,11 +318,11 @@ fn read(text: &str, path: &Path) -> Result<(Head, Progress), JournalError> {
         |line: usize, problem: String| JournalError::Damaged { path: path.to_owned(), line, problem };
     let mut lines = text.lines().enumerate();
     let (_, first) = lines.next().ok_or_else(|| damaged(1, "it is empty".to_owned()))?;
-    let head: Head = serde_json::from_str(first).map_err(|error| damaged(1, error.to_string()))?;
+    let mut head: Head = serde_json::from_str(first).map_err(|error| damaged(1, error.to_string()))?;
     if head.format != FORMAT {
         return Err(damaged(1, format!("it has format {}, this tool knows {FORMAT}", head.format)));
     }
-    let mut progress = Progress::new(&head.stages);
+    let mut progress = Progress::new(&head.script.stages);
     for (number, text) in lines {
         let line: Line =
             serde_json::from_str(text).map_err(|error| damaged(number + 1, error.to_string()))?;
@@ -349,9 +331,27 @@ fn read(text: &str, path: &Path) -> Result<(Head, Progress), JournalError> {
         {
             return Err(damaged(number + 1, "it names a task that is not in the first line".to_owned()));
         }
+        if let Entry::Mended(script) = &line.entry
+            && Progress::new(&script.stages)
+                .tasks
+                .iter()
+                .map(Vec::len)
+                .ne(progress.tasks.iter().map(Vec::len))
+        {
+            return Err(damaged(number + 1, "it mends other steps than the first line has".to_owned()));
+        }
         progress.take(&line.entry);
+        head.take(&line.entry);
     }
     Ok((head, progress))
+}
+
+impl Head {
+    fn take(&mut self, entry: &Entry) {
+        if let Entry::Mended(script) = entry {
+            self.script = script.clone();
+        }
+    }
 }
 
 impl Entry {
@@ -362,7 +362,7 @@ impl Entry {
             | Entry::Ended { task, .. }
             | Entry::Failed { task, .. }
             | Entry::Left { task } => Some(*task),
-            Entry::Turned(_) | Entry::Closed => None,
+            Entry::Turned(_) | Entry::Mended(_) | Entry::Closed => None,
         }
     }
 }

@@ -12,6 +12,8 @@ mod drive;
 mod file;
 mod hook;
 mod journal;
+mod mend;
+mod script;
 mod stage;
 
 pub use decide::{Next, Stuck, next};
@@ -19,6 +21,8 @@ pub use drive::{Event, OurDatabase, Outcome, RunError, Runner, shared};
 pub use file::{Upgrade, UpgradeFileError};
 pub use hook::HookError;
 pub use journal::{Direction, Entry, Journal, JournalError, Progress, TaskState};
+pub use mend::{Mended, OtherUpgrade, changes, same_database};
+pub use script::Script;
 pub use stage::{Commands, Kind, Stage, Task, Way, Work, stages};
 
 #[cfg(test)]

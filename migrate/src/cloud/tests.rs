@@ -99,7 +99,7 @@ impl World {
     }
 
     fn stages(&self, file: &str) -> Vec<Stage> {
-        stages(&Upgrade::parse(file, Path::new("upgrade.toml")).unwrap())
+        script(file).stages
     }
 
     /// Opens or begins, and runs to the end or to an error.
@@ -107,11 +107,16 @@ impl World {
         let path = self.path("journal");
         let journal = match Journal::open(&path)? {
             Some(journal) => journal,
-            None => Journal::begin(&path, "test", "digest", 4, self.stages(file))?,
+            None => Journal::begin(&path, script(file))?,
         };
         let mut tell = |event: &Event| events.push(event.clone());
         Runner { journal, database: Some(self), start_anyway: false, tell: &mut tell }.run().await
     }
+}
+
+fn script(file: &str) -> Script {
+    let upgrade = Upgrade::parse(file, Path::new("upgrade.toml")).unwrap();
+    Script::of(&upgrade, file.as_bytes())
 }
 
 #[rustfmt::skip]
@@ -138,6 +143,14 @@ impl OurDatabase for World {
         }
         std::fs::write(self.path("ours"), "new\n")?;
         Ok("migrated".to_owned())
+    }
+
+    async fn way_back(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.calls.lock().unwrap().push("way back");
+        if self.path("written").exists() {
+            return Err("rows were written since".into());
+        }
+        Ok(())
     }
 
     async fn rollback(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
@@ -267,7 +280,7 @@ async fn what_was_done_before_is_not_undone() {
 #[tokio::test]
 async fn two_runs_at_once_are_refused() {
     let world = World::new();
-    let _first = Journal::begin(&world.path("journal"), "a", "d", 1, world.stages(&world.file())).unwrap();
+    let _first = Journal::begin(&world.path("journal"), script(&world.file())).unwrap();
     let second = Journal::open(&world.path("journal"));
     assert!(matches!(second, Err(JournalError::Busy { .. })), "{second:?}");
 }
@@ -314,7 +327,7 @@ fn refuses_files_that_make_no_sense() {
 fn a_damaged_journal_is_refused_and_a_torn_line_is_not() {
     let world = World::new();
     let path = world.path("journal");
-    let mut journal = Journal::begin(&path, "a", "d", 1, world.stages(&world.file())).unwrap();
+    let mut journal = Journal::begin(&path, script(&world.file())).unwrap();
     journal.write(&Entry::WasSo { task: TaskId { stage: 0, task: 0 } }).unwrap();
     drop(journal);
     let whole = std::fs::read_to_string(&path).unwrap();
@@ -399,4 +412,78 @@ fn no_mistake_in_a_file_shows_a_password_in_it() {
         }
         assert!(!shown.contains("hunter2"), "{name}: {shown}");
     }
+}
+
+/// A wrong `start` and a wrong `undo`: the services are stopped, and only the file can be mended.
+#[tokio::test]
+async fn a_mended_file_leads_out_of_a_wrong_command() {
+    let world = World::new();
+    let undo = format!("undo = \"echo old > {}/neutron\"", world.folder.path().display());
+    let start = format!("cat {}/controller-1.code", world.folder.path().display());
+    let wrong = world.file().replace(&undo, "undo = \"exit 3\"").replace(&start, "exit 1; cat");
+    let error = world.run(&wrong, &mut Vec::new()).await.unwrap_err();
+    assert!(matches!(&error, RunError::UndoFailed { task, .. } if task.contains("neutron")), "{error}");
+    assert!(!world.path("server").exists());
+
+    let mended = script(&world.file());
+    let mut journal = Journal::open(&world.path("journal")).unwrap().unwrap();
+    let changes = changes(journal.script(), &mended).unwrap();
+    let parts: Vec<_> = changes.iter().map(|change| (change.step.as_str(), change.part)).collect();
+    #[rustfmt::skip]
+    assert_eq!(parts, [
+        ("stop server", "undone by"), ("migrate database neutron", "undone by"), ("start server", "command"),
+    ]);
+    assert!(changes[1].to_string().contains("- exit 3\n    + echo old >"), "{}", changes[1]);
+    journal.write(&Entry::Mended(mended)).unwrap();
+    drop(journal);
+    let outcome = world.run(&wrong, &mut Vec::new()).await.unwrap();
+    assert!(matches!(outcome, Outcome::WentBack { .. }), "{outcome:?}");
+    assert_eq!(world.state(), all("old"));
+}
+
+#[test]
+fn a_file_with_other_steps_is_another_upgrade() {
+    let world = World::new();
+    let before = script(&world.file());
+    #[rustfmt::skip]
+    let cases = [
+        ("comment",  "settle_seconds = 1",           "settle_seconds = 1 # second",         None),
+        ("command",  "test -d",                      "test -e",                             None),
+        ("step",     "name = \"neutron\"",           "name = \"nova\"",                     Some("step 6 was \"migrate database neutron\"")),
+        ("nodes",    "compute-1 = {}",               "compute-1 = {}\ncompute-2 = {}",      Some("stop agent runs on other nodes")),
+        ("database", "embedded:unused",              "embedded:other",                      Some("another database")),
+        ("less",     "[migrate]",                    "rehearse = false\n[migrate]",         Some("step 2 was")),
+    ];
+    for (name, old, new, expected) in cases {
+        let file = world.file().replacen(old, new, 1);
+        assert_ne!(file, world.file(), "{name}");
+        let file = match name {
+            // Stands before all tables.
+            "less" => format!("rehearse = false\n{}", world.file()),
+            _ => file,
+        };
+        let found = changes(&before, &script(&file)).map_err(|other| other.to_string());
+        match (found, expected) {
+            (Ok(_), None) => {}
+            (Err(why), Some(expected)) => assert!(why.contains(expected), "{name}: {why}"),
+            (found, _) => panic!("{name}: {found:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_go_back_is_found_out_before_services_are_stopped() {
+    let world = World::new();
+    world.run(&world.file(), &mut Vec::new()).await.unwrap();
+    std::fs::write(world.path("written"), "").unwrap();
+    let before = world.state();
+    let journal = Journal::open(&world.path("journal")).unwrap().unwrap();
+    let mut runner = Runner { journal, database: Some(&world), start_anyway: false, tell: &mut |_| {} };
+    let error = runner.turn_back("the operator asked for it".to_owned()).await.unwrap_err();
+    assert!(error.to_string().contains("rows were written since"), "{error}");
+    drop(runner);
+    assert_eq!(world.state(), before);
+    // Nothing was begun, so the upgrade is as complete as it was.
+    let outcome = world.run(&world.file(), &mut Vec::new()).await.unwrap();
+    assert_eq!(outcome, Outcome::Complete);
 }

@@ -8,6 +8,7 @@
 //! The one invariant: whatever happens at whatever moment, the next start finds the old rows or
 //! the new rows live, or a marker by which [`Session::recover`] makes them the new rows.
 
+mod back;
 mod generation;
 mod journal;
 mod ledger;
@@ -24,6 +25,7 @@ use crate::diff;
 use crate::record::Snapshot;
 use crate::store::{self, Fence, Generation, Layout, Reading, Revision, RunNumber, Space, Store, StoreError};
 
+pub use back::written_since;
 use ledger::Ledger;
 pub use run::{Phase, Pointer, RunNote, RunRecord};
 pub use write::check_rows;

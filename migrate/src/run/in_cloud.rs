@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cloud::OurDatabase,
-    commit::{self, Phase, State},
+    commit::{self, CommitError, Phase, RunRecord, State},
 };
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -35,6 +35,10 @@ impl<'t> InCloud<'t> {
 
     async fn open(&self) -> Result<Database, RunError> {
         Database::open(self.tool.clone(), self.settings.clone()).await
+    }
+
+    fn is_ours(&self, record: &RunRecord) -> bool {
+        record.note.part_of == self.settings.part_of
     }
 }
 
@@ -67,17 +71,30 @@ impl OurDatabase for InCloud<'_> {
         })
     }
 
+    async fn way_back(&self) -> Result<(), Cause> {
+        let database = self.open().await?;
+        match commit::state(database.store.as_ref()).await? {
+            State::Applied(record) if self.is_ours(&record) => {
+                let written = commit::written_since(database.store.as_ref(), &record).await?;
+                if written.is_empty() { Ok(()) } else { Err(CommitError::Modified(written).into()) }
+            }
+            State::Settled(record) if self.is_ours(&record) && record.phase == Phase::Finalized => {
+                Err(format!("run {} was made final", record.run).into())
+            }
+            State::Applied(_) | State::Fresh | State::Settled(_) | State::Interrupted(_) => Ok(()),
+        }
+    }
+
     async fn rollback(&self) -> Result<String, Cause> {
         let database = self.open().await?;
         // A run that was cut off is finished first, so that there is something certain to take back.
         database.settle(self.tell).await?;
-        let ours = |record: &commit::RunRecord| record.note.part_of == self.settings.part_of;
         match commit::state(database.store.as_ref()).await? {
-            State::Applied(record) if ours(&record) => {
+            State::Applied(record) if self.is_ours(&record) => {
                 database.rollback(self.tell).await?;
                 Ok(format!("run {} is rolled back", record.run))
             }
-            State::Settled(record) if ours(&record) && record.phase == Phase::Finalized => {
+            State::Settled(record) if self.is_ours(&record) && record.phase == Phase::Finalized => {
                 let run = record.run;
                 Err(format!("run {run} was made final: only `midflight migrate restore` leads back").into())
             }

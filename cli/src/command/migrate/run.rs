@@ -11,13 +11,12 @@ use anyhow::Context;
 use clap::Args;
 use midflight_migrate::{
     cloud::{
-        self, Direction, Entry, Journal, JournalError, Kind, Outcome, RunError, Runner, Stage, Upgrade, Way,
-        Work, stages,
+        self, Direction, Entry, Journal, JournalError, Kind, Outcome, RunError, Runner, Script, Stage,
+        Upgrade, Way, Work,
     },
     run::InCloud,
 };
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use super::{target::tool, tell::Teller};
 use crate::{
@@ -30,8 +29,8 @@ use crate::{
 /// Upgrade a whole cloud: stop, update, migrate, start, as a file says
 ///
 /// The steps are the operator's own commands. Each is in a journal before it runs: a run that was killed goes on when it
-/// is started again. If a step fails, all is undone in reverse and the data rolled back. Exit codes: 0 complete; 1 failed,
-/// and everything is as it was, or run it again to go on; 3 it needs you, and says for what.
+/// is started again. If a step fails, all is undone in reverse and the data rolled back. Exit codes: 0 complete, or back
+/// as asked with --back; 1 failed, and everything is as it was, or run it again to go on; 3 it needs you, and says for what.
 #[derive(Debug, Args)]
 pub(super) struct Run {
     /// The upgrade file
@@ -48,6 +47,9 @@ pub(super) struct Run {
     /// Start the services though something has no undo: it was put back by hand
     #[arg(long, conflicts_with = "plan")]
     start_anyway: bool,
+    /// Go on by the upgrade file as it is now: the same steps, with other commands
+    #[arg(long, conflicts_with = "plan")]
+    accept_changes: bool,
     /// Where the journal is [default: the upgrade file with .journal added]
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
@@ -59,12 +61,13 @@ impl Run {
             let error = anyhow::Error::new(error);
             Failure::usage(format!("{error:#}"), "see docs/guide/migrations.md for the file")
         })?;
-        let steps = stages(&upgrade);
+        let text = fs::read(&self.file).context("read the upgrade file")?;
+        let script = Script::of(&upgrade, &text);
         if self.plan {
-            return session.answer(&Steps::of(&upgrade, &steps));
+            return session.answer(&Steps::of(&upgrade, &script.stages));
         }
         let path = self.journal.clone().unwrap_or_else(|| beside(&self.file));
-        let journal = self.journal(&path, &upgrade, steps)?;
+        let journal = self.journal(&path, script, &Teller::new(session))?;
         let mut interrupts = Interrupts::listen().context("listen for signals")?;
         tokio::select! {
             outcome = self.drive(session, upgrade, journal) => outcome,
@@ -76,10 +79,7 @@ impl Run {
     }
 
     /// The journal of a run that was begun, or of a new one.
-    fn journal(&self, path: &Path, upgrade: &Upgrade, steps: Vec<Stage>) -> anyhow::Result<Journal> {
-        let text = fs::read(&self.file).context("read the upgrade file")?;
-        let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
-        let begin = |steps| Journal::begin(path, &upgrade.name, &digest, upgrade.at_once, steps);
+    fn journal(&self, path: &Path, script: Script, teller: &Teller) -> anyhow::Result<Journal> {
         let Some(mut journal) = Journal::open(path).map_err(explain)? else {
             if self.back {
                 return Err(Failure::usage(
@@ -87,26 +87,75 @@ impl Run {
                     "run it without --back",
                 ));
             }
-            return begin(steps).map_err(explain);
+            self.refuse_start_anyway(None)?;
+            return Journal::begin(path, script).map_err(explain);
         };
         let progress = journal.progress().clone();
-        let over = progress.closed
-            && (progress.direction != Direction::Forward || journal.same_file(&digest).is_err());
+        self.refuse_start_anyway(Some(&progress))?;
+        let edited = journal.script().digest != script.digest;
+        let over = progress.closed && (progress.direction != Direction::Forward || edited);
         if over && !self.back {
             drop(journal);
-            return begin(steps).map_err(explain);
+            return Journal::begin(path, script).map_err(explain);
         }
-        if !self.back {
-            journal.same_file(&digest).map_err(explain)?;
+        if edited {
+            self.mend(&mut journal, script, teller)?;
         }
         if self.forward && progress.direction != Direction::Forward {
             journal.write(&Entry::Turned(Direction::Forward)).map_err(explain)?;
         }
-        if self.back && progress.direction == Direction::Forward {
-            let why = "the operator asked for it".to_owned();
-            journal.write(&Entry::Turned(Direction::Back { why })).map_err(explain)?;
-        }
         Ok(journal)
+    }
+
+    /// Only an upgrade that is on its way back has services to start anyway.
+    fn refuse_start_anyway(&self, progress: Option<&cloud::Progress>) -> anyhow::Result<()> {
+        let going_back =
+            progress.is_some_and(|progress| !progress.closed && progress.direction != Direction::Forward);
+        if !self.start_anyway || going_back || self.back {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            "no upgrade is on its way back, so there is nothing to start anyway",
+            "run it without --start-anyway",
+        ))
+    }
+
+    /// Takes the commands of a file that was changed since the run began, if the operator says so. Without
+    /// that, the way back goes by the commands the run began with, and the way forward is refused.
+    fn mend(&self, journal: &mut Journal, script: Script, teller: &Teller) -> anyhow::Result<()> {
+        let (file, path) = (self.file.display(), journal.path().display());
+        let found = if self.back && !self.accept_changes {
+            cloud::same_database(journal.script(), &script).map(|()| Vec::new())
+        } else {
+            cloud::changes(journal.script(), &script)
+        };
+        let changes = found.map_err(|other| {
+            Failure::with(
+                Exit::Blocked,
+                format!("{file} is another upgrade than the one begun in {path}: {other}"),
+                "put that back: while an upgrade is under way only commands may be mended; or go back with --back",
+            )
+        })?;
+        if self.back && !self.accept_changes {
+            let text = format!(
+                "{file} was changed since the run began; going back by the commands it began with \
+                 (--accept-changes takes those of the file)"
+            );
+            teller.say(&text, &serde_json::json!({"event": "warning", "text": &text}));
+            return Ok(());
+        }
+        let shown: String = changes.iter().map(|change| format!("\n  {change}")).collect();
+        if !self.accept_changes && !changes.is_empty() {
+            return Err(Failure::with(
+                Exit::Blocked,
+                format!("{file} was changed since the run in {path} began:{shown}"),
+                "look at the changes; add --accept-changes to go on by them, or put the file back",
+            ));
+        }
+        if !changes.is_empty() {
+            teller.say(&format!("going on by a mended file:{shown}"), &Accepted { changes });
+        }
+        journal.write(&Entry::Mended(script)).map_err(explain)
     }
 
     async fn drive(&self, session: &Session, upgrade: Upgrade, journal: Journal) -> anyhow::Result<()> {
@@ -121,16 +170,22 @@ impl Run {
             None => None,
         };
         let mut tell = |event: &cloud::Event| teller.say(&words(event), event);
-        let runner = Runner {
+        let forward = journal.progress().direction == Direction::Forward;
+        let mut runner = Runner {
             journal,
             database: ours.as_ref().map(|ours| ours as &dyn cloud::OurDatabase),
             start_anyway: self.start_anyway,
             tell: &mut tell,
         };
+        if self.back && forward {
+            let asked = "the operator asked for it".to_owned();
+            runner.turn_back(asked).await.map_err(|error| stopped(error, &self.file))?;
+        }
         let outcome = runner.run().await.map_err(|error| stopped(error, &self.file))?;
-        session.answer(&Told(&outcome))?;
+        session.answer(&Told { outcome: &outcome, asked_for: self.back })?;
         match outcome {
             Outcome::Complete => Ok(()),
+            Outcome::WentBack { .. } if self.back => Ok(()),
             Outcome::WentBack { why, .. } => Err(Failure::error(
                 format!("the upgrade was undone, because {why}"),
                 "mend the cause and run it again; the output of every command is beside the journal",
@@ -148,14 +203,13 @@ fn beside(file: &Path) -> PathBuf {
 fn explain(error: JournalError) -> anyhow::Error {
     let advice = match &error {
         JournalError::Busy { .. } => "wait for it, or stop it",
-        JournalError::Edited { .. } => "put the file back, or go back with --back",
         JournalError::Damaged { .. } => {
             "the journal is the only record of what was done; restore it from a copy"
         }
         JournalError::Open { .. } | JournalError::Write { .. } => "check the folder and its free space",
     };
     let exit = match &error {
-        JournalError::Busy { .. } | JournalError::Edited { .. } => Exit::Blocked,
+        JournalError::Busy { .. } => Exit::Blocked,
         JournalError::Damaged { .. } | JournalError::Open { .. } | JournalError::Write { .. } => Exit::Error,
     };
     Failure::with(exit, format!("{:#}", anyhow::Error::new(error)), advice)
@@ -172,7 +226,18 @@ fn stopped(error: RunError, file: &Path) -> anyhow::Error {
         RunError::UndoFailed { .. } => Failure::with(
             Exit::Blocked,
             error.to_string(),
-            format!("mend the cause, then `midflight migrate run {file}` goes on with the way back"),
+            format!(
+                "mend the cause, then `midflight migrate run {file}` goes on with the way back; if the command is \
+                 wrong, mend it in the file and add --accept-changes; or go forward again with --forward"
+            ),
+        ),
+        RunError::NoWayBack { .. } => Failure::with(
+            Exit::Blocked,
+            error.to_string(),
+            format!(
+                "mend what keeps it from going on, then `midflight migrate run {file} --forward`; to go back all \
+                 the same, stop the services, `midflight migrate finalize` and `restore` the backup made before"
+            ),
         ),
         RunError::Journal(error) => explain(error),
         RunError::Logs { .. } | RunError::Shared { .. } | RunError::Leftovers { .. } => {
@@ -205,23 +270,36 @@ fn words(event: &cloud::Event) -> String {
     }
 }
 
+/// What a mended file runs otherwise.
+#[derive(Serialize)]
+#[serde(tag = "event", rename = "accepted")]
+struct Accepted {
+    changes: Vec<cloud::Mended>,
+}
+
 #[derive(Serialize)]
 #[serde(transparent)]
-struct Told<'a>(&'a Outcome);
+struct Told<'a> {
+    outcome: &'a Outcome,
+    /// Whether to go back is what was asked for.
+    #[serde(skip)]
+    asked_for: bool,
+}
 
 impl Answer for Told<'_> {
     fn to_table(&self, paint: Paint) -> String {
-        match self.0 {
+        let back = || if self.asked_for { paint.good("✓") } else { paint.bad("✗") };
+        match self.outcome {
             Outcome::Complete => format!(
                 "{} the upgrade is complete. When all is well, make the data final with `midflight migrate finalize`.\n",
                 paint.good("✓")
             ),
             Outcome::WentBack { left, .. } if left.is_empty() => {
-                format!("{} everything is as it was before the upgrade\n", paint.bad("✗"))
+                format!("{} everything is as it was before the upgrade\n", back())
             }
             Outcome::WentBack { left, .. } => format!(
                 "{} everything is as it was before the upgrade, except: {}\n",
-                paint.bad("✗"),
+                back(),
                 left.join(", ")
             ),
         }
