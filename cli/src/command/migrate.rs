@@ -6,6 +6,7 @@ mod baseline;
 mod check;
 mod finalize;
 mod history;
+mod interrupt;
 mod lint;
 mod new;
 mod plan;

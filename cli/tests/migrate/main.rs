@@ -16,6 +16,7 @@ mod examples;
 #[allow(dead_code, reason = "shared with the tests of the drivers; each uses its own part")]
 #[path = "../../../migrate/tests/database/foreign.rs"]
 mod foreign;
+mod mistakes;
 mod outage;
 #[allow(dead_code, reason = "shared with the tests of the drivers; each uses its own part")]
 #[path = "../../../migrate/tests/database/proxy.rs"]

@@ -73,6 +73,9 @@ pub fn lint(search_path: &[PathBuf], compiled_in: &[&'static Native], context: &
             Err(error) => lint.error(native.id, chain(&error)),
         }
     }
+    if search_path.is_empty() && compiled_in.is_empty() {
+        lint.error("search path", "no folder with migrations was named (--path)");
+    }
     for path in search_path {
         match folders(path) {
             Ok(folders) => {
@@ -83,7 +86,7 @@ pub fn lint(search_path: &[PathBuf], compiled_in: &[&'static Native], context: &
                     }
                 }
             }
-            Err(error) => lint.error(path.display(), chain(&error)),
+            Err(error) => lint.error("search path", chain(&error)),
         }
     }
     order(&mut lint, &found);

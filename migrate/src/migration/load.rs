@@ -11,11 +11,20 @@ use super::manifest::{FILE, Manifest, ManifestError};
 use super::native::Native;
 use super::{Migration, Work};
 
+/// The models of a release, beside its migrations; a release may have nothing else.
+pub(crate) const MODELS: &str = "models.toml";
+
 /// Why the available migrations cannot be told.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("list the migrations in {}", path.display())]
     List { path: PathBuf, source: std::io::Error },
+
+    #[error("{} is itself a migration; name the folder that it lies in, {}", path.display(), within.display())]
+    Itself { path: PathBuf, within: PathBuf },
+
+    #[error("there is no migration in {}: it holds no folder with a {FILE}", path.display())]
+    Empty { path: PathBuf },
 
     #[error("{} is no migration: it has no {FILE}", path.display())]
     NoManifest { path: PathBuf },
@@ -91,7 +100,8 @@ pub(super) fn compiled(native: &'static Native) -> Result<Migration, LoadError> 
     Ok(Migration { header, max_removed: native.max_removed, source, checksum, work: Work::Native(native) })
 }
 
-/// The folders in a folder, by name. Hidden ones are left to whoever hid them.
+/// The folders in a folder, by name. Hidden ones are left to whoever hid them. A folder that was named by
+/// mistake must not pass for one whose migrations are all applied.
 pub(super) fn folders(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     let failed = |source| LoadError::List { path: path.to_owned(), source };
     let mut folders = vec![];
@@ -101,6 +111,14 @@ pub(super) fn folders(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
         if entry.is_dir() && !hidden {
             folders.push(entry);
         }
+    }
+    if path.join(FILE).exists() {
+        let whole = std::path::absolute(path).map_err(failed)?;
+        let within = whole.parent().unwrap_or(&whole).to_owned();
+        return Err(LoadError::Itself { path: path.to_owned(), within });
+    }
+    if folders.is_empty() && !path.join(MODELS).exists() {
+        return Err(LoadError::Empty { path: path.to_owned() });
     }
     folders.sort();
     Ok(folders)

@@ -18,6 +18,7 @@ mod tests;
 
 pub use checksum::{CHECKSUM_VERSION, Checksum};
 pub use lint::{Lint, LintProblem, Severity, lint};
+pub(crate) use load::MODELS;
 pub use load::{LoadError, load};
 pub use log::is_reserved;
 pub(crate) use manifest::is_table;

@@ -86,7 +86,8 @@ fn manifest(new: &Scaffold<'_>) -> String {
                 filters.collect::<String>()
             )
         }
-        Kind::Exec => "# Reads one JSON line per row, writes one per row to put or remove.\n\
+        Kind::Exec => "# Each row comes as a line {\"table\": …, \"topic\": …, \"id\": …, \"object\": {…}}. Write such a line for\n\
+             # each row to put, and one with \"remove\": true instead of the object for each to remove. Others stay.\n\
              [exec]\ncommand = [\"jq\", \"-c\", \"empty\"]\ntimeout_seconds = 600\n"
             .to_owned(),
     };

@@ -76,7 +76,10 @@ fn nothing_on_the_search_path_is_passed_over() {
     std::fs::write(path.path().join("README.md"), "not a folder").unwrap();
     std::fs::create_dir(path.path().join(".git")).unwrap();
     let both = [path.path().to_owned(), other.path().to_owned()];
-    assert_eq!(load(&both, &[]).unwrap().len(), 1);
+    assert_eq!(load(&both[..1], &[]).unwrap().len(), 1);
+    assert!(told(&both).starts_with("there is no migration in "));
+    let itself = told(&[path.path().join("one")]);
+    assert!(itself.contains("one is itself a migration; name the folder that it lies in, /"), "{itself}");
 
     written(other.path(), "again", &manifest("", None));
     let twice = told(&both);

@@ -65,6 +65,7 @@ impl Database {
         let meter = super::event::Meter::new(tell);
         let before = self.take(tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
+        self.refuse_nothing_at_hand(&todo)?;
         let after = self.think(&before, &todo, &meter, tell)?;
         let judged = self.judge(&before, &todo, &after).await?;
         let mut plan = tokio::task::block_in_place(|| self.describe(&before, &todo, &after, &judged));
@@ -87,13 +88,17 @@ impl Database {
         let planned = planned.map(|path| Ok::<_, RunError>((path, Plan::read(path)?))).transpose()?;
         let before = self.take(work.tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
+        self.refuse_nothing_at_hand(&todo)?;
         let after = self.think(&before, &todo, &work.meter, work.tell)?;
         let migrations = todo.migrations();
         let mut judged = self.judge(&before, &todo, &after).await?;
-        if migrations.is_empty() && after.automatic.is_empty() {
+        let nothing = migrations.is_empty() && after.automatic.is_empty();
+        if nothing && judged.refusals.is_empty() {
             return Ok(Changed::Nothing { applied: todo.applied() });
         }
-        judged.refusals.extend(self.still_open().await?);
+        if !nothing {
+            judged.refusals.extend(self.still_open().await?);
+        }
         if let Some((path, planned)) = planned {
             let now = tokio::task::block_in_place(|| self.describe(&before, &todo, &after, &judged));
             if let Some(difference) = now.differs_from(&planned) {
@@ -175,6 +180,7 @@ impl Database {
         }
         let before = self.take(work.tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
+        self.refuse_nothing_at_hand(&todo)?;
         let mut pending = todo.migrations();
         if let Some(through) = through {
             let last = pending.iter().position(|migration| migration.header.id == through);

@@ -3,19 +3,20 @@
 //! The one invariant: whoever holds a [`Work`] has the lock, and what an earlier run left unfinished is finished.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 use super::{
     error::RunError,
     event::{Event, Meter, Tell},
+    give_up::Fenced,
     settings::Settings,
 };
 use crate::{
     commit::{self, Recovered, State},
     migration::{self, Migration, Native},
-    store::{self, Held, Store, StoreError, Url},
+    store::{self, Fence, Held, Store, StoreError, Url},
     worker::Worker,
 };
 
@@ -38,6 +39,7 @@ pub struct Database {
     pub(super) settings: Settings,
     pub(super) url: Url,
     pub(super) store: Arc<dyn Store>,
+    pub(super) fenced: Fenced,
 }
 
 impl Database {
@@ -45,8 +47,9 @@ impl Database {
         let (url, options) = (settings.url()?, settings.options()?);
         settings.refuse_absent(&url)?;
         settings.refuse_adoption_in_place()?;
+        settings.refuse_unused_tls(&url)?;
         let store = store::open(&url, settings.layout, &options).await?;
-        Ok(Database { tool, settings, url, store })
+        Ok(Database { tool, settings, url, store, fenced: Fenced::default() })
     }
 
     /// The address, without its password.
@@ -61,6 +64,7 @@ impl Database {
     /// Takes the lock and finishes what an interrupted run left.
     pub(super) async fn work<'a>(&'a self, tell: &'a Tell<'a>) -> Result<Work<'a>, RunError> {
         let held = self.lock(tell).await?;
+        self.note_fence(Some(held.fence().clone()));
         let work = Work { database: self, held, meter: Meter::new(tell), tell };
         match work.recover().await {
             Ok(()) => Ok(work),
@@ -87,6 +91,10 @@ impl Database {
             }
             tokio::time::sleep(LOOK_FOR_LOCK).await;
         }
+    }
+
+    fn note_fence(&self, fence: Option<Fence>) {
+        *self.fenced.lock().unwrap_or_else(PoisonError::into_inner) = fence;
     }
 
     /// Finishes what an interrupted run left, if there is any: even a look must not see half of it.
@@ -148,6 +156,7 @@ impl Work<'_> {
 
     /// Frees the lock. A failure to free it only matters if all else went well: it frees itself.
     pub(super) async fn end<T>(self, outcome: Result<T, RunError>) -> Result<T, RunError> {
+        self.database.note_fence(None);
         let released = self.held.release(self.database.store.as_ref()).await;
         if let (Ok(_), Err(error)) = (&outcome, released) {
             (self.tell)(Event::Warning { text: format!("the lock was not freed and frees itself: {error}") });

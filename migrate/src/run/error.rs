@@ -57,6 +57,11 @@ pub enum RunError {
     #[error("{}: not a plan of this tool", path.display())]
     NotAPlan { path: PathBuf, source: serde_json::Error },
 
+    #[error(
+        "there is not one migration at hand: no folder with migrations was named, and the usual ones are empty"
+    )]
+    NoMigrations,
+
     #[error("{id} is not among the migrations at hand")]
     Unknown { id: String },
 }
@@ -131,6 +136,7 @@ impl RunError {
             | RunError::Backup(_)
             | RunError::File { .. }
             | RunError::NotAPlan { .. }
+            | RunError::NoMigrations
             | RunError::Unknown { .. } => false,
         }
     }

@@ -1,6 +1,7 @@
 //! The commands that only look: check, status, history.
 //!
-//! The one invariant: nothing is written, except that what an interrupted run left is finished first.
+//! The one invariant: nothing is written, except that what an interrupted run left is finished first, where nobody
+//! has the lock.
 
 use std::time::Duration;
 
@@ -14,9 +15,10 @@ use super::{
     services,
 };
 use crate::{
-    commit::{self, State},
+    commit::{self, CommitError, State},
     migration::log,
-    store::{Facts, Layout},
+    record::Snapshot,
+    store::{Facts, Layout, StoreError},
 };
 
 /// Whether a run may begin now.
@@ -42,8 +44,12 @@ pub struct Status {
     pub store: String,
     pub server: Facts,
     pub layout: Layout,
-    pub rows: u64,
-    pub bytes: u64,
+    /// Absent while a run writes them.
+    pub rows: Option<u64>,
+    pub bytes: Option<u64>,
+    /// Who has the lock while the last run is not over; if he is dead, the next command after its end finishes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locked_by: Option<String>,
     pub applied: usize,
     pub pending: Vec<Waiting>,
     /// Why the order of what is pending cannot be told.
@@ -106,12 +112,26 @@ impl Database {
         })
     }
 
+    /// Also while a run is under way, or died a moment ago: then what can be told is told, and nothing is waited for.
     pub async fn status(&self, tell: &Tell<'_>) -> Result<Status, RunError> {
-        self.settle(tell).await?;
-        let before = self.take(tell).await?;
-        let rows = &before.taken.snapshot;
+        let locked_by = match self.settle(tell).await {
+            Ok(()) => None,
+            Err(
+                RunError::Store(StoreError::Busy { owner })
+                | RunError::Commit(CommitError::Store(StoreError::Busy { owner })),
+            ) => Some(owner),
+            Err(error) => return Err(error),
+        };
+        let before = match self.take(tell).await {
+            Ok(before) => Some(before),
+            Err(RunError::Commit(CommitError::Unfinished { .. })) if locked_by.is_some() => None,
+            Err(error) => return Err(error),
+        };
+        let none = Snapshot::default();
+        let rows = before.as_ref().map_or(&none, |before| &before.taken.snapshot);
         let entries = log::read(rows)?;
         let (pending, order_problem) = match self.todo(rows) {
+            _ if before.is_none() => (Vec::new(), None),
             Ok(todo) => {
                 let waiting = todo.migrations().into_iter().map(|migration| Waiting {
                     id: migration.header.id.clone(),
@@ -124,7 +144,10 @@ impl Database {
             Err(RunError::Order(problem)) => (Vec::new(), Some(problem.to_string())),
             Err(error) => return Err(error),
         };
-        let drift = log::compare(&self.migrations()?, &entries);
+        let drift = match &before {
+            Some(_) => log::compare(&self.migrations()?, &entries),
+            None => Vec::new(),
+        };
         let last_run = match commit::state(self.store.as_ref()).await? {
             State::Fresh => None,
             State::Settled(record) | State::Interrupted(record) => Some(last(&record, false)),
@@ -134,8 +157,9 @@ impl Database {
             store: self.address(),
             server: self.store.facts().await?,
             layout: self.settings.layout,
-            rows: rows.len() as u64,
-            bytes: rows.size(),
+            rows: before.as_ref().map(|_| rows.len() as u64),
+            bytes: before.as_ref().map(|_| rows.size()),
+            locked_by,
             applied: entries.len(),
             pending,
             order_problem,

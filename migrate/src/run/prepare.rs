@@ -126,6 +126,13 @@ impl Database {
         Ok(Todo { available, order, log, drifts, models })
     }
 
+    /// A run that was given nothing to do is a mistake, not a success.
+    pub(super) fn refuse_nothing_at_hand(&self, todo: &Todo) -> Result<(), RunError> {
+        let named =
+            self.settings.models.is_some() || self.settings.adopt || !self.settings.search_path().is_empty();
+        if named || !todo.available.is_empty() { Ok(()) } else { Err(RunError::NoMigrations) }
+    }
+
     fn models(&self, before: &Snapshot, scripted: &BTreeSet<Table>) -> Result<Option<NewModels>, RunError> {
         let kept = model::stored(before)?;
         let Some(path) = self.settings.models_file()? else {
@@ -256,6 +263,10 @@ impl Database {
         if let Some(first) = after.violations.shown.first() {
             let violations = Refusal::Violations { total: after.violations.count, sample: first.to_string() };
             refuse(&mut refusals, &mut warnings, accept.violations, violations);
+        }
+        if todo.order.is_empty() && after.automatic.is_empty() {
+            // Nothing would be written, so only what is wrong with the log still counts.
+            refusals.retain(|refusal| matches!(refusal, Refusal::Drift(_)));
         }
         Ok(Judged { server: facts.server, needs, refusals, warnings })
     }

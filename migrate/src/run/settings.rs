@@ -11,15 +11,12 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    migration::Allowed,
+    migration::{Allowed, MODELS},
     store::{self, Layout},
 };
 
-/// Folders that packages drop their migrations into; used where they exist.
+/// Folders that packages drop their migrations into; used where they hold something.
 pub const USUAL_PATHS: [&str; 2] = ["/usr/lib/midflight/migrations.d", "/etc/midflight/migrations.d"];
-
-/// The models of the release, in a folder of the search path beside its migrations.
-const MODELS: &str = "models.toml";
 
 /// Everything about one database and the migrations for it.
 #[derive(Clone, Deserialize)]
@@ -134,6 +131,9 @@ pub enum SettingsError {
     #[error("models are declared twice, in {} and {}; choose with --models", first.display(), second.display())]
     ModelsTwice { first: PathBuf, second: PathBuf },
 
+    #[error("--ca, --cert and --key are for TLS, and the address is one without; use etcds:// or rediss://")]
+    NoTls,
+
     #[error("a client certificate needs its key and the other way round")]
     HalfAnIdentity,
 }
@@ -205,6 +205,12 @@ impl Settings {
         }
     }
 
+    /// What was given to make a connection safe must not be passed over.
+    pub(crate) fn refuse_unused_tls(&self, url: &store::Url) -> Result<(), SettingsError> {
+        let given = self.ca.is_some() || self.certificate.is_some() || self.key.is_some();
+        if given && !url.is_tls() { Err(SettingsError::NoTls) } else { Ok(()) }
+    }
+
     pub(crate) fn options(&self) -> Result<store::Options, SettingsError> {
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
@@ -248,7 +254,8 @@ impl Settings {
 
     /// Where migrations are looked for.
     pub fn search_path(&self) -> Vec<PathBuf> {
-        let usual = USUAL_PATHS.iter().map(PathBuf::from).filter(|path| path.is_dir());
+        let is_used = |path: &PathBuf| std::fs::read_dir(path).is_ok_and(|mut found| found.next().is_some());
+        let usual = USUAL_PATHS.iter().map(PathBuf::from).filter(is_used);
         usual.chain(self.paths.iter().cloned()).collect()
     }
 }

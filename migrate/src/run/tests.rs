@@ -4,6 +4,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Mutex,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use crate::{
     migration::Native,
     northbound::Verdict,
     record::{RowKey, Snapshot, Table},
-    store::Layout,
+    store::{self, Layout},
     worker::Worker,
 };
 
@@ -394,4 +395,45 @@ async fn the_first_models_fill_in_their_defaults() {
         port["enabled"] == serde_json::Value::Bool(true)
     });
     assert!(filled);
+}
+
+/// Writes the phase of the last run, as a run under way would.
+async fn stand_at(database: &Database, phase: &str, fence: &store::Fence) {
+    let raw = database.store.note(store::Note::Run).await.unwrap().unwrap();
+    let mut record: serde_json::Value = serde_json::from_slice(&raw).unwrap();
+    record["phase"] = phase.into();
+    let value = Bytes::from(record.to_string());
+    let put = store::Op::Put { place: store::Place::Note(store::Note::Run), value: &value };
+    let batch = store::Batch { ops: vec![put], ..store::Batch::default() };
+    database.store.commit(fence, &batch).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_tells_of_a_run_whose_lock_is_held() {
+    for (layout, phase, readable) in
+        [(Layout::Generation, "staging", true), (Layout::Dragonflow, "committed", false)]
+    {
+        let sandbox = Sandbox::new(layout).await;
+        let database = sandbox.open(BOTH).await;
+        let held = store::hold(&database.store, "somebody", Duration::from_secs(60)).await.unwrap();
+        stand_at(&database, phase, held.fence()).await;
+        let status = database.status(&|_| {}).await.unwrap();
+        assert_eq!(status.locked_by.as_deref(), Some("somebody"));
+        assert_eq!(status.last_run.unwrap().phase, phase);
+        assert_eq!((status.rows.is_some(), status.pending.len()), (readable, if readable { 2 } else { 0 }));
+        let busy = database.apply(None, &|_| {}).await.unwrap_err();
+        assert!(busy.is_refusal(), "{busy}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_is_given_up_frees_its_lock_and_says_where_it_stands() {
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    let database = sandbox.open(BOTH).await;
+    assert_eq!(database.handle().give_up().await.unwrap(), GivenUp::Untouched);
+    let quiet = |_: Event| {};
+    let work = database.work(&quiet).await.unwrap();
+    assert_eq!(database.handle().give_up().await.unwrap(), GivenUp::Untouched);
+    let fence = store::hold(&database.store, "next", Duration::from_secs(60)).await.unwrap();
+    drop((work, fence));
 }

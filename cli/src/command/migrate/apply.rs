@@ -7,7 +7,7 @@ use midflight_migrate::run::Changed;
 
 use super::{
     target::{Adopt, Backups, Target, explain},
-    tell::Teller,
+    tell::{Teller, count},
 };
 use crate::{
     output::{Answer, Paint},
@@ -49,13 +49,13 @@ impl Answer for Told {
     fn to_table(&self, _: Paint) -> String {
         match &self.0 {
             Changed::Nothing { applied } => {
-                format!("Nothing is pending: all {applied} migrations are applied.\n")
+                format!("Nothing is pending: {} applied.\n", count(*applied, "migration"))
             }
             Changed::Applied { run, migrations, automatic, rows_before, rows_after, .. } => format!(
-                "Run {run} is live: {} migrations, {} automatic steps, {rows_before} rows before and {rows_after} after.\n\
+                "Run {run} is live: {}, {}, {rows_before} rows before and {rows_after} after.\n\
                  Start the services. `rollback` is possible until they write; `finalize` when all is well.\n",
-                migrations.len(),
-                automatic.len(),
+                count(migrations.len(), "migration"),
+                count(automatic.len(), "automatic step"),
             ),
             Changed::RolledBack { run } => {
                 format!("Run {run} is rolled back: the data is what it was before, byte for byte.\n")

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     target::{Target, explain},
-    tell::Teller,
+    tell::{Teller, moment},
 };
 use crate::{
     output::{Answer, Paint, table},
@@ -43,8 +43,8 @@ impl Answer for Log {
             [
                 entry.id.clone(),
                 entry.release.clone(),
-                entry.proposed_at.to_string(),
-                entry.applied_at.to_string(),
+                moment(entry.proposed_at),
+                moment(entry.applied_at),
                 entry.tool_version.clone().unwrap_or_default(),
                 entry.description.clone(),
             ]

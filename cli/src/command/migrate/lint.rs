@@ -10,7 +10,7 @@ use midflight_migrate::{
 };
 use serde::Serialize;
 
-use super::target::tool;
+use super::{target::tool, tell::count};
 use crate::{
     failure::Failure,
     output::{Answer, Paint},
@@ -42,7 +42,11 @@ impl Lint {
         if found.0.is_clean() {
             return Ok(());
         }
-        Err(Failure::error("migrations are not in order", "mend what is named, then lint again"))
+        let errors = found.0.problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+        Err(Failure::error(
+            format!("{} found", count(errors, "error")),
+            "mend what is named, then lint again",
+        ))
     }
 }
 
@@ -57,7 +61,7 @@ impl Answer for Found {
         for problem in &lint.problems {
             text += &format!("{} {problem}\n", mark(problem, paint));
         }
-        text + &format!("{} migrations, {} tried on fixtures\n", lint.migrations.len(), lint.tried)
+        text + &format!("{}, {} tried on fixtures\n", count(lint.migrations.len(), "migration"), lint.tried)
     }
 }
 

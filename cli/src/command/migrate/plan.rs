@@ -1,13 +1,14 @@
 //! `midflight migrate plan`: the real run without the switch.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use clap::Args;
 use midflight_migrate::{diff::Sample, migration::log, run};
+use serde_json::{Map, Value};
 
 use super::{
     target::{Adopt, Target, explain},
-    tell::{Teller, size},
+    tell::{Teller, count, size},
 };
 use crate::{
     failure::{Exit, Failure},
@@ -61,7 +62,7 @@ impl Answer for Shown<'_> {
         let plan = self.0;
         let mut text = format!("{} ({})\n", plan.store, plan.server);
         if plan.is_empty() {
-            text += &format!("Nothing is pending: all {} migrations are applied.\n", plan.already_applied);
+            text += &format!("Nothing is pending: {} applied.\n", count(plan.already_applied, "migration"));
         } else {
             text += &steps(plan, paint);
         }
@@ -116,9 +117,8 @@ fn steps(plan: &run::Plan, paint: Paint) -> String {
         text += &format!("\n{}\n", paint.bold("Samples"));
         for (name, sample) in samples {
             text += &format!("  {name} {}\n", sample.row);
-            let lines = [("-", &sample.before), ("+", &sample.after)];
-            for (mark, value) in lines.iter().filter_map(|(mark, value)| value.as_ref().map(|v| (mark, v))) {
-                text += &format!("    {mark} {}\n", shorten(value));
+            for line in difference(sample) {
+                text += &format!("    {line}\n");
             }
         }
     }
@@ -131,9 +131,69 @@ fn steps(plan: &run::Plan, paint: Paint) -> String {
     )
 }
 
+/// What is another in a row: only the fields that differ, or the whole where it came, went or is no object.
+fn difference(sample: &Sample) -> Vec<String> {
+    let object = |text: &Option<String>| {
+        text.as_deref().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok())
+    };
+    let mut lines = Vec::new();
+    if let (Some(before), Some(after)) = (object(&sample.before), object(&sample.after)) {
+        fields("", &before, &after, &mut lines);
+    }
+    if lines.is_empty() {
+        let whole = [("-", &sample.before), ("+", &sample.after)];
+        lines.extend(
+            whole
+                .iter()
+                .filter_map(|(mark, value)| value.as_ref().map(|value| format!("{mark} {}", shorten(value)))),
+        );
+    }
+    lines
+}
+
+fn fields(within: &str, before: &Map<String, Value>, after: &Map<String, Value>, lines: &mut Vec<String>) {
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    for name in names {
+        let path = format!("{within}{name}");
+        match (before.get(name), after.get(name)) {
+            (Some(was), Some(is)) if was == is => {}
+            (Some(Value::Object(was)), Some(Value::Object(is))) => {
+                fields(&format!("{path}."), was, is, lines);
+            }
+            (was, is) => {
+                lines.extend(was.map(|value| format!("- {path}: {}", shorten(&value.to_string()))));
+                lines.extend(is.map(|value| format!("+ {path}: {}", shorten(&value.to_string()))));
+            }
+        }
+    }
+}
+
 fn shorten(text: &str) -> String {
     match text.char_indices().nth(SAMPLE) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_show_only_what_differs() {
+        let text = |text: &str| Some(text.to_owned());
+        #[rustfmt::skip]
+        let cases = [
+            ("added",   text(r#"{"id":"1","a":{"b":1}}"#), text(r#"{ "id": "1", "a": {"b": 1}, "label": "x" }"#), vec![r#"+ label: "x""#]),
+            ("nested",  text(r#"{"id":"1","a":{"b":1}}"#), text(r#"{"id":"1","a":{"b":2}}"#),                    vec!["- a.b: 1", "+ a.b: 2"]),
+            ("gone",    text(r#"{"id":"1","name":"x"}"#),  text(r#"{"id":"1"}"#),                                vec![r#"- name: "x""#]),
+            ("row",     None,                              text(r#"{"id":"1"}"#),                                vec![r#"+ {"id":"1"}"#]),
+            ("spaces",  text("{}"),                        text("{ }"),                                          vec!["- {}", "+ { }"]),
+            ("counter", text("1"),                         text("2"),                                            vec!["- 1", "+ 2"]),
+        ];
+        for (name, before, after, expected) in cases {
+            let sample = Sample { row: "r".to_owned(), before, after };
+            assert_eq!(difference(&sample), expected, "{name}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use midflight_migrate::run;
 
 use super::{
     target::{Target, explain},
-    tell::{Teller, size},
+    tell::{Teller, count, moment, size},
 };
 use crate::{
     output::{Answer, Paint, table},
@@ -35,15 +35,26 @@ struct Shown<'a>(&'a run::Status);
 impl Answer for Shown<'_> {
     fn to_table(&self, paint: Paint) -> String {
         let status = self.0;
-        let mut text = format!(
-            "{} ({}): {} rows, {}\n{} migrations applied, {} pending\n",
-            status.store,
-            status.server.server,
-            status.rows,
-            size(status.bytes),
-            status.applied,
-            status.pending.len()
-        );
+        let (store, server) = (&status.store, &status.server.server);
+        let mut text = match (status.rows, status.bytes) {
+            (Some(rows), Some(bytes)) => format!(
+                "{store} ({server}): {rows} rows, {}\n{} applied, {}\n",
+                size(bytes),
+                count(status.applied, "migration"),
+                match status.order_problem {
+                    Some(_) => "and what is pending cannot be told".to_owned(),
+                    None => format!("{} pending", status.pending.len()),
+                }
+            ),
+            _ => format!("{store} ({server}): rows are being written\n"),
+        };
+        if let Some(owner) = &status.locked_by {
+            text += &format!(
+                "{} locked by {owner}: a run is under way, or has died and is finished by the next command once its \
+                 lock is free (--lock-for, usually 30 s)\n",
+                paint.bad("!")
+            );
+        }
         if let Some(last) = &status.last_run {
             let back =
                 if last.can_roll_back { "; it can be rolled back while nobody has written" } else { "" };
@@ -54,7 +65,7 @@ impl Answer for Shown<'_> {
                 [
                     migration.id.clone(),
                     migration.release.clone(),
-                    migration.proposed_at.to_string(),
+                    moment(migration.proposed_at),
                     migration.description.clone(),
                 ]
             });

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use midflight_migrate::{
+    commit::CommitError,
+    migration::LoadError,
     run::{Accept, Database, RunError, Settings, Tool},
-    store::Layout,
+    store::{Layout, StoreError},
     worker::Worker,
 };
 
+use super::interrupt;
 use crate::failure::{Exit, Failure};
 
 /// Where the database is and how its rows lie.
@@ -162,7 +165,12 @@ impl Target {
         let mut tool = tool()?;
         tool.worker.shared =
             self.shared.as_ref().map(std::path::absolute).transpose().context("find --shared")?;
-        Database::open(tool, settings).await.map_err(|error| explain(&error)).context("open the database")
+        let database = Database::open(tool, settings)
+            .await
+            .map_err(|error| explain(&error))
+            .context("open the database")?;
+        interrupt::watch(&database).context("listen for signals")?;
+        Ok(database)
     }
 }
 
@@ -181,16 +189,6 @@ pub(super) fn tool() -> anyhow::Result<Tool> {
 
 /// What to try, and the exit code: what somebody can settle is refused (3), the rest has failed (1).
 pub(super) fn explain(error: &RunError) -> anyhow::Error {
-    let (exit, advice) = if error.is_refusal() {
-        (Exit::Blocked, "settle what is named and run it again; nothing was changed")
-    } else if matches!(error, RunError::Settings(_)) {
-        (Exit::Usage, "check the flags that name the database; `midflight migrate --help` lists them")
-    } else {
-        (
-            Exit::Error,
-            "the database is as it was, or the next start completes it; `midflight migrate status` tells",
-        )
-    };
     let mut why = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -200,5 +198,91 @@ pub(super) fn explain(error: &RunError) -> anyhow::Error {
         }
         source = cause.source();
     }
-    Failure::with(exit, why, advice)
+    Failure::with(exit(error), why, advice(error))
+}
+
+const NOTHING_CHANGED: &str = "settle what is named and run it again; nothing was changed";
+const MEND_FILES: &str =
+    "mend what is named; `midflight migrate lint` tries migrations without a database; nothing was changed";
+const NOT_REACHED: &str = "nothing was asked of it yet; see that it runs, and check the address, --ca, --cert, --key, \
+    --user and --password-file";
+const CUT_OFF: &str =
+    "the database is as it was, or the next start completes it; `midflight migrate status` tells";
+
+fn exit(error: &RunError) -> Exit {
+    match error {
+        refusal if refusal.is_refusal() => Exit::Blocked,
+        RunError::Settings(_)
+        | RunError::NoMigrations
+        | RunError::Load(LoadError::Itself { .. } | LoadError::Empty { .. }) => Exit::Usage,
+        _ => Exit::Error,
+    }
+}
+
+fn advice(error: &RunError) -> &'static str {
+    match error {
+        RunError::Settings(_) => {
+            "check the flags that name the database; `midflight migrate --help` lists them"
+        }
+        RunError::Store(error) => store_advice(error, NOT_REACHED),
+        RunError::Commit(error) => commit_advice(error),
+        RunError::Load(LoadError::Itself { .. } | LoadError::Empty { .. }) | RunError::NoMigrations => {
+            "name the folder in which the folders of the migrations lie with --path"
+        }
+        RunError::Load(_)
+        | RunError::Migration(_)
+        | RunError::Model(_)
+        | RunError::Automatic { .. }
+        | RunError::NotAPlan { .. } => MEND_FILES,
+        RunError::Unknown { .. } => "`midflight migrate status` lists what is pending",
+        RunError::Log(_) | RunError::StoredModels(_) => {
+            "another version or another tool wrote that; use the version that did, or restore a backup"
+        }
+        RunError::Backup(_) | RunError::File { .. } => {
+            "check the file, its folder and the space on the disk; the database was not changed"
+        }
+        RunError::Order(_) | RunError::Refused { .. } => NOTHING_CHANGED,
+    }
+}
+
+fn commit_advice(error: &CommitError) -> &'static str {
+    match error {
+        CommitError::Store(error) => store_advice(error, CUT_OFF),
+        CommitError::StillOpen { .. } => "`midflight migrate finalize` if all is well, else `rollback`",
+        CommitError::NothingTo { what: "roll back", phase: "finalized" } => {
+            "what is final is not rolled back; `midflight migrate restore` of a backup made before it leads back"
+        }
+        CommitError::NothingTo { .. } => {
+            "nothing was changed; `midflight migrate status` shows where the database stands"
+        }
+        CommitError::Writers(_) | CommitError::Conflict => {
+            "stop all services, see that `midflight migrate check` is content, and run it again; nothing was changed"
+        }
+        CommitError::Modified(_) => {
+            "stay with the new data; or give up what was written: stop the services, `midflight migrate finalize`, \
+             then `restore` the backup made before the run"
+        }
+        CommitError::OtherLayout { .. } => "give the --layout that is named; nothing was changed",
+        CommitError::Moving => "wait for the end of that run, then run it again; nothing was changed",
+        CommitError::OldRowsGone { .. } => {
+            "`midflight migrate restore` of a backup made before the run leads back"
+        }
+        CommitError::Forgotten { .. } => CUT_OFF,
+        CommitError::Unfinished { .. } | CommitError::NotAsWritten { .. } => CUT_OFF,
+        CommitError::Note { .. } => "use the version of midflight that ran last on this database",
+    }
+}
+
+fn store_advice(error: &StoreError, lost: &'static str) -> &'static str {
+    match error {
+        StoreError::Lost { .. } => lost,
+        StoreError::Busy { .. } => "wait for its end, then run it again; nothing was changed",
+        StoreError::Refused { .. } => {
+            "the database does not take that; check the address, the user and what it may do"
+        }
+        StoreError::Open { .. } => "check that the file is there, is what it should be, and may be read",
+        StoreError::Unnameable { .. } => "let the migration give the row another key; nothing was changed",
+        StoreError::TooLarge { .. } => "let the migration make the row smaller; nothing was changed",
+        StoreError::FencedOut | StoreError::Unreadable { .. } => CUT_OFF,
+    }
 }

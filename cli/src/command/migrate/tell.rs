@@ -4,6 +4,7 @@
 
 use std::io::{IsTerminal, Write};
 
+use jiff::Timestamp;
 use midflight_migrate::run::Event;
 
 use crate::{args::Format, session::Session};
@@ -97,6 +98,16 @@ pub(super) fn size(bytes: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A time for people: to the second.
+pub(super) fn moment(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// `1 migration`, `2 migrations`.
+pub(super) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 pub(super) fn time(milliseconds: u64) -> String {
