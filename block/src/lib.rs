@@ -38,6 +38,8 @@ mod failpoint;
 pub mod frontend;
 pub mod host;
 pub mod instance;
+#[cfg(test)]
+mod model;
 pub mod nbd;
 pub mod net;
 pub mod record;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// Slots stay in order; finished ones at the front are dropped, so looking one
 /// up is an index and not a search.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Window<T> {
     slots: VecDeque<Option<T>>,
     base: u64,

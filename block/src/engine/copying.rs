@@ -39,7 +39,7 @@ enum Stage {
     Writing,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Piece {
     extent: Extent,
     stage: Stage,
@@ -58,7 +58,7 @@ enum Progress {
     Done,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Copying {
     /// Tells its answers from those of copyings that were given up.
     number: u64,

@@ -119,7 +119,7 @@ pub struct Seat {
     pub members: Vec<(u64, Mode)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Engine {
     pub(super) volume: String,
     pub(super) sender: u64,
@@ -205,6 +205,11 @@ impl Engine {
 
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// The member version of the record, as far as this engine knows.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// What each member is used for.

@@ -38,7 +38,7 @@ enum Stage {
     Telling,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Operation {
     asker: (LinkId, u64),
     step: Step,

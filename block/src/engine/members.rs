@@ -60,7 +60,7 @@ pub enum Service {
     Joining,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Member {
     /// Names it in the folders of the others.
     pub key: u64,
@@ -100,7 +100,7 @@ impl Member {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Members {
     all: Vec<Member>,
 }

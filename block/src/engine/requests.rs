@@ -29,7 +29,7 @@ pub(super) enum Asker {
 }
 
 /// A request that is being carried out.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Pending {
     pub(super) asked: Header,
     pub(super) asker: Asker,
@@ -39,7 +39,7 @@ pub(super) struct Pending {
 
 /// Blocks that a member may lack if it loses power now: those written since the
 /// last flush that everyone completed.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Unflushed {
     since: Blocks,
     /// Regions in which engines before may have left something unsynced. They are not
@@ -50,7 +50,7 @@ pub(super) struct Unflushed {
     changes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Closing {
     flush: u64,
     blocks: Blocks,

@@ -6,7 +6,7 @@
 use super::core::{Engine, Output};
 use crate::{net::reactor::LinkId, wire::Frame};
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Suspension {
     on: bool,
     waiting: Vec<(LinkId, Frame)>,

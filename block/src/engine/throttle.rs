@@ -9,7 +9,7 @@ use std::time::Duration;
 /// What may be copied at once after a pause; at least one piece.
 const BURST: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Throttle {
     /// Bytes per second; none for as fast as it goes.
     rate: Option<u64>,

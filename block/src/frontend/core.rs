@@ -84,7 +84,7 @@ enum Stage {
 }
 
 /// One engine, as far as this volume has come with it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Engine {
     address: Address,
     link: Option<LinkId>,
@@ -123,7 +123,7 @@ impl Standing {
 }
 
 /// What is known of a pause while it lasts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Pause {
     began: Instant,
     ended: Option<Instant>,
@@ -132,7 +132,7 @@ struct Pause {
     drained: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Volume {
     name: String,
     sender: u64,

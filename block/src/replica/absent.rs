@@ -14,7 +14,7 @@ const PREFIX: &str = "absent-";
 /// Names a replica in the folders of the others.
 pub type ReplicaKey = u64;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Absent<D: Disk> {
     disk: D,
     limit: u64,

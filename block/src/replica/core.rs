@@ -6,7 +6,7 @@
 //! promise is durable. So after `Promised(e)` no write of a lower epoch changes
 //! a byte, whatever is still on its way.
 
-use std::{collections::HashMap, io};
+use std::{collections::BTreeMap, io};
 
 use super::{disk::Disk, layers::SyncPlan, promise::Standing, store::Store};
 use crate::{
@@ -50,12 +50,12 @@ pub enum Output {
 }
 
 /// A process connected to this replica.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Session {
     sender: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Replica<D: Disk> {
     volume: String,
     pub(super) store: Store<D>,
@@ -72,7 +72,7 @@ pub struct Replica<D: Disk> {
     /// What is on disk; a restart promises that epoch.
     durable: Standing,
     persisting: Option<Standing>,
-    sessions: HashMap<LinkId, Session>,
+    sessions: BTreeMap<LinkId, Session>,
     writer: Option<LinkId>,
     /// The process that obtained the promise, if that was in this replica's life.
     owner: Option<u64>,
@@ -100,7 +100,7 @@ impl<D: Disk> Replica<D> {
             last_write: durable.epoch,
             durable,
             persisting: None,
-            sessions: HashMap::new(),
+            sessions: BTreeMap::new(),
             writer: None,
             owner: None,
             held: Vec::new(),
@@ -133,6 +133,11 @@ impl<D: Disk> Replica<D> {
 
     pub fn promised(&self) -> Epoch {
         self.promised
+    }
+
+    /// Epoch of the last change of a byte.
+    pub fn last_write(&self) -> Epoch {
+        self.last_write
     }
 
     pub fn apply(&mut self, input: Input, out: &mut Vec<Output>) {

@@ -18,7 +18,7 @@ const QUIET_FLUSHES: usize = 8;
 /// Flushes remembered until every copy has completed them.
 const MOST_FLUSHES: usize = 256;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Intent<D: Disk> {
     map: MapFile<D>,
     /// Regions that may be written at once, with the time of their last write.

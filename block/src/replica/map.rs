@@ -6,7 +6,7 @@
 //! Invariant: a bit that was set and synced is set after any crash, until it is
 //! cleared on purpose.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, fmt, io};
 
 use super::disk::Disk;
 use crate::blocks::{Blocks, Run};
@@ -16,7 +16,7 @@ const BITS_PER_PAGE: u64 = (PAGE as u64 - 4) * 8;
 const MAGIC: &[u8; 8] = b"mfblkmap";
 const VERSION: u32 = 1;
 
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct MapFile<D: Disk> {
     disk: D,
     file: D::File,
@@ -24,6 +24,14 @@ pub struct MapFile<D: Disk> {
     note: u64,
     pages: BTreeMap<u64, Vec<u8>>,
     limit: u64,
+}
+
+/// Shows what is in it, not its pages.
+impl<D: Disk> fmt::Debug for MapFile<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (file, note, limit, bits) = (&self.file, self.note, self.limit, self.bits().runs());
+        write!(f, "MapFile {{ file: {file:?}, note: {note}, limit: {limit}, bits: {bits:?} }}")
+    }
 }
 
 impl<D: Disk> MapFile<D> {

@@ -19,7 +19,7 @@ const SLOT: usize = 4096;
 const MAGIC: &[u8; 8] = b"mfpromis";
 const VERSION: u32 = 1;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PromiseFile<D: Disk> {
     disk: D,
     file: D::File,

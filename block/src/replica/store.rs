@@ -20,7 +20,7 @@ use crate::{
     wire::layout::{Layout, Step},
 };
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Store<D: Disk> {
     layers: Layers<D>,
     intent: Intent<D>,

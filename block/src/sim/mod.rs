@@ -6,6 +6,6 @@
 
 mod client;
 mod judgement;
-mod network;
+pub(crate) mod network;
 mod scenarios;
 mod world;

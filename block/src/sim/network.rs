@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::{net::reactor::LinkId, wire::Frame};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Node {
+pub(crate) enum Node {
     Frontend,
     Engine(usize),
     Replica(usize),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Half {
     to: Node,
     queue: VecDeque<Frame>,
@@ -23,26 +23,25 @@ struct Half {
     closed: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Pipe {
     halves: [Option<Half>; 2],
 }
 
 /// Something that can arrive next.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Arrival {
-    pub(super) link: LinkId,
-    pub(super) to: Node,
-    side: usize,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) link: LinkId,
+    pub(crate) to: Node,
 }
 
-pub(super) enum Arrived {
+pub(crate) enum Arrived {
     Frame(Frame),
     Closed,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Network {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Network {
     pipes: BTreeMap<LinkId, Pipe>,
     next: u64,
     /// Pairs of nodes whose traffic stands still.
@@ -50,15 +49,34 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn connect(&mut self, from: Node, to: Node) -> LinkId {
+    pub(crate) fn connect(&mut self, from: Node, to: Node) -> LinkId {
         self.next += 1;
-        let half = |to| Some(Half { to, queue: VecDeque::new(), closed: false });
         let link = LinkId::from_bits(self.next);
-        self.pipes.insert(link, Pipe { halves: [half(to), half(from)] });
+        self.open(link, from, to);
         link
     }
 
-    pub(super) fn send(&mut self, from: Node, link: LinkId, frame: Frame) {
+    /// A connection whose name the caller chooses.
+    pub(crate) fn open(&mut self, link: LinkId, from: Node, to: Node) {
+        let half = |to| Some(Half { to, queue: VecDeque::new(), closed: false });
+        self.pipes.insert(link, Pipe { halves: [half(to), half(from)] });
+    }
+
+    /// Connections of which both sides still know.
+    pub(crate) fn whole(&self) -> impl Iterator<Item = LinkId> {
+        self.pipes.iter().filter(|(_, pipe)| pipe.halves.iter().all(Option::is_some)).map(|(link, _)| *link)
+    }
+
+    /// Breaks a connection: what was on its way is lost, both sides learn of it.
+    pub(crate) fn sever(&mut self, link: LinkId) {
+        let Some(pipe) = self.pipes.get_mut(&link) else { return };
+        for half in pipe.halves.iter_mut().flatten() {
+            half.queue.clear();
+            half.closed = true;
+        }
+    }
+
+    pub(crate) fn send(&mut self, from: Node, link: LinkId, frame: Frame) {
         let Some(pipe) = self.pipes.get_mut(&link) else { return };
         let half = pipe.halves.iter_mut().flatten().find(|half| half.to != from);
         if let Some(half) = half.filter(|half| !half.closed) {
@@ -67,7 +85,7 @@ impl Network {
     }
 
     /// One side is done: it hears nothing more, the other side gets what is on its way.
-    pub(super) fn close(&mut self, by: Node, link: LinkId) {
+    pub(crate) fn close(&mut self, by: Node, link: LinkId) {
         let Some(pipe) = self.pipes.get_mut(&link) else { return };
         for slot in &mut pipe.halves {
             match slot {
@@ -86,7 +104,7 @@ impl Network {
     }
 
     /// A node is gone with all its connections.
-    pub(super) fn drop_node(&mut self, node: Node) {
+    pub(crate) fn drop_node(&mut self, node: Node) {
         let touches = |pipe: &Pipe| pipe.halves.iter().flatten().count() > 0;
         let links: Vec<LinkId> =
             self.pipes.iter().filter(|(_, pipe)| touches(pipe)).map(|(link, _)| *link).collect();
@@ -97,20 +115,20 @@ impl Network {
         }
     }
 
-    pub(super) fn cut(&mut self, one: Node, other: Node) {
+    pub(crate) fn cut(&mut self, one: Node, other: Node) {
         self.cuts.push((one, other));
     }
 
-    pub(super) fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.cuts.clear();
     }
 
-    pub(super) fn is_cut(&self, one: Node, other: Node) -> bool {
+    pub(crate) fn is_cut(&self, one: Node, other: Node) -> bool {
         self.cuts.iter().any(|cut| *cut == (one, other) || *cut == (other, one))
     }
 
     /// Breaks a connection that stands still, as keep-alive would.
-    pub(super) fn break_cut(&mut self) {
+    pub(crate) fn break_cut(&mut self) {
         let broken: Vec<(LinkId, Node, Node)> = self
             .pipes
             .iter()
@@ -120,16 +138,12 @@ impl Network {
             })
             .collect();
         for (link, one, other) in broken {
-            let Some(pipe) = self.pipes.get_mut(&link) else { continue };
-            for half in pipe.halves.iter_mut().flatten() {
-                half.queue.clear();
-                half.closed = true;
-            }
+            self.sever(link);
             self.cuts.retain(|cut| *cut != (one, other) && *cut != (other, one));
         }
     }
 
-    pub(super) fn arrivals(&self, awake: impl Fn(Node) -> bool) -> Vec<Arrival> {
+    pub(crate) fn arrivals(&self, awake: impl Fn(Node) -> bool) -> Vec<Arrival> {
         let mut all = Vec::new();
         for (link, pipe) in &self.pipes {
             for (side, half) in pipe.halves.iter().enumerate() {
@@ -137,20 +151,25 @@ impl Network {
                 let stuck =
                     pipe.halves[1 - side].as_ref().is_some_and(|other| self.is_cut(half.to, other.to));
                 if awake(half.to) && !stuck && (!half.queue.is_empty() || half.closed) {
-                    all.push(Arrival { link: *link, to: half.to, side });
+                    all.push(Arrival { link: *link, to: half.to });
                 }
             }
         }
         all
     }
 
-    pub(super) fn take(&mut self, arrival: Arrival) -> Option<Arrived> {
-        let pipe = self.pipes.get_mut(&arrival.link)?;
-        let half = pipe.halves[arrival.side].as_mut()?;
+    /// What would arrive, if it is a frame.
+    pub(crate) fn peek(&self, Arrival { link, to }: Arrival) -> Option<&Frame> {
+        self.pipes.get(&link)?.halves.iter().flatten().find(|half| half.to == to)?.queue.front()
+    }
+
+    pub(crate) fn take(&mut self, Arrival { link, to }: Arrival) -> Option<Arrived> {
+        let pipe = self.pipes.get_mut(&link)?;
+        let half = pipe.halves.iter_mut().flatten().find(|half| half.to == to)?;
         if let Some(frame) = half.queue.pop_front() {
             return Some(Arrived::Frame(frame));
         }
-        self.close(arrival.to, arrival.link);
+        self.close(to, link);
         Some(Arrived::Closed)
     }
 }

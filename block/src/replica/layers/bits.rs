@@ -21,7 +21,7 @@ const MOST_CACHED: usize = 4096;
 
 pub(super) type Sector = [u8; SECTOR];
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct BitFile<D: Disk> {
     disk: D,
     file: D::File,

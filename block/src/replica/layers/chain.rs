@@ -98,7 +98,7 @@ impl Chain {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ChainFile<D: Disk> {
     disk: D,
     file: D::File,

@@ -47,7 +47,7 @@ use crate::{
 
 pub(super) const BLOCK: u64 = 1 << BLOCK_BITS;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Layers<D: Disk> {
     disk: D,
     /// The present run of the machine.
@@ -62,7 +62,7 @@ pub struct Layers<D: Disk> {
     found_damage: Cell<Option<usize>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Head<D: Disk> {
     image: D::File,
     /// What it holds, unless it is the only layer.
@@ -71,7 +71,7 @@ struct Head<D: Disk> {
 
 /// What the head holds: `live` is written with the data and counts while the
 /// machine runs, `durable` is written after the data has been synced.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct HeadMap<D: Disk> {
     live: BitFile<D>,
     durable: BitFile<D>,
@@ -79,7 +79,7 @@ struct HeadMap<D: Disk> {
     lagging: BTreeSet<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Frozen<D: Disk> {
     image: D::File,
     size: u64,
@@ -106,7 +106,7 @@ struct View {
 }
 
 /// What makes everything durable that was written before it was made.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SyncPlan<D: Disk> {
     data: Vec<D::File>,
     /// Written when the data is on disk.

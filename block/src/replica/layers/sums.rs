@@ -13,7 +13,7 @@ use super::{
 
 const PER_SECTOR: u64 = (SECTOR as u64 - 4) / 4;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct SumFile<D: Disk> {
     disk: D,
     file: D::File,
