@@ -200,7 +200,7 @@ pub(super) fn is_unreached(error: &StoreError) -> bool {
 }
 
 /// Whether the server said no, or said nothing.
-pub(super) fn failed(doing: impl Into<String>, status: Status) -> StoreError {
+pub(super) fn failed(doing: impl Into<String>, status: &Status) -> StoreError {
     match status.code() {
         Code::Unavailable
         | Code::DeadlineExceeded

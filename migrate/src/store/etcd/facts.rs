@@ -14,7 +14,7 @@ pub(super) fn allowed<T>(answer: Result<T, Status>) -> Result<Option<T>, StoreEr
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(status) if matches!(status.code(), Code::PermissionDenied | Code::Unimplemented) => Ok(None),
-        Err(status) => Err(failed("ask etcd for its state", status)),
+        Err(status) => Err(failed("ask etcd for its state", &status)),
     }
 }
 

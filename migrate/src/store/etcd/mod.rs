@@ -98,7 +98,7 @@ impl Etcd {
         doing: &str,
         request: wire::RangeRequest,
     ) -> Result<wire::RangeResponse, StoreError> {
-        self.client.call(RANGE, request).await.map_err(|status| failed(doing, status))
+        self.client.call(RANGE, request).await.map_err(|status| failed(doing, &status))
     }
 
     async fn transact(
@@ -106,7 +106,7 @@ impl Etcd {
         doing: &str,
         request: wire::TxnRequest,
     ) -> Result<wire::TxnResponse, StoreError> {
-        self.client.call(TXN, request).await.map_err(|status| failed(doing, status))
+        self.client.call(TXN, request).await.map_err(|status| failed(doing, &status))
     }
 
     fn fenced(&self, fence: &Fence) -> Compare {
@@ -319,7 +319,7 @@ impl Store for Etcd {
             .client
             .call("/etcdserverpb.Lease/LeaseGrant", wire::LeaseGrantRequest { ttl: seconds })
             .await
-            .map_err(|status| failed(doing, status))?;
+            .map_err(|status| failed(doing, &status))?;
         let mut fence = Fence { number: 0, lease: lease.id, owner: Arc::from(owner), ttl };
         let put = wire::PutRequest {
             key: self.keys.lock(),
@@ -349,7 +349,7 @@ impl Store for Etcd {
 
     async fn renew(&self, fence: &Fence) -> Result<(), StoreError> {
         let left =
-            self.client.keep_alive(fence.lease).await.map_err(|status| failed("renew the lock", status))?;
+            self.client.keep_alive(fence.lease).await.map_err(|status| failed("renew the lock", &status))?;
         if left > 0 { Ok(()) } else { Err(StoreError::FencedOut) }
     }
 
@@ -359,7 +359,7 @@ impl Store for Etcd {
             self.client.call("/etcdserverpb.Lease/LeaseRevoke", request).await;
         match answer {
             Err(status) if status.code() == tonic::Code::NotFound => Ok(()),
-            Err(status) => Err(failed("free the lock", status)),
+            Err(status) => Err(failed("free the lock", &status)),
             Ok(_) => Ok(()),
         }
     }
