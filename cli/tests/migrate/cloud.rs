@@ -145,7 +145,9 @@ impl Cloud {
         let began = Instant::now();
         loop {
             let output = self.run(arguments);
-            if !text(&output.stderr).contains("is locked by") || began.elapsed() > Duration::from_secs(30) {
+            let locked =
+                text(&output.stderr).contains("is locked by") || text(&output.stdout).contains("! locked by");
+            if !locked || began.elapsed() > Duration::from_secs(30) {
                 return output;
             }
             std::thread::sleep(Duration::from_millis(100));

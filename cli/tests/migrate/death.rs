@@ -58,7 +58,7 @@ impl Story {
         let seen = self.cloud.dump();
         let promised = self.cloud.layout == DRAGONFLOW && ["committed", "undoing"].contains(&&*seen.phase);
         assert!(promised || self.is_whole(&seen), "{what}: a mixture, and no marker");
-        // Even a look completes it first.
+        // Even a look completes it first, once the dead run's lock is free.
         let looked = self.cloud.insist(&["status"]);
         assert!(looked.status.success(), "{what}: {}", text(&looked.stderr));
         let seen = self.cloud.dump();
