@@ -88,9 +88,11 @@ impl Dialer {
             }
             Some((connector, name)) => {
                 let stream = connector.connect(name.clone(), stream).await.map_err(lost)?;
-                let (connection, driver) =
+                let (mut connection, driver) =
                     MultiplexedConnection::new_with_config(&info, stream, config).await.map_err(refused)?;
                 tokio::spawn(driver);
+                // In TLS 1.3 the server looks at our certificate after we are done, and says so with its first answer.
+                redis::cmd("PING").exec_async(&mut connection).await.map_err(refused)?;
                 Ok(connection)
             }
         }
