@@ -25,7 +25,7 @@ use midflight_block::{
         hello::{Features, Hello, Versions},
     },
 };
-use nodes::{Load, Nodes, mfblock, target, volume};
+use nodes::{Load, Nodes, mfblock, soon, target, volume};
 
 /// The binary of the next version, which also has the failpoints: the one that
 /// `MIDFLIGHT_NEXT` names, or else one that is built here. After `dev/test` has built it,
@@ -63,10 +63,6 @@ fn nodes_with_both() -> Nodes {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     nodes
-}
-
-fn soon() {
-    thread::sleep(Duration::from_millis(100));
 }
 
 /// Gives the volume to a new engine of a build, next to those that are there.

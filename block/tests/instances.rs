@@ -7,7 +7,6 @@ mod nodes;
 
 use std::{
     path::Path,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -17,12 +16,8 @@ use midflight_block::{
     nbd::client::{Ask, NbdClient},
     record::RecordStore,
 };
-use nodes::{Load, Nodes, target, volume};
+use nodes::{Load, Nodes, soon, target, volume};
 use rustix::process::{Pid, Signal};
-
-fn soon() {
-    thread::sleep(Duration::from_millis(100));
-}
 
 /// A new client is served.
 fn assert_served(socket: &Path) {

@@ -2,7 +2,7 @@
 //! things can happen, for small volumes and few misfortunes.
 //!
 //! `state` is the whole data plane: the production cores, a network, disks, the
-//! record, a client. `step` is what can happen next; each step is one input to one
+//! record, a client; `replicas` is its part that stores. `step` is what can happen next; each step is one input to one
 //! core. `properties` is what must hold, `wrong` breaks one rule at a time, `kept`
 //! and `disk` make states cheap to copy and to tell apart, `scopes` are the runs.
 //!
@@ -12,6 +12,7 @@
 mod disk;
 mod kept;
 mod properties;
+mod replicas;
 mod scopes;
 mod state;
 mod step;

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    disk::{self, Files, StateDisk},
+    disk::{Files, StateDisk},
     kept::Kept,
     wrong::Wrong,
 };
@@ -31,23 +31,22 @@ use crate::{
     net::{address::Address, reactor::LinkId},
     record::{Record, Verdict, Wish},
     replica::{
-        core::{self as replica, Replica},
+        core::Replica,
         layers::SyncPlan,
         promise::{self, PromiseFile},
-        store::Store,
     },
     sim::network::{Network, Node},
     wire::{Frame, Kind, Status, checksum},
 };
 
-const VOLUME: &str = "v";
-const BLOCK: u64 = 4096;
+pub(super) const VOLUME: &str = "v";
+pub(super) const BLOCK: u64 = 4096;
 /// The head of a copy without snapshots.
 pub(super) const IMAGE: &str = "layer-0000000000000000.img";
 /// Time stands still, except that the moment a core waits for may come.
 static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Tags from here on are not requests for data.
-const CONTROL: u64 = 1 << 62;
+pub(super) const CONTROL: u64 = 1 << 62;
 
 /// What the client does, in this order; it does not wait for answers in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,7 +115,7 @@ pub(super) struct EngineNode {
 #[derive(Debug, Clone)]
 pub(super) struct Process {
     pub(super) core: Replica<StateDisk>,
-    promise: PromiseFile<StateDisk>,
+    pub(super) promise: PromiseFile<StateDisk>,
     pub(super) persisting: Option<promise::Standing>,
     pub(super) syncing: Option<SyncPlan<StateDisk>>,
     pub(super) noting: bool,
@@ -126,11 +125,11 @@ pub(super) struct Process {
 pub(super) struct ReplicaNode {
     pub(super) files: Kept<Files>,
     pub(super) process: Option<Kept<Process>>,
-    boot: u64,
+    pub(super) boot: u64,
     /// Lost power and was not made whole since.
     pub(super) lost: bool,
     /// Epoch of the last write that changed it, and the highest it acknowledged under.
-    wrote: Epoch,
+    pub(super) wrote: Epoch,
     pub(super) answered: Epoch,
 }
 
@@ -271,11 +270,11 @@ impl State {
         link
     }
 
-    fn send(&mut self, from: Node, link: LinkId, frame: Frame) {
+    pub(super) fn send(&mut self, from: Node, link: LinkId, frame: Frame) {
         self.network.change(|network| network.send(from, link, frame));
     }
 
-    fn close(&mut self, by: Node, link: LinkId) {
+    pub(super) fn close(&mut self, by: Node, link: LinkId) {
         self.network.change(|network| network.close(by, link));
     }
 
@@ -526,119 +525,6 @@ impl State {
                     self.feed_engine(at, engine::Input::Connected { member, link });
                 }
             }
-        }
-    }
-
-    // ---- replicas
-
-    pub(super) fn start_replica(&mut self, at: usize) {
-        let (size, node) = (u64::from(self.scope.blocks) * BLOCK, &mut self.replicas[at]);
-        let boot = node.boot;
-        let process = disk::with(&mut node.files, || {
-            let promise = PromiseFile::open(StateDisk).expect("the promise is readable");
-            let store = Store::open(&StateDisk, size, boot).expect("the store opens");
-            let core = Replica::new(VOLUME.into(), store, promise.standing(), boot);
-            Process { core, promise, persisting: None, syncing: None, noting: false }
-        });
-        node.process = Some(Kept::new(process));
-    }
-
-    pub(super) fn kill_replica(&mut self, at: usize) {
-        self.replicas[at].process = None;
-        self.network.change(|network| network.drop_node(Node::Replica(at)));
-    }
-
-    /// The machine of a replica fails: what it had not synced is lost.
-    pub(super) fn lose_power(&mut self, at: usize) {
-        self.kill_replica(at);
-        let node = &mut self.replicas[at];
-        node.boot += 1;
-        node.lost = true;
-        node.files.change(Files::lose_power);
-    }
-
-    pub(super) fn feed_replica(&mut self, at: usize, input: replica::Input) {
-        if let Some((link, answer)) = Wrong::accept(self, at, &input) {
-            return self.send(Node::Replica(at), link, answer);
-        }
-        let before: Vec<u8> = (0..self.scope.blocks).map(|block| self.holds(at, block)).collect();
-        let node = &mut self.replicas[at];
-        let Some(process) = &mut node.process else { return };
-        let mut out = Vec::new();
-        let (promised, wrote) = disk::with(&mut node.files, || {
-            process.change(|process| {
-                process.core.apply(input, &mut out);
-                (process.core.promised(), process.core.last_write())
-            })
-        });
-        let after: Vec<u8> = (0..self.scope.blocks).map(|block| self.holds(at, block)).collect();
-        if before != after {
-            self.wrote(at, promised, wrote);
-        }
-        for output in out {
-            self.carry_replica(at, output);
-        }
-    }
-
-    /// A copy has been changed under `epoch`, while it had promised another.
-    pub(super) fn wrote(&mut self, at: usize, promised: Epoch, epoch: Epoch) {
-        let node = &mut self.replicas[at];
-        if epoch < node.wrote || epoch != promised {
-            self.faults.insert(Fault::Interleaved);
-        }
-        node.wrote = epoch.max(node.wrote);
-    }
-
-    fn carry_replica(&mut self, at: usize, output: replica::Output) {
-        let node = &mut self.replicas[at];
-        let Some(process) = &mut node.process else { return };
-        match output {
-            replica::Output::Send(link, frame) => {
-                let header = &frame.header;
-                let change =
-                    header.kind == Kind::Reply && header.extent == Extent::EMPTY && header.tag < CONTROL;
-                if change && header.status == Status::Ok {
-                    node.answered = node.answered.max(header.epoch);
-                }
-                self.send(Node::Replica(at), link, frame);
-            }
-            replica::Output::Close(link) => self.close(Node::Replica(at), link),
-            replica::Output::Persist(standing) => {
-                process.change(|process| process.persisting = Some(standing));
-            }
-            replica::Output::SyncIntent => process.change(|process| process.noting = true),
-            replica::Output::Sync => disk::with(&mut node.files, || {
-                process.change(|process| process.syncing = process.core.sync_plan().ok());
-            }),
-            replica::Output::Die(_) => self.kill_replica(at),
-        }
-    }
-
-    pub(super) fn finish(&mut self, at: usize, job: Job) {
-        let forgets = self.wrong == Some(Wrong::ForgetsPromise);
-        let node = &mut self.replicas[at];
-        let Some(process) = &mut node.process else { return };
-        let input = disk::with(&mut node.files, || {
-            process.change(|process| match job {
-                Job::Persist => process.persisting.take().map(|standing| {
-                    if !forgets {
-                        process.promise.store(standing).expect("this disk does not fail");
-                    }
-                    replica::Input::Persisted(standing)
-                }),
-                Job::Note => std::mem::take(&mut process.noting).then(|| {
-                    let file = process.core.store().intent_file();
-                    crate::replica::disk::Disk::sync(&StateDisk, &file).expect("this disk does not fail");
-                    replica::Input::IntentSynced
-                }),
-                Job::Sync => process.syncing.take().map(|plan| {
-                    plan.carry_out(&StateDisk).expect("this disk does not fail");
-                    replica::Input::Synced
-                }),
-            })
-        });
-        if let Some(input) = input {
-            self.feed_replica(at, input);
         }
     }
 }

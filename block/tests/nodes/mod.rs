@@ -361,3 +361,8 @@ impl Load {
         report
     }
 }
+
+/// Lets the load run for a while, so that requests are under way when the next thing happens.
+pub(crate) fn soon() {
+    thread::sleep(Duration::from_millis(100));
+}
