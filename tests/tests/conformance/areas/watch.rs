@@ -160,8 +160,8 @@ fn starts() -> Vec<Scenario> {
         ]),
         scenario("a list as a stream", steps![
             begin(),
-            post(gadgets(""), gadget("g1", json!({}))),
-            watch("w", gadgets("?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0&allowWatchBookmarks=true")),
+            post(gadgets(""), gadget("g1", json!({}))).save("g1"),
+            watch("w", gadgets("?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion={g1:/metadata/resourceVersion}&allowWatchBookmarks=true")),
             events_with_bookmarks("w", 3),
             delete(gadgets("g1")),
             events("w", 1),
