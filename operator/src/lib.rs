@@ -1,11 +1,17 @@
 //! Watches the cluster and carries out what is decided.
 //!
-//! So far it prepares a cluster: the kinds, the namespace and the settings that
-//! everything else stands on. The invariant: every write to the API goes through
-//! [`Writer`], so that a test can stop the operator around each one.
+//! First it prepares the cluster: the kinds, the namespace and the settings that everything else
+//! stands on. Then it runs the controllers; `controller/` tells how one is added. The invariant: every
+//! write to the API goes through [`Writer`], so that a test can stop the operator around each one.
 
 mod bootstrap;
+pub mod controller;
+mod controllers;
+mod storage;
+#[cfg(test)]
+mod testing;
 mod write;
 
 pub use bootstrap::{BootstrapError, Standing, bootstrap, bootstrap_with};
+pub use controllers::run;
 pub use write::{Cut, Moment, WriteError, Writer};

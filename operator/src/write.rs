@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kube::Client;
+use tokio::sync::Notify;
 use tracing::debug;
 
 /// Sends writes and counts them.
@@ -15,6 +16,7 @@ pub struct Writer {
     issued: AtomicU64,
     cut: Option<Cut>,
     ended: AtomicBool,
+    end: Notify,
 }
 
 /// Where a test ends the operator, or breaks its connection.
@@ -49,7 +51,13 @@ pub enum WriteError {
 
 impl Writer {
     pub fn new(client: Client) -> Writer {
-        Writer { client, issued: AtomicU64::new(0), cut: None, ended: AtomicBool::new(false) }
+        Writer {
+            client,
+            issued: AtomicU64::new(0),
+            cut: None,
+            ended: AtomicBool::new(false),
+            end: Notify::new(),
+        }
     }
 
     /// A writer that a test cuts off.
@@ -80,18 +88,31 @@ impl Writer {
         let number = self.issued.fetch_add(1, Ordering::AcqRel);
         let moment = self.cut.filter(|cut| cut.write == number).map(|cut| cut.moment);
         if moment == Some(Moment::NotSent) {
-            self.ended.store(true, Ordering::Release);
-            return Err(WriteError::Ended);
+            return Err(self.come_to_an_end());
         }
         debug!(number, verb, object, "write");
         let answer = request.await;
         match moment {
             None | Some(Moment::NotSent) => Ok(answer?),
             Some(Moment::AnswerLost) => Err(WriteError::AnswerLost),
-            Some(Moment::Acknowledged) => {
-                self.ended.store(true, Ordering::Release);
-                Err(WriteError::Ended)
-            }
+            Some(Moment::Acknowledged) => Err(self.come_to_an_end()),
+        }
+    }
+
+    fn come_to_an_end(&self) -> WriteError {
+        self.ended.store(true, Ordering::Release);
+        self.end.notify_waiters();
+        WriteError::Ended
+    }
+
+    /// Returns when a cut has ended the process, as a test wants it; otherwise never.
+    pub async fn ended(&self) {
+        let end = self.end.notified();
+        tokio::pin!(end);
+        // From here on no end is missed, also not one that comes before the first look.
+        end.as_mut().enable();
+        if !self.ended.load(Ordering::Acquire) {
+            end.await;
         }
     }
 }
@@ -105,6 +126,11 @@ impl WriteError {
     /// Whether the API says that what is there is not what the write expected.
     pub fn is_conflict(&self) -> bool {
         matches!(self, WriteError::Api(kube::Error::Api(status)) if status.is_conflict())
+    }
+
+    /// Whether the write was decided on something that has changed since.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.is_conflict()
     }
 
     /// Whether the API says that there is no such thing, or no such kind yet.

@@ -2,3 +2,4 @@
 //! reason to wait comes out. No I/O, no clock, no async.
 
 pub mod install;
+pub mod storage;

@@ -1,6 +1,6 @@
 //! `midflight serve`: the control process, with the API and the controllers. Started by `up`.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use anyhow::Context;
 use clap::Args;
@@ -10,6 +10,7 @@ use midflight_apiserver::{
     auth::{Identity, NodeRule, Reach},
     store,
 };
+use midflight_operator::Writer;
 use tracing::{info, warn};
 
 use super::role::{self, Stage};
@@ -62,10 +63,15 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     info!(%address, "the API serves");
 
     let client = kube::Client::new(server.service(Identity::admin("system:midflight")), "default");
-    midflight_operator::bootstrap(&client).await.context("install Midflight's own kinds")?;
+    let writer = Arc::new(Writer::new(client));
+    let standing =
+        midflight_operator::bootstrap_with(&writer).await.context("install Midflight's own kinds")?;
     stage.ready()?;
 
-    stage.asked_to_end().await;
+    tokio::select! {
+        () = stage.asked_to_end() => {}
+        () = midflight_operator::run(writer, &standing) => anyhow::bail!("the controllers have ended"),
+    }
     server.shutdown().await;
     serving.await.context("end the API's connections")
 }

@@ -5,20 +5,11 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use kube::api::{ListParams, PatchParams};
 use midflight_api::System;
-use midflight_apiserver::auth::Identity;
-use midflight_apiserver::{ApiServer, Config};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::*;
+use crate::testing::Cluster;
 use crate::write::{Cut, Moment};
-
-/// An API server of its own, gone when dropped.
-struct Cluster {
-    server: ApiServer,
-    client: Client,
-    _folder: TempDir,
-}
 
 /// All that preparing a cluster should leave behind.
 #[derive(Debug, PartialEq)]
@@ -29,13 +20,6 @@ struct State {
 }
 
 impl Cluster {
-    async fn open() -> Cluster {
-        let folder = tempfile::tempdir().unwrap();
-        let server = ApiServer::open(Config::new(folder.path())).await.unwrap();
-        let client = Client::new(server.service(Identity::admin("midflight")), "default");
-        Cluster { server, client, _folder: folder }
-    }
-
     async fn state(&self) -> State {
         let all: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
@@ -70,10 +54,6 @@ impl Cluster {
         });
         let all: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         all.create(&PostParams::default(), &serde_json::from_value(crd).unwrap()).await.unwrap();
-    }
-
-    async fn close(self) {
-        self.server.shutdown().await;
     }
 }
 

@@ -1,0 +1,210 @@
+//! The objects of one kind: read from the cache, written through the shim.
+//!
+//! The invariant: a write names the fields that change and the version it was decided on; the
+//! API refuses it if the object has changed since.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, Resource, ResourceExt};
+use midflight_api::MANAGER;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::cache::{Cache, Index, Stale};
+use super::difference::difference;
+use super::{Key, News, event};
+use crate::write::{WriteError, Writer};
+
+/// A kind that controllers look at and write.
+pub trait Kind:
+    Resource<DynamicType = (), Scope: Place>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Kind for K where
+    K: Resource<DynamicType = (), Scope: Place>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Whether a kind's objects are in namespaces.
+pub trait Place {
+    fn api<K: Resource<DynamicType = (), Scope = Self>>(client: Client, namespace: &str) -> Api<K>;
+}
+
+impl Place for NamespaceResourceScope {
+    fn api<K: Resource<DynamicType = (), Scope = Self>>(client: Client, namespace: &str) -> Api<K> {
+        Api::namespaced(client, namespace)
+    }
+}
+
+impl Place for ClusterResourceScope {
+    fn api<K: Resource<DynamicType = (), Scope = Self>>(client: Client, _: &str) -> Api<K> {
+        Api::all(client)
+    }
+}
+
+/// A write that the API did not do, or of which it is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("{verb} {kind} {key}")]
+pub struct WriteFailed {
+    verb: &'static str,
+    kind: String,
+    key: Key,
+    pub source: WriteError,
+}
+
+/// The objects of one kind.
+pub struct Objects<K> {
+    cache: Arc<Cache<K>>,
+    writer: Arc<Writer>,
+}
+
+impl<K> Clone for Objects<K> {
+    fn clone(&self) -> Self {
+        Objects { cache: Arc::clone(&self.cache), writer: Arc::clone(&self.writer) }
+    }
+}
+
+impl<K: Kind> Objects<K> {
+    pub(super) fn new(cache: Arc<Cache<K>>, writer: Arc<Writer>) -> Objects<K> {
+        Objects { cache, writer }
+    }
+
+    pub(super) fn cache(&self) -> &Arc<Cache<K>> {
+        &self.cache
+    }
+
+    /// Makes the objects known by words that they say.
+    pub fn index(&self, words: fn(&K) -> Vec<String>) -> Index<K> {
+        self.cache.index(words)
+    }
+
+    pub fn get(&self, key: &Key) -> Result<Option<Arc<K>>, Stale> {
+        self.cache.get(key)
+    }
+
+    /// All that say this word, in the order of their keys.
+    pub fn by(&self, index: Index<K>, word: &str) -> Result<Vec<Arc<K>>, Stale> {
+        self.cache.by(index, word)
+    }
+
+    /// All there are. For kinds of which there are few.
+    pub fn all(&self) -> Result<Vec<Arc<K>>, Stale> {
+        self.cache.all()
+    }
+
+    /// Makes an object. One of its name that is there already counts as ours, made by a turn whose answer
+    /// was lost: the cache will show it.
+    pub async fn create(&self, object: &K) -> Result<(), WriteFailed> {
+        let key = Key::of(object);
+        let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
+        let api = self.api(&key);
+        match self.send("create", &key, api.create(&parameters, object)).await {
+            Ok(made) => {
+                self.cache.wrote(made);
+                Ok(())
+            }
+            Err(failed) if failed.source.is_already_there() => Ok(()),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Changes metadata and spec of an object that was seen. What is written takes its place.
+    pub async fn change(&self, seen: &mut Arc<K>, edit: impl FnOnce(&mut K)) -> Result<(), WriteFailed> {
+        self.edit("change", seen, edit, false).await
+    }
+
+    /// Changes the status of an object that was seen. What is written takes its place.
+    pub async fn report(&self, seen: &mut Arc<K>, edit: impl FnOnce(&mut K)) -> Result<(), WriteFailed> {
+        self.edit("report", seen, edit, true).await
+    }
+
+    async fn edit(
+        &self,
+        verb: &'static str,
+        seen: &mut Arc<K>,
+        edit: impl FnOnce(&mut K),
+        status: bool,
+    ) -> Result<(), WriteFailed> {
+        let key = Key::of(&**seen);
+        let mut wanted = K::clone(seen);
+        edit(&mut wanted);
+        let (old, new) = (parts(&**seen, status), parts(&wanted, status));
+        let Some(mut change) = difference(&old, &new) else { return Ok(()) };
+        change["metadata"]["resourceVersion"] = json!(seen.resource_version());
+        let (api, change) = (self.api(&key), Patch::Merge(change));
+        let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        let written = if status {
+            self.send(verb, &key, api.patch_status(&key.name, &parameters, &change)).await?
+        } else {
+            self.send(verb, &key, api.patch(&key.name, &parameters, &change)).await?
+        };
+        *seen = self.cache.wrote(written);
+        Ok(())
+    }
+
+    /// Deletes an object as it was seen, and no other of its name. One that is gone is deleted already.
+    pub async fn delete(&self, seen: &Arc<K>) -> Result<(), WriteFailed> {
+        let key = Key::of(&**seen);
+        let preconditions = Preconditions { uid: seen.uid(), resource_version: seen.resource_version() };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        let api = self.api(&key);
+        match self.send("delete", &key, api.delete(&key.name, &parameters)).await {
+            Ok(answer) => match answer.left() {
+                Some(object) if object.meta().deletion_timestamp.is_some() => {
+                    self.cache.wrote(object);
+                }
+                _ => self.cache.deleted(seen),
+            },
+            Err(failed) if failed.source.is_not_found() => self.cache.deleted(seen),
+            Err(failed) => return Err(failed),
+        }
+        Ok(())
+    }
+
+    /// Tells people about an object, by an event. One that cannot be written is left out.
+    pub async fn tell(&self, about: &K, news: &News<'_>) {
+        event::tell(&self.writer, about.object_ref(&()), news).await;
+    }
+
+    fn api(&self, key: &Key) -> Api<K> {
+        <K::Scope as Place>::api(self.writer.client().clone(), &key.namespace)
+    }
+
+    async fn send<T>(
+        &self,
+        verb: &'static str,
+        key: &Key,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, WriteFailed> {
+        let kind = K::kind(&()).into_owned();
+        let object = format!("{kind} {key}");
+        let sent = self.writer.send(verb, &object, request).await;
+        sent.map_err(|source| WriteFailed { verb, kind, key: key.clone(), source })
+    }
+}
+
+/// The part of an object that a write is about: its status, or all else.
+fn parts<K: Serialize>(object: &K, status: bool) -> Value {
+    let mut whole = serde_json::to_value(object).expect("an object that was read can be written");
+    let taken = whole.as_object_mut().and_then(|fields| fields.remove("status"));
+    if status { json!({ "metadata": {}, "status": taken.unwrap_or_default() }) } else { whole }
+}

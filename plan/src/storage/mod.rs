@@ -1,0 +1,3 @@
+//! The life of volumes, and of the images and instance managers that serve them.
+
+pub mod engine_image;
