@@ -19,7 +19,7 @@ use crate::{
     failure::Failure,
     folder::{Folder, Marker, create_private_dir},
     listen::{self, loopback},
-    own_store,
+    memory, own_store,
     process::Role,
     session::Session,
 };
@@ -67,6 +67,7 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     let standing =
         midflight_operator::bootstrap_with(&writer).await.context("install Midflight's own kinds")?;
     stage.ready()?;
+    memory::give_back_what_is_free();
 
     tokio::select! {
         () = stage.asked_to_end() => {}
