@@ -10,10 +10,12 @@
 //! | [`parcel`] | what is handed over |
 //! | [`keeper`] | the process that holds parcels while nobody else does |
 //! | [`desk`] | putting and taking, from the side of those who do it |
+//! | [`kernel`] | sessions whose client is the kernel (FUSE) |
 //! | `packet` | bytes and descriptors in one message |
 
 pub mod desk;
 pub mod keeper;
+pub mod kernel;
 mod packet;
 pub mod parcel;
 

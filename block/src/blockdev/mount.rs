@@ -5,40 +5,23 @@
 //! Invariant: what was made half is removed again.
 
 use std::{
-    ffi::CString,
-    fs::{self, File},
-    io,
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::fs::OpenOptionsExt,
-    },
+    fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use rustix::{
-    fs::OFlags,
-    mount::{MountFlags, UnmountFlags},
-};
+use midflight_handover::kernel::{self, Waiting};
+use rustix::mount::MountFlags;
 
 use super::protocol::FILE;
 
 /// Mounts an empty session at a folder; calls come from the descriptor.
 pub(crate) fn mount(at: &Path) -> io::Result<OwnedFd> {
-    unmount(at);
+    kernel::unmount(at);
     fs::create_dir_all(at)?;
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let device = File::options().read(true).write(true).custom_flags(flags).open("/dev/fuse")?;
-    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
-    let options = CString::new(options).map_err(io::Error::other)?;
     let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    rustix::mount::mount("midflight", at, "fuse", safe, Some(options.as_c_str()))?;
-    Ok(device.into())
-}
-
-/// Removes the file system; nothing there is no failure. Ends when nobody uses it any more.
-pub(crate) fn unmount(at: &Path) {
-    while rustix::mount::unmount(at, UnmountFlags::DETACH).is_ok() {}
+    kernel::mount(at, "fuse", safe, "", Waiting::FailsWithAgain)
 }
 
 /// Puts a loop device on the file; gives its path. Waits for whoever serves the file.

@@ -7,6 +7,7 @@
 //! exactly one.
 
 use bytes::{Buf, Bytes};
+use midflight_handover::kernel::{self, HEAD_IN, Head, ROOT, TooShort, code, u32_at, u64_at};
 
 use crate::{extent::Extent, frontend::table::Op, wire::Status};
 
@@ -17,31 +18,7 @@ pub(crate) const MOST_DATA: usize = 1 << 20;
 /// Room that one call may need.
 pub(crate) const MOST_CALL: usize = MOST_DATA + 4096;
 
-const ROOT: u64 = 1;
 const VOLUME: u64 = 2;
-const HEAD_IN: usize = 40;
-const HEAD_OUT: usize = 16;
-
-mod code {
-    pub(super) const LOOKUP: u32 = 1;
-    pub(super) const FORGET: u32 = 2;
-    pub(super) const GETATTR: u32 = 3;
-    pub(super) const OPEN: u32 = 14;
-    pub(super) const READ: u32 = 15;
-    pub(super) const WRITE: u32 = 16;
-    pub(super) const STATFS: u32 = 17;
-    pub(super) const RELEASE: u32 = 18;
-    pub(super) const FSYNC: u32 = 20;
-    pub(super) const FLUSH: u32 = 25;
-    pub(super) const INIT: u32 = 26;
-    pub(super) const OPENDIR: u32 = 27;
-    pub(super) const READDIR: u32 = 28;
-    pub(super) const RELEASEDIR: u32 = 29;
-    pub(super) const INTERRUPT: u32 = 36;
-    pub(super) const DESTROY: u32 = 38;
-    pub(super) const BATCH_FORGET: u32 = 42;
-    pub(super) const FALLOCATE: u32 = 43;
-}
 
 mod errno {
     pub(super) const NO_ENTRY: i32 = 2;
@@ -71,24 +48,9 @@ pub(crate) struct Carried {
     pub(crate) payload: Bytes,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel sent a call of {0} bytes, shorter than its own header")]
-pub(crate) struct TooShort(usize);
-
-fn u32_at(raw: &[u8], at: usize) -> u32 {
-    raw.get(at..at + 4).map_or(0, |word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
-}
-
-fn u64_at(raw: &[u8], at: usize) -> u64 {
-    raw.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)
-}
-
 /// Reads one call; `size` is the volume's.
 pub(crate) fn turn(mut raw: Bytes, size: u64) -> Result<Turn, TooShort> {
-    if raw.len() < HEAD_IN {
-        return Err(TooShort(raw.len()));
-    }
-    let (opcode, unique, node) = (u32_at(&raw, 4), u64_at(&raw, 8), u64_at(&raw, 16));
+    let Head { opcode, unique, node, .. } = Head::parse(&raw)?;
     raw.advance(HEAD_IN);
     Ok(match opcode {
         code::INIT => Turn::Answer(init(unique, &raw)),
@@ -148,26 +110,18 @@ fn hole(unique: u64, raw: &[u8], size: u64) -> Turn {
     within(unique, op, u64_at(raw, 8), u64_at(raw, 16), size)
 }
 
-fn head(unique: u64, error: i32, length: usize) -> [u8; HEAD_OUT] {
-    let mut raw = [0; HEAD_OUT];
-    raw[..4].copy_from_slice(&((HEAD_OUT + length) as u32).to_ne_bytes());
-    raw[4..8].copy_from_slice(&error.to_ne_bytes());
-    raw[8..].copy_from_slice(&unique.to_ne_bytes());
-    raw
-}
-
 fn answer(unique: u64, body: &[u8]) -> Vec<u8> {
-    [&head(unique, 0, body.len()), body].concat()
+    [&kernel::answer_head(unique, 0, body.len()), body].concat()
 }
 
 fn failure(unique: u64, errno: i32) -> Vec<u8> {
-    head(unique, -errno, 0).to_vec()
+    kernel::answer_head(unique, -errno, 0).to_vec()
 }
 
 /// What comes before the data of an answer to a carried call.
 pub(crate) fn answer_head(unique: u64, op: Op, extent: Extent, status: Status) -> Vec<u8> {
     match (status, op) {
-        (Status::Ok, Op::Read) => head(unique, 0, extent.length() as usize).to_vec(),
+        (Status::Ok, Op::Read) => kernel::answer_head(unique, 0, extent.length() as usize).to_vec(),
         (Status::Ok, Op::Write) => {
             let mut written = [0; 8];
             written[..4].copy_from_slice(&extent.length().to_ne_bytes());
@@ -180,12 +134,6 @@ pub(crate) fn answer_head(unique: u64, op: Op, extent: Extent, status: Status) -
             failure(unique, errno::IO)
         }
     }
-}
-
-/// Asks the kernel to send again every call that has no answer.
-pub(crate) fn resend() -> [u8; HEAD_OUT] {
-    const RESEND: i32 = 7;
-    head(0, RESEND, 0)
 }
 
 fn init(unique: u64, raw: &[u8]) -> Vec<u8> {

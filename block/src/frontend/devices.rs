@@ -12,12 +12,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use midflight_handover::kernel::resend;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{core::Answer, table::Request};
 use crate::{
-    blockdev::protocol::{Carried, MOST_CALL, Turn, answer_head, resend, turn},
+    blockdev::protocol::{Carried, MOST_CALL, Turn, answer_head, turn},
     net::reactor::{LinkId, Reactor},
     wire::checksum,
 };

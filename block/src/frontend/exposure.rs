@@ -12,6 +12,8 @@ use std::{
     time::Instant,
 };
 
+use midflight_handover::kernel::unmount;
+
 use super::{
     control::Answer,
     core::Input,
@@ -19,7 +21,7 @@ use super::{
     serve::{Driver, Place},
 };
 use crate::{
-    blockdev::mount::{attach_loop, detach_loop, mount, unmount},
+    blockdev::mount::{attach_loop, detach_loop, mount},
     net::reactor::LinkId,
 };
 
