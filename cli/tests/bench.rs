@@ -148,3 +148,22 @@ fn a_load_that_does_not_exist_is_refused() {
     let said = Sandbox::new().fails(2, &["bench", "io", "--only", "5k"]);
     assert!(said.contains("4k random read, depth 1;"), "{said}");
 }
+
+#[test]
+fn files_of_a_mount_are_measured_on_every_side() {
+    if !installed(&["fuse-overlayfs", "fio", "git", "tar"]) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
+        assert!(std::env::var_os("CI").is_none(), "mounts cannot be made here");
+        return skip("mounts cannot be made here");
+    }
+    let sandbox = Sandbox::new();
+    let arguments = ["--rounds=1", "--seconds=1", "--size-mib=8", "--files=100"];
+    let said = sandbox.json(&[&["bench", "fuse"][..], &arguments].concat());
+    let figures = said["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), 9 * 2, "{said:#}");
+    for figure in figures {
+        assert!(figure["ours"].as_f64().unwrap() > 0.0 && figure["peer"].as_f64().unwrap() > 0.0, "{said:#}");
+    }
+}

@@ -5,7 +5,7 @@
 readonly WANTED_TOOLS="
     cc:gcc ld:binutils git:git openssl:openssl jq:jq shellcheck:shellcheck
     qemu-io:qemu-utils fio:fio nbdcopy:libnbd-bin etcd:etcd-server redis-server:redis-server
-    fusermount3:fuse3 mkfs.ext4:e2fsprogs losetup:mount
+    fusermount3:fuse3 fuse-overlayfs:fuse-overlayfs setpriv:util-linux python3:python3 mkfs.ext4:e2fsprogs losetup:mount
 "
 
 install_tools() {

@@ -5,6 +5,7 @@ mod conditions;
 mod errand;
 mod figure;
 mod fill;
+pub(crate) mod fuse;
 pub(crate) mod io;
 pub(crate) mod migrate;
 pub(crate) mod pause;
@@ -24,6 +25,7 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 enum Subject {
     Api(api::ApiBench),
+    Fuse(fuse::FuseBench),
     Io(io::IoBench),
     Migrate(migrate::MigrateBench),
     #[command(hide = true)]
@@ -35,6 +37,7 @@ impl Bench {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         match self.subject {
             Subject::Api(api) => api.run(session).await,
+            Subject::Fuse(fuse) => fuse.run(session).await,
             Subject::Io(io) => io.run(session).await,
             Subject::Migrate(migrate) => migrate.run(session).await,
             Subject::MigratePart(part) => part.run(session).await,

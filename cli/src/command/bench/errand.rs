@@ -49,6 +49,11 @@ impl Errand {
         }
     }
 
+    /// Binary whose engine is measured.
+    pub(super) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// A data plane of its own.
     pub(super) fn layout(&self, name: &str, size: u64, replicas: usize) -> Layout {
         Layout {
