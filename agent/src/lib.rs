@@ -9,6 +9,7 @@
 
 mod backoff;
 mod connect;
+pub mod csi;
 mod machine;
 mod node;
 mod run;

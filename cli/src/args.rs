@@ -76,6 +76,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Agent(command::agent::Agent),
     #[command(hide = true)]
+    Csi(command::csi::Csi),
+    #[command(hide = true)]
     Fuse(midflight_fuse::daemon::FuseArgs),
     /// The processes of a volume.
     #[command(flatten)]
@@ -87,7 +89,7 @@ impl Command {
     pub(crate) fn is_role(&self) -> bool {
         match self {
             Command::Volume(role) => !matches!(role, Role::Instance(_)),
-            Command::Serve(_) | Command::Agent(_) | Command::Fuse(_) => true,
+            Command::Serve(_) | Command::Agent(_) | Command::Csi(_) | Command::Fuse(_) => true,
             Command::Up(_)
             | Command::Down(_)
             | Command::Status(_)
@@ -113,6 +115,7 @@ impl Command {
             Command::Completion(completion) => completion.run(session),
             Command::Serve(serve) => session.block_on(serve.run(session)),
             Command::Agent(agent) => session.block_on(agent.run(session)),
+            Command::Csi(csi) => session.block_on(csi.run(session)),
             Command::Fuse(args) => Ok(midflight_fuse::daemon::run(&args)?),
             Command::Volume(Role::Instance(args)) => command::instance::run(args, session),
             // The data plane has threads of its own and wants no runtime beside them.

@@ -2,4 +2,5 @@
 //! reason to wait comes out. No I/O, no clock, no async.
 
 pub mod install;
+pub mod mount;
 pub mod storage;

@@ -23,3 +23,5 @@ pub const IMAGE_VERSION_ANNOTATION: &str = "fuse.runtime.fluid.io/image-version"
 pub const GENERATION_LABEL: &str = "fuse.runtime.fluid.io/generation";
 /// Variable of a FUSE pod that names the image it was made for.
 pub const IMAGE_VERSION_VARIABLE: &str = "RUNTIMEINFO_FUSE_IMAGE_VERSION";
+/// Annotation of a dataset's PVC: `OnIdle` if idle FUSE pods of an old version are to be replaced.
+pub const UPDATE_STRATEGY_ANNOTATION: &str = "midflight.dev/fuse-update-strategy";

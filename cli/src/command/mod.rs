@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod completion;
 pub(crate) mod crds;
+pub(crate) mod csi;
 pub(crate) mod down;
 pub(crate) mod instance;
 pub(crate) mod migrate;

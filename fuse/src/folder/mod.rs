@@ -103,6 +103,9 @@ impl Folder {
                 }
                 return Ok(Answer::Unwanted);
             }
+            // These speak of no node.
+            Op::Destroy => {}
+            Op::Unserved => return Err(Errno::NOSYS),
             op => self.carry_out(Caller { uid: head.uid, gid: head.gid }, &self.node(id)?, op, reply)?,
         }
         Ok(Answer::Ready)

@@ -65,6 +65,17 @@ fn no_link_is_followed_and_no_name_leads_out() {
 }
 
 #[test]
+fn calls_that_speak_of_no_node_are_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut asked = Asked::of(folder.path(), Caching::Exclusive);
+    // So that the kernel sends no more of them.
+    assert_eq!(asked.ask(code::INTERRUPT, 0, &[0; 8]), Err(Errno::NOSYS));
+    assert_eq!(asked.ask(code::FLUSH, ROOT, &[0; 24]), Err(Errno::NOSYS));
+    assert_eq!(asked.ask(code::DESTROY, 0, &[]), Ok(Vec::new()));
+    assert_eq!(asked.ask(code::GETATTR, 0, &[]), Err(Errno::STALE));
+}
+
+#[test]
 fn a_node_lives_as_long_as_the_kernel_counts_on_it() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "text").unwrap();

@@ -1,0 +1,109 @@
+//! The node's label and the volume's claim, in the API.
+//!
+//! Invariant: one call of kubelet's costs at most one read, and a write only where something
+//! changes; nothing is listed and nothing is watched.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use midflight_api::fluid::UPDATE_STRATEGY_ANNOTATION;
+use midflight_plan::mount::{Policy, Version};
+use serde_json::json;
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::volume::Attributes;
+
+/// Longest wait for one answer of the API.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a dataset wants of its daemons.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Wish {
+    pub(super) policy: Policy,
+    pub(super) version: Version,
+}
+
+impl Wish {
+    /// A claim that has gone wishes nothing.
+    fn of(claim: Option<&PersistentVolumeClaim>) -> Wish {
+        let Some(claim) = claim else { return Wish::default() };
+        let empty = BTreeMap::new();
+        let annotations = claim.metadata.annotations.as_ref().unwrap_or(&empty);
+        let labels = claim.metadata.labels.as_ref().unwrap_or(&empty);
+        let policy = match annotations.get(UPDATE_STRATEGY_ANNOTATION).map(String::as_str) {
+            Some("OnIdle") => Policy::ReplaceIdle,
+            _ => Policy::Keep,
+        };
+        Wish { policy, version: Version::wanted(annotations, labels) }
+    }
+}
+
+/// Whether the daemon of a volume is asked for on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Label {
+    Present,
+    Absent,
+}
+
+pub(super) struct Cluster {
+    client: Client,
+    node: String,
+}
+
+impl Cluster {
+    pub(super) fn new(client: Client, node: String) -> Cluster {
+        Cluster { client, node }
+    }
+
+    pub(super) async fn wish(&self, attributes: &Attributes) -> Result<Wish, Status> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &attributes.namespace);
+        let claim = answered("read the claim", claims.get_opt(&attributes.name)).await?;
+        Ok(Wish::of(claim.as_ref()))
+    }
+
+    pub(super) async fn label(&self, key: &str, label: Label) -> Result<(), Status> {
+        let value = match label {
+            Label::Present => json!("true"),
+            Label::Absent => json!(null),
+        };
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
+        let params = PatchParams::default();
+        answered("label the node", nodes.patch(&self.node, &params, &patch)).await.map(drop)
+    }
+}
+
+/// An answer, or a failure after which kubelet tries again.
+async fn answered<T>(doing: &str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Status> {
+    match timeout(ANSWER_WITHIN, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(Status::unavailable(format!("{doing}: {error}"))),
+        Err(_) => Err(Status::unavailable(format!("{doing}: no answer within {ANSWER_WITHIN:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_says_whether_idle_daemons_go() {
+        let claim = |json| serde_json::from_value::<PersistentVolumeClaim>(json).unwrap();
+        #[rustfmt::skip]
+        let cases = [
+            (json!({}), Policy::Keep),
+            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnDelete" }), Policy::Keep),
+            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnIdle" }), Policy::ReplaceIdle),
+        ];
+        for (annotations, expected) in cases {
+            let claim = claim(json!({ "metadata": { "annotations": annotations } }));
+            assert_eq!(Wish::of(Some(&claim)).policy, expected, "{annotations}");
+        }
+        assert_eq!(Wish::of(None), Wish::default());
+    }
+}

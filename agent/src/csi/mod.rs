@@ -1,0 +1,55 @@
+//! The node's part of the Container Storage Interface, for datasets served by FUSE.
+//!
+//! ```text
+//! kubelet ── stage ──▶ label the node ─▶ the DaemonSet brings the daemon, which mounts
+//!         ── publish ─▶ wait for that mount, bind it for the workload
+//!         ── unstage ─▶ nobody left and the daemon outdated: take the label away
+//! ```
+//!
+//! | room | what it holds |
+//! | --- | --- |
+//! | `volume` | what a call says of a volume |
+//! | `record` | what has to be known of a volume after a crash |
+//! | `mounts` | the mounts of this machine |
+//! | `cluster` | the node's label, the volume's claim |
+//! | `node`, `identity` | the calls |
+//! | `serve` | the socket |
+//!
+//! What to do is decided in `plan::mount`.
+//!
+//! Invariant: a workload is never given a mount of a daemon that was sent away.
+
+mod cluster;
+mod identity;
+mod mounts;
+mod node;
+mod record;
+mod serve;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+mod proto {
+    #![allow(clippy::all, unreachable_pub, unused_qualifications, reason = "generated")]
+    tonic::include_proto!("csi.v1");
+}
+
+use std::path::PathBuf;
+
+pub use serve::{CsiError, serve};
+
+/// Upstream's name of the driver: its volumes are ours.
+pub const DRIVER: &str = "fuse.csi.fluid.io";
+
+/// What the plugin of a node must know.
+#[derive(Debug, Clone)]
+pub struct CsiConfig {
+    /// Name of the Node object.
+    pub node: String,
+    /// Where kubelet calls.
+    pub socket: PathBuf,
+    /// Where records of volumes are kept.
+    pub state: PathBuf,
+    /// Longest that one call waits for a daemon to come or to go.
+    pub patience: std::time::Duration,
+}

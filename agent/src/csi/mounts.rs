@@ -1,0 +1,182 @@
+//! The mounts of this machine, as its own table tells them.
+//!
+//! Invariant: one place is never covered twice by us, and what is removed is removed wholly.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags, ResolveFlags, openat2},
+    io::Errno,
+    mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount},
+};
+
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mounted {
+    /// Major and minor number of the file system.
+    pub(super) device: String,
+    pub(super) at: PathBuf,
+}
+
+fn parse(table: &str) -> Vec<Mounted> {
+    let line = |line: &str| {
+        let mut words = line.split(' ').skip(2);
+        let device = words.next()?.to_owned();
+        Some(Mounted { device, at: unescaped(words.nth(1)?) })
+    };
+    table.lines().filter_map(line).collect()
+}
+
+/// Blanks and the like are octal in the table.
+fn unescaped(word: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let code = behind.get(..3).and_then(|code| std::str::from_utf8(code).ok());
+        match (*first, code.and_then(|code| u8::from_str_radix(code, 8).ok())) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = &behind[3..];
+            }
+            (byte, _) => {
+                bytes.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+pub(super) fn table() -> io::Result<Vec<Mounted>> {
+    Ok(parse(&fs::read_to_string(TABLE)?))
+}
+
+/// What is at a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// No file system of its own.
+    Plain,
+    /// One that nobody serves.
+    Dead,
+    Served {
+        device: String,
+    },
+}
+
+pub(super) fn look(at: &Path) -> io::Result<Place> {
+    let Some(top) = table()?.into_iter().rfind(|mounted| mounted.at == at) else { return Ok(Place::Plain) };
+    match rustix::fs::stat(at) {
+        Ok(_) => Ok(Place::Served { device: top.device }),
+        Err(Errno::NOTCONN) => Ok(Place::Dead),
+        Err(Errno::NOENT) => Ok(Place::Plain),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// How many places show a file system, beside its own.
+pub(super) fn users(device: &str, own: &Path) -> io::Result<usize> {
+    Ok(table()?.iter().filter(|mounted| mounted.device == device && mounted.at != own).count())
+}
+
+/// Waits until the table makes a condition true; gives whether it did in time.
+pub(super) fn wait_until(
+    patience: Duration,
+    mut holds: impl FnMut() -> io::Result<bool>,
+) -> io::Result<bool> {
+    /// A daemon may die without a change of the table.
+    const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(100);
+    let changes = File::open(TABLE)?;
+    let until = Instant::now() + patience;
+    loop {
+        if holds()? {
+            return Ok(true);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let nap = Timespec::try_from(left.min(LOOK_AT_LEAST_EVERY)).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&changes, PollFlags::PRI)], Some(&nap)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Whether those at a place may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// Shows a folder of a mount at another place, which is made.
+pub(super) fn bind(mount: &Path, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<()> {
+    fs::create_dir_all(at)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = File::open(mount)?;
+    let folder = openat2(
+        &root,
+        sub_path.unwrap_or(Path::new(".")),
+        flags,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    let folder = format!("/proc/self/fd/{}", rustix::path::DecInt::from_fd(&folder).as_str());
+    mount_bind(folder, at)?;
+    if access == Access::ReadOnly {
+        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+        if let Err(errno) = mount_remount(at, flags, c"") {
+            unmount(at, UnmountFlags::DETACH)?;
+            return Err(errno.into());
+        }
+    }
+    Ok(())
+}
+
+/// Removes everything that is mounted at a place.
+pub(super) fn clear(at: &Path) -> io::Result<()> {
+    loop {
+        match unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            // Nothing (more) is mounted there.
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_read() {
+        let text = "22 27 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n\
+                    99 27 0:52 /sub /mnt/with\\040blank\\134 rw - fuse.midflight midflight rw\n";
+        let expected = [("0:20", "/sys"), ("0:52", "/mnt/with blank\\")];
+        let read: Vec<_> = parse(text);
+        let read: Vec<_> =
+            read.iter().map(|mounted| (mounted.device.as_str(), mounted.at.to_str().unwrap())).collect();
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_plain_folder_is_not_a_mount() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(look(folder.path()).unwrap(), Place::Plain);
+        assert_eq!(look(&folder.path().join("none")).unwrap(), Place::Plain);
+        clear(&folder.path().join("none")).unwrap();
+        clear(folder.path()).unwrap();
+        assert!(!wait_until(Duration::from_millis(1), || Ok(false)).unwrap());
+    }
+}

@@ -1,0 +1,139 @@
+//! Decides when a node's FUSE daemon goes, and when a new one may be asked for.
+//!
+//! A daemon comes and goes with a label of its node. Between the moment the label is taken away
+//! and the moment the daemon has gone, it still serves its mount: nobody may be given that one,
+//! and the label must not come back, or the old daemon would stay.
+//!
+//! The one invariant: a daemon that somebody uses is never sent away, and a node is never
+//! labelled while a daemon that was sent away is still there.
+
+mod version;
+
+pub use version::Version;
+
+/// What becomes of a daemon when no workload on its node uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// It stays; users delete it when they want another.
+    #[default]
+    Keep,
+    /// It goes if it is not what is wanted now.
+    ReplaceIdle,
+}
+
+/// What is known of a volume on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub policy: Policy,
+    pub wanted: Version,
+    /// What the daemon that serves says of itself; absent if none serves.
+    pub running: Option<Version>,
+    /// Workloads that use the mount.
+    pub users: usize,
+    /// Whether the daemon was sent away.
+    pub leaving: bool,
+}
+
+impl Seen {
+    fn is_to_go(&self) -> bool {
+        let outdated = self.running.as_ref().is_some_and(|running| running.differs(&self.wanted));
+        self.policy == Policy::ReplaceIdle && self.users == 0 && outdated
+    }
+}
+
+/// What to do before a workload comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Label the node.
+    Label,
+    /// Take the label away and wait until the daemon has gone; then look again.
+    SendAway,
+    /// The daemon was sent away and is still there: wait; then look again.
+    AwaitEnd,
+}
+
+pub fn arrive(seen: &Seen) -> Arrival {
+    match seen.running {
+        // Gone, or there never was one.
+        None => Arrival::Label,
+        Some(_) if seen.leaving => Arrival::AwaitEnd,
+        Some(_) if seen.is_to_go() => Arrival::SendAway,
+        Some(_) => Arrival::Label,
+    }
+}
+
+/// What to do when the last workload has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departure {
+    /// The daemon stays for the next one.
+    Keep,
+    /// Take the label away, so that the daemon goes.
+    SendAway,
+}
+
+/// Why nothing is done yet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{users} workloads on this node still use the mount")]
+pub struct InUse {
+    pub users: usize,
+}
+
+pub fn depart(seen: &Seen) -> Result<Departure, InUse> {
+    if seen.users > 0 {
+        return Err(InUse { users: seen.users });
+    }
+    // Sent away before, and interrupted: once more does no harm.
+    if seen.leaving || seen.is_to_go() { Ok(Departure::SendAway) } else { Ok(Departure::Keep) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "fuse:1";
+    const NEW: &str = "fuse:2";
+
+    fn version(image: &str) -> Version {
+        Version { image: Some(image.to_owned()), generation: None }
+    }
+
+    fn seen(policy: Policy, running: Option<&str>, users: usize, leaving: bool) -> Seen {
+        Seen { policy, wanted: version(NEW), running: running.map(version), users, leaving }
+    }
+
+    #[test]
+    fn an_idle_daemon_that_is_not_wanted_goes() {
+        use {Departure::*, Policy::ReplaceIdle};
+        #[rustfmt::skip]
+        let cases = [
+            ("up to date",         seen(ReplaceIdle,  Some(NEW), 0, false), Ok(Keep)),
+            ("old",                seen(ReplaceIdle,  Some(OLD), 0, false), Ok(SendAway)),
+            ("old, by hand",       seen(Policy::Keep, Some(OLD), 0, false), Ok(Keep)),
+            ("old and used",       seen(ReplaceIdle,  Some(OLD), 2, false), Err(InUse { users: 2 })),
+            ("new and used",       seen(ReplaceIdle,  Some(NEW), 1, false), Err(InUse { users: 1 })),
+            ("none there",         seen(ReplaceIdle,  None,      0, false), Ok(Keep)),
+            ("sent away, crashed", seen(ReplaceIdle,  Some(OLD), 0, true),  Ok(SendAway)),
+        ];
+        for (name, seen, expected) in cases {
+            assert_eq!(depart(&seen), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn nobody_gets_a_daemon_that_goes() {
+        use {Arrival::*, Policy::ReplaceIdle};
+        #[rustfmt::skip]
+        let cases = [
+            ("none there",             seen(ReplaceIdle,  None,      0, false), Label),
+            ("sent away and gone",     seen(ReplaceIdle,  None,      0, true),  Label),
+            ("sent away, still there", seen(ReplaceIdle,  Some(OLD), 0, true),  AwaitEnd),
+            ("up to date",             seen(ReplaceIdle,  Some(NEW), 0, false), Label),
+            ("idle before the change", seen(ReplaceIdle,  Some(OLD), 0, false), SendAway),
+            ("old, used by another",   seen(ReplaceIdle,  Some(OLD), 1, false), Label),
+            ("old, by hand",           seen(Policy::Keep, Some(OLD), 0, false), Label),
+        ];
+        for (name, seen, expected) in cases {
+            assert_eq!(arrive(&seen), expected, "{name}");
+        }
+    }
+}
