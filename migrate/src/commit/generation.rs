@@ -5,8 +5,9 @@
 
 use super::ledger::{Ledger, Step};
 use super::seal::Seal;
-use super::write::Part;
+use super::write::{Part, beside};
 use super::{Applied, Changed, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
+use crate::backup::BackupError;
 use crate::record::Snapshot;
 use crate::store::{Generation, Guard, Layout, Note, Reading, RunNumber, Space, puts};
 
@@ -16,6 +17,7 @@ impl Session<'_> {
         taken: &Taken,
         after: &Snapshot,
         note: RunNote,
+        backup: impl Future<Output = Result<(), BackupError>>,
     ) -> Result<Applied, CommitError> {
         let from = Pointer::decode(taken.pointer.as_ref())?.generation;
         let staging = begin(taken, after, note, Layout::Generation, from);
@@ -23,15 +25,7 @@ impl Session<'_> {
         let same_pointer = Guard::Note { note: Note::Pointer, is: taken.pointer.clone() };
         let ledger = self.advance(&taken.ledger, &staging, vec![same_pointer.clone()], None).await?;
 
-        let staged = Space::Generation(Generation::of(run));
-        let total = (after.len() + Seal::rows_for(after.len())) as u64;
-        let write = self.write_all(Stage::Staging, &ledger, Part { before: 0, total }, puts(staged, after));
-        let (seal, written) = Seal::beside(after, write).await;
-        let (seal, before) = (seal.to_rows(), written?);
-        let seal_rows = puts(Space::Seal(run), &seal);
-        let written =
-            before + self.write_all(Stage::Staging, &ledger, Part { before, total }, seal_rows).await?;
-        self.flush_and_verify(&[(staged, after), (Space::Seal(run), &seal)]).await?;
+        let written = beside(self.stage_generation(&ledger, run, after), backup).await?;
 
         let pointer = Pointer {
             generation: Generation::of(run),
@@ -46,6 +40,25 @@ impl Session<'_> {
         self.report(Stage::Syncing, 0, 0);
         self.anchor(&switched).await?;
         Ok(Applied { run, switch, written, meanwhile: Changed::default() })
+    }
+
+    /// Writes the new generation and its seal, and reads both back.
+    async fn stage_generation(
+        &self,
+        ledger: &Ledger,
+        run: RunNumber,
+        after: &Snapshot,
+    ) -> Result<u64, CommitError> {
+        let staged = Space::Generation(Generation::of(run));
+        let total = (after.len() + Seal::rows_for(after.len())) as u64;
+        let write = self.write_all(Stage::Staging, ledger, Part { before: 0, total }, puts(staged, after));
+        let (seal, written) = Seal::beside(after, write).await;
+        let (seal, before) = (seal.to_rows(), written?);
+        let seal_rows = puts(Space::Seal(run), &seal);
+        let written =
+            before + self.write_all(Stage::Staging, ledger, Part { before, total }, seal_rows).await?;
+        self.flush_and_verify(&[(staged, after), (Space::Seal(run), &seal)]).await?;
+        Ok(written)
     }
 
     pub(super) async fn switch_back(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {

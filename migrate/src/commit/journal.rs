@@ -11,8 +11,9 @@ use bytes::Bytes;
 use super::generation::begin;
 use super::ledger::{Ledger, Step};
 use super::seal::Seal;
-use super::write::Part;
+use super::write::{Part, beside};
 use super::{Applied, Changed, CommitError, Phase, RunNote, RunRecord, Session, Stage, Taken};
+use crate::backup::BackupError;
 use crate::diff::{self, Change};
 use crate::record::{RowKey, Snapshot, Table};
 use crate::store::{Generation, Layout, Op, Place, Reading, Space, StoreError, puts};
@@ -23,6 +24,7 @@ impl Session<'_> {
         taken: &Taken,
         after: &Snapshot,
         note: RunNote,
+        backup: impl Future<Output = Result<(), BackupError>>,
     ) -> Result<Applied, CommitError> {
         let staging = begin(taken, after, note, Layout::Dragonflow, Generation::EMPTY);
         let run = staging.run;
@@ -33,23 +35,32 @@ impl Session<'_> {
             (Space::Undo(run), difference(after, &taken.snapshot)),
             (Space::Seal(run), Seal::of(after).to_rows()),
         ];
-        let total = journals.iter().map(|(_, rows)| rows.len() as u64).sum();
-        let mut written = 0;
-        for (space, rows) in &journals {
-            let part = Part { before: written, total };
-            written += self.write_all(Stage::Staging, &ledger, part, puts(*space, rows)).await?;
-        }
-        let [journal, undo, seal] = &journals;
-        let staged = [(journal.0, &journal.1), (undo.0, &undo.1), (seal.0, &seal.1)];
-        self.flush_and_verify(&staged).await?;
+        let written = beside(self.stage_journals(&ledger, &journals), backup).await?;
 
         let committed = staging.at(Phase::Committed);
         let step = Step { from: &ledger, to: &committed, guard: None, pointer: None };
         let (marked, switch) = self.advance_unless_written(taken, step).await?;
-        let (_, journal) = journal;
+        let [(_, journal), ..] = &journals;
         self.replay_and_record(&marked, &committed, journal).await?;
         let meanwhile = self.written_meanwhile(after).await;
         Ok(Applied { run, switch, written: written + journal.len() as u64, meanwhile })
+    }
+
+    /// Writes the journals, and reads them back.
+    async fn stage_journals(
+        &self,
+        ledger: &Ledger,
+        journals: &[(Space, Snapshot)],
+    ) -> Result<u64, CommitError> {
+        let total = journals.iter().map(|(_, rows)| rows.len() as u64).sum();
+        let mut written = 0;
+        for (space, rows) in journals {
+            let part = Part { before: written, total };
+            written += self.write_all(Stage::Staging, ledger, part, puts(*space, rows)).await?;
+        }
+        let staged: Vec<_> = journals.iter().map(|(space, rows)| (*space, rows)).collect();
+        self.flush_and_verify(&staged).await?;
+        Ok(written)
     }
 
     /// What is not as it was just written. The run is complete whatever comes of this look.

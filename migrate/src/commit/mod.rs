@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::backup::BackupError;
 use crate::diff;
 use crate::record::Snapshot;
 use crate::store::{self, Fence, Generation, Layout, Reading, Revision, RunNumber, Space, Store, StoreError};
@@ -38,6 +39,9 @@ const NAMED: usize = 20;
 pub enum CommitError {
     #[error(transparent)]
     Store(#[from] StoreError),
+
+    #[error(transparent)]
+    Backup(#[from] BackupError),
 
     #[error("run {run} was interrupted while its rows were being written; it has to be finished first")]
     Unfinished { run: RunNumber },
@@ -343,6 +347,18 @@ impl<'a> Session<'a> {
         after: &Snapshot,
         note: RunNote,
     ) -> Result<Applied, CommitError> {
+        self.apply_with_backup(taken, after, note, async { Ok(()) }).await
+    }
+
+    /// As [`Session::apply`], with a backup that is written while rows are staged. Nothing becomes live before it
+    /// is there.
+    pub async fn apply_with_backup(
+        &self,
+        taken: &Taken,
+        after: &Snapshot,
+        note: RunNote,
+        backup: impl Future<Output = Result<(), BackupError>>,
+    ) -> Result<Applied, CommitError> {
         if let Some(record) = &taken.ledger.record
             && !record.phase.is_settled()
         {
@@ -350,8 +366,8 @@ impl<'a> Session<'a> {
         }
         check_rows(self.store, after)?;
         let applied = match self.store.layout() {
-            Layout::Generation => self.switch_generation(taken, after, note).await,
-            Layout::Dragonflow => self.write_in_place(taken, after, note).await,
+            Layout::Generation => self.switch_generation(taken, after, note, backup).await,
+            Layout::Dragonflow => self.write_in_place(taken, after, note, backup).await,
         };
         if let Err(error) = &applied {
             self.abandon_staged(error).await;

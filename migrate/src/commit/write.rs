@@ -3,6 +3,7 @@
 //! The one invariant: nothing is written or deleted once the run note is another than the one it was
 //! begun under. A server that was restarted may have lost the note, as well as what came before it.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
@@ -10,6 +11,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::ledger::Ledger;
 use super::roll::Roll;
 use super::{Changed, CommitError, Phase, Progress, RunRecord, Session, Stage};
+use crate::backup::BackupError;
 use crate::diff::{self, Change};
 use crate::record::Snapshot;
 use crate::store::{self, Batch, Op, Outcome, Reading, Row, Space, Store, StoreError};
@@ -74,6 +76,27 @@ where
         match ask().await {
             Ok(answer) => return Ok(answer),
             Err(error) => retry.after(error).await?,
+        }
+    }
+}
+
+/// Stages rows while a backup of the old ones is written. Without the backup nothing more is staged; when staging
+/// fails, the backup is still waited for, so that nobody writes it behind our back.
+pub(super) async fn beside(
+    stage: impl Future<Output = Result<u64, CommitError>>,
+    backup: impl Future<Output = Result<(), BackupError>>,
+) -> Result<u64, CommitError> {
+    let (mut stage, mut backup) = (pin!(stage), pin!(backup));
+    tokio::select! {
+        staged = &mut stage => {
+            let backed_up = backup.await;
+            let staged = staged?;
+            backed_up?;
+            Ok(staged)
+        }
+        backed_up = &mut backup => {
+            backed_up?;
+            stage.await
         }
     }
 }

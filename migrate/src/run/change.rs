@@ -1,7 +1,7 @@
 //! The commands that change the database: apply, rollback, finalize, restore, baseline.
 //!
-//! The one invariant: each holds the lock from before it reads until it is done, and has a verified backup
-//! before it writes rows.
+//! The one invariant: each holds the lock from before it reads until it is done, and makes no rows live before there is
+//! a verified backup of those that are.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::{
     prepare::{Before, milliseconds},
 };
 use crate::{
-    backup,
+    backup::{self, BackupError},
     commit::{self, RunNote, State},
     migration::{Migration, log},
     record::Snapshot,
@@ -111,8 +111,9 @@ impl Database {
         for text in judged.warnings {
             (work.tell)(Event::Warning { text });
         }
-        let backup = self.back_up_before(&before, work.tell)?;
-        let applied = self.commit(work, &before, &after.snapshot, self.note(&migrations)).await?;
+        let backup = self.backup_before()?;
+        let applied =
+            self.commit(work, &before, &after.snapshot, self.note(&migrations), backup.as_deref()).await?;
         Ok(Changed::Applied {
             run: applied.run.get(),
             migrations: migrations.iter().map(|migration| migration.header.id.clone()).collect(),
@@ -156,8 +157,8 @@ impl Database {
             return Err(RunError::Refused { reasons: vec![open] });
         }
         let before = self.take(work.tell).await?;
-        let backup = self.back_up_before(&before, work.tell)?;
-        let applied = self.commit(work, &before, rows, self.note(&[])).await?;
+        let backup = self.backup_before()?;
+        let applied = self.commit(work, &before, rows, self.note(&[]), backup.as_deref()).await?;
         Ok(Changed::Restored {
             run: applied.run.get(),
             rows: rows.len() as u64,
@@ -197,7 +198,8 @@ impl Database {
         if pending.len() == todo.migrations().len() {
             self.keep_models(&mut after, &todo)?;
         }
-        self.commit(work, &before, &after, self.note(&pending)).await?;
+        let backup = self.backup_before()?;
+        self.commit(work, &before, &after, self.note(&pending), backup.as_deref()).await?;
         work.session(async |session| session.finalize().await).await?;
         Ok(Changed::Baselined { migrations: pending.iter().map(|m| m.header.id.clone()).collect() })
     }
@@ -206,43 +208,57 @@ impl Database {
     pub async fn backup(&self, path: &Path, tell: &Tell<'_>) -> Result<backup::Verified, RunError> {
         self.settle(tell).await?;
         let before = self.take(tell).await?;
-        self.write_backup(path, &before.taken.snapshot, tell)
+        Ok(self.write_backup(path, &before.taken.snapshot, tell).await?)
     }
 
-    fn back_up_before(&self, before: &Before, tell: &Tell<'_>) -> Result<Option<PathBuf>, RunError> {
+    /// Where the backup before a change goes.
+    fn backup_before(&self) -> Result<Option<PathBuf>, RunError> {
         let Some(folder) = self.settings.backup_folder() else { return Ok(None) };
         let failed =
             |source| RunError::File { doing: "make the folder for backups", path: folder.clone(), source };
         super::settings::private_folder(&folder).map_err(failed)?;
         let at = Timestamp::now().strftime("%Y%m%dT%H%M%S%.6fZ").to_string();
-        let path = folder.join(format!("before-{at}.backup"));
-        self.write_backup(&path, &before.taken.snapshot, tell)?;
-        Ok(Some(path))
+        Ok(Some(folder.join(format!("before-{at}.backup"))))
     }
 
-    fn write_backup(
+    async fn write_backup(
         &self,
         path: &Path,
         rows: &Snapshot,
         tell: &Tell<'_>,
-    ) -> Result<backup::Verified, RunError> {
+    ) -> Result<backup::Verified, BackupError> {
         let header = backup::Header::new(&self.url, self.tool.version, Timestamp::now());
         let began = Instant::now();
-        let verified = tokio::task::block_in_place(|| backup::write(path, rows, header))?;
+        let (file, rows) = (path.to_owned(), rows.clone());
+        let writing = tokio::task::spawn_blocking(move || backup::write(&file, &rows, header));
+        let verified = match writing.await {
+            Ok(written) => written?,
+            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+        };
         let (bytes, rows) = (verified.bytes, verified.header.rows);
         let milliseconds = milliseconds(began.elapsed());
         (tell)(Event::BackedUp { path: path.to_owned(), bytes, rows, milliseconds });
         Ok(verified)
     }
 
+    /// Makes `after` live, once a backup of what was before is at `backup`.
     async fn commit(
         &self,
         work: &Work<'_>,
         before: &Before,
         after: &Snapshot,
         note: RunNote,
+        backup: Option<&Path>,
     ) -> Result<commit::Applied, RunError> {
-        let applied = work.session(async |session| session.apply(&before.taken, after, note).await).await?;
+        let back_up = async {
+            match backup {
+                None => Ok(()),
+                Some(path) => self.write_backup(path, &before.taken.snapshot, work.tell).await.map(drop),
+            }
+        };
+        let apply = work
+            .session(async |session| session.apply_with_backup(&before.taken, after, note, back_up).await);
+        let applied = apply.await?;
         let microseconds = microseconds(applied.switch);
         (work.tell)(Event::Switched { run: applied.run.get(), microseconds });
         if !applied.meanwhile.is_empty() {

@@ -22,7 +22,7 @@ pub enum RunError {
     Store(#[from] StoreError),
 
     #[error(transparent)]
-    Commit(#[from] CommitError),
+    Commit(CommitError),
 
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -64,6 +64,15 @@ pub enum RunError {
 
     #[error("{id} is not among the migrations at hand")]
     Unknown { id: String },
+}
+
+impl From<CommitError> for RunError {
+    fn from(error: CommitError) -> RunError {
+        match error {
+            CommitError::Backup(error) => RunError::Backup(error),
+            other => RunError::Commit(other),
+        }
+    }
 }
 
 /// One reason not to change anything, and what would let it pass.
@@ -123,7 +132,8 @@ impl RunError {
                 | CommitError::Forgotten { .. }
                 | CommitError::OldRowsGone { .. }
                 | CommitError::NotAsWritten { .. }
-                | CommitError::Note { .. } => false,
+                | CommitError::Note { .. }
+                | CommitError::Backup(_) => false,
             },
             RunError::Store(error) => matches!(error, StoreError::Busy { .. }),
             RunError::Settings(_)

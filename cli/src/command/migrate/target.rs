@@ -204,6 +204,7 @@ pub(super) fn explain(error: &RunError) -> anyhow::Error {
 const NOTHING_CHANGED: &str = "settle what is named and run it again; nothing was changed";
 const MEND_FILES: &str =
     "mend what is named; `midflight migrate lint` tries migrations without a database; nothing was changed";
+const MEND_DISK: &str = "check the file, its folder and the space on the disk; the database was not changed";
 const NOT_REACHED: &str = "nothing was asked of it yet; see that it runs, and check the address, --ca, --cert, --key, \
     --user and --password-file";
 const CUT_OFF: &str =
@@ -238,9 +239,7 @@ fn advice(error: &RunError) -> &'static str {
         RunError::Log(_) | RunError::StoredModels(_) => {
             "another version or another tool wrote that; use the version that did, or restore a backup"
         }
-        RunError::Backup(_) | RunError::File { .. } => {
-            "check the file, its folder and the space on the disk; the database was not changed"
-        }
+        RunError::Backup(_) | RunError::File { .. } => MEND_DISK,
         RunError::Order(_) | RunError::Refused { .. } => NOTHING_CHANGED,
     }
 }
@@ -267,6 +266,7 @@ fn commit_advice(error: &CommitError) -> &'static str {
         CommitError::OldRowsGone { .. } => {
             "`midflight migrate restore` of a backup made before the run leads back"
         }
+        CommitError::Backup(_) => MEND_DISK,
         CommitError::Forgotten { .. } => CUT_OFF,
         CommitError::Unfinished { .. } | CommitError::NotAsWritten { .. } => CUT_OFF,
         CommitError::Note { .. } => "use the version of midflight that ran last on this database",

@@ -64,13 +64,6 @@ pub(super) fn refuses(table: &Table, key: &RowKey) -> Option<&'static str> {
     None
 }
 
-/// The name of a row inside its table's hash.
-pub(super) fn field(key: &RowKey) -> String {
-    let mut name = String::new();
-    names::append_row(&mut name, key);
-    name
-}
-
 /// Hands out one copy of each table and topic.
 #[derive(Debug, Default)]
 pub(super) struct Shared {

@@ -10,7 +10,7 @@ mod keys;
 mod reading;
 mod script;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 use super::url::Server;
 use super::{
     Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Place, Reading,
-    Revision, Sink, Space, Store, StoreError,
+    Revision, Sink, Space, Store, StoreError, names,
 };
 use crate::record::{RowKey, Table};
 use connection::{Dialer, failed};
@@ -246,17 +246,25 @@ impl Store for Redis {
     }
 }
 
-type Pairs<'a> = Vec<(String, &'a Bytes)>;
+type Pairs<'a> = Vec<(Cow<'a, str>, &'a Bytes)>;
 
 /// The operations of a batch, put together to as few commands as possible.
 #[derive(Default)]
 struct Commands<'a> {
     set: Pairs<'a>,
     remove: Vec<String>,
-    /// By hash: fields with values, and fields to go.
-    hashes: BTreeMap<String, (Pairs<'a>, Vec<String>)>,
-    /// By set: the names of tables.
-    indexes: BTreeMap<String, Vec<String>>,
+    hashes: Vec<OfHash<'a>>,
+}
+
+/// What happens to one table of a space.
+struct OfHash<'a> {
+    space: Space,
+    table: &'a Table,
+    /// The set that names the tables of the space.
+    index: String,
+    name: String,
+    puts: Pairs<'a>,
+    removes: Vec<Cow<'a, str>>,
 }
 
 impl<'a> Commands<'a> {
@@ -268,43 +276,56 @@ impl<'a> Commands<'a> {
                     commands.string(keys.note(note), op);
                     continue;
                 }
+                Place::Row { space: Space::Plain, table, key } => {
+                    commands.string(keys::plain(table, key), op);
+                    continue;
+                }
                 Place::Row { space, table, key } => (space, table, key),
             };
-            let Some(tables) = keys.tables(space) else {
-                commands.string(keys::plain(table, key), op);
-                continue;
-            };
-            let hash = tables.hash(table.as_str());
-            if !commands.hashes.contains_key(&hash) {
-                commands.indexes.entry(tables.index).or_default().push(table.as_str().to_owned());
-            }
-            let (puts, removes) = commands.hashes.entry(hash).or_default();
+            let Some(hash) = commands.hash(keys, space, table) else { continue };
             match op {
-                Op::Put { value, .. } => puts.push((keys::field(key), value)),
-                Op::Remove { .. } => removes.push(keys::field(key)),
+                Op::Put { value, .. } => hash.puts.push((names::row(key), value)),
+                Op::Remove { .. } => hash.removes.push(names::row(key)),
             }
         }
         commands
     }
 
+    /// The hash of a table; none for Dragonflow's own rows. The one before is nearly always the one.
+    fn hash(&mut self, keys: &Keys, space: Space, table: &'a Table) -> Option<&mut OfHash<'a>> {
+        let same = |hash: &OfHash<'_>| hash.space == space && hash.table == table;
+        let at = match self.hashes.iter().rposition(same) {
+            Some(at) => at,
+            None => {
+                let tables = keys.tables(space)?;
+                let name = tables.hash(table.as_str());
+                let (puts, removes) = (vec![], vec![]);
+                self.hashes.push(OfHash { space, table, index: tables.index, name, puts, removes });
+                self.hashes.len() - 1
+            }
+        };
+        self.hashes.get_mut(at)
+    }
+
     fn string(&mut self, key: String, op: &Op<'a>) {
         match op {
-            Op::Put { value, .. } => self.set.push((key, value)),
+            Op::Put { value, .. } => self.set.push((Cow::Owned(key), value)),
             Op::Remove { .. } => self.remove.push(key),
         }
     }
 
     fn append(&self, command: &mut Cmd) {
-        for (index, tables) in &self.indexes {
-            command.arg(tables.len() + 2).arg("SADD").arg(index).arg(tables);
-        }
-        for (hash, (puts, removes)) in &self.hashes {
+        for OfHash { table, index, name, puts, removes, .. } in &self.hashes {
+            command.arg(3).arg("SADD").arg(index).arg(table.as_str());
             for part in puts.chunks(WORDS / 2) {
-                command.arg(part.len() * 2 + 2).arg("HSET").arg(hash);
+                command.arg(part.len() * 2 + 2).arg("HSET").arg(name);
                 append_pairs(command, part);
             }
             for part in removes.chunks(WORDS) {
-                command.arg(part.len() + 2).arg("HDEL").arg(hash).arg(part);
+                command.arg(part.len() + 2).arg("HDEL").arg(name);
+                for field in part {
+                    command.arg(field.as_bytes());
+                }
             }
         }
         for part in self.set.chunks(WORDS / 2) {
@@ -317,9 +338,9 @@ impl<'a> Commands<'a> {
     }
 }
 
-fn append_pairs(command: &mut Cmd, pairs: &[(String, &Bytes)]) {
+fn append_pairs(command: &mut Cmd, pairs: &[(Cow<'_, str>, &Bytes)]) {
     for (name, value) in pairs {
-        command.arg(name).arg(value.as_ref());
+        command.arg(name.as_bytes()).arg(value.as_ref());
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Taken {
     pub(super) apply_seconds: f64,
     /// Parts of the above, in order.
     pub(super) phases: Vec<Phase>,
+    /// The backup, which is written while rows are staged.
+    pub(super) back_up_seconds: Option<f64>,
     /// The last migration alone.
     pub(super) migration_seconds: f64,
     pub(super) switch_ms: f64,
@@ -88,12 +90,14 @@ pub(super) async fn migrate(address: &str, place: &Path, paths: Vec<PathBuf>) ->
     let Changed::Applied { switch_microseconds, .. } = changed else {
         anyhow::bail!("nothing was applied: {changed:?}");
     };
-    let Told { mut phases, migration, progress } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Told { mut phases, back_up, migration, progress } =
+        told.into_inner().unwrap_or_else(PoisonError::into_inner);
     let known: f64 = phases.iter().map(|phase| phase.seconds).sum();
     phases.push(Phase { name: "the rest".to_owned(), seconds: (apply_seconds - known).max(0.0) });
     Ok(Taken {
         apply_seconds,
         phases,
+        back_up_seconds: back_up.map(|took| took.as_secs_f64()),
         migration_seconds: migration.as_secs_f64(),
         switch_ms: switch_microseconds as f64 / 1000.0,
         clean_up_seconds,
@@ -106,6 +110,7 @@ pub(super) async fn migrate(address: &str, place: &Path, paths: Vec<PathBuf>) ->
 #[derive(Debug, Default)]
 struct Told {
     phases: Vec<Phase>,
+    back_up: Option<Duration>,
     migration: Duration,
     progress: u64,
 }
@@ -119,7 +124,10 @@ impl Told {
                 ("migrate".to_owned(), milliseconds)
             }
             Event::Validated { milliseconds, .. } => ("validate".to_owned(), milliseconds),
-            Event::BackedUp { milliseconds, .. } => ("back up".to_owned(), milliseconds),
+            Event::BackedUp { milliseconds, .. } => {
+                self.back_up = Some(Duration::from_millis(milliseconds));
+                return;
+            }
             Event::Finished { step, milliseconds, .. } => (step, milliseconds),
             Event::Progress { .. } => {
                 self.progress += 1;
