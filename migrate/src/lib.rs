@@ -8,6 +8,7 @@
 //! whole, and nothing has to be repaired by hand.
 
 pub mod backup;
+mod causes;
 pub mod cloud;
 pub mod commit;
 pub mod diff;
@@ -22,3 +23,5 @@ pub mod sample;
 mod shelf;
 pub mod store;
 pub mod worker;
+
+pub use causes::with_causes;

@@ -20,7 +20,7 @@ use super::{
     journal::{Direction, Entry, Journal, JournalError, TaskId, TaskState},
     stage::{Commands, Kind, Stage, Task, Way, Work},
 };
-use crate::{run::private_folder, worker::SHARED};
+use crate::{run::private_folder, with_causes, worker::SHARED};
 
 /// Time between two looks whether a check passes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -126,10 +126,10 @@ impl Runner<'_> {
         if let Some(database) = self.database
             && self.tasks().any(|id| self.is_migrated(id))
         {
-            database
-                .way_back()
-                .await
-                .map_err(|cause| RunError::NoWayBack { because: why.clone(), why: chain(cause.as_ref()) })?;
+            database.way_back().await.map_err(|cause| RunError::NoWayBack {
+                because: why.clone(),
+                why: with_causes(cause.as_ref()),
+            })?;
         }
         (self.tell)(&Event::Turned { why: why.clone() });
         Ok(self.journal.write(&Entry::Turned(Direction::Back { why }))?)
@@ -317,7 +317,7 @@ impl Order<'_> {
             (Work::Migrate, Way::Undo) => ours()?.rollback().await,
             (Work::Rehearse, Way::Undo) => Ok(String::new()),
         };
-        said.map(Some).map_err(|cause| chain(cause.as_ref()))
+        said.map(Some).map_err(|cause| with_causes(cause.as_ref()))
     }
 
     async fn commands(&self, commands: &Commands, way: Way) -> Result<Option<String>, String> {
@@ -335,9 +335,9 @@ impl Order<'_> {
             Way::Apply => "apply",
             Way::Undo => "undo",
         };
-        self.hook(command, name, commands).run().await.map_err(|error| chain(&error))?;
+        self.hook(command, name, commands).run().await.map_err(|error| with_causes(&error))?;
         if let Some(check) = check {
-            self.settled(check, commands).await.map_err(|error| chain(&error))?;
+            self.settled(check, commands).await.map_err(|error| with_causes(&error))?;
         }
         Ok(None)
     }
@@ -405,15 +405,4 @@ fn log_name(number: usize, stage: &str, node: Option<&str>) -> String {
     let name = format!("{number:02}-{stage}-{}", node.unwrap_or("here"));
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     name.chars().map(plain).collect::<String>() + ".log"
-}
-
-/// An error with its causes in one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text += &format!(": {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -171,6 +171,29 @@ fn stages_are_in_the_order_of_the_seed() {
     ]);
 }
 
+/// The networking of ports goes on unless the operator's own commands end it.
+#[test]
+fn nothing_runs_on_a_node_but_the_commands_of_the_file() {
+    let world = World::new();
+    let file = world.file();
+    let mut on_nodes = 0;
+    for task in world.stages(&file).into_iter().flat_map(|stage| stage.tasks) {
+        let commands = match task.work {
+            Work::Commands(commands) => commands,
+            Work::Rehearse | Work::Migrate => {
+                assert_eq!(task.node, None, "our own work is done where the upgrade is run");
+                continue;
+            }
+        };
+        on_nodes += usize::from(task.node.is_some());
+        let Commands { apply, applied, undo, undone, .. } = commands;
+        for command in [Some(apply), applied, undo, undone].into_iter().flatten() {
+            assert!(file.contains(&format!("= \"{command}\"")), "{command} is not in the file");
+        }
+    }
+    assert_eq!(on_nodes, 8, "agent and packages on both, server on one, each way");
+}
+
 #[tokio::test]
 async fn upgrades_everything() {
     let world = World::new();

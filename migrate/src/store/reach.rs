@@ -2,8 +2,6 @@
 //!
 //! Nothing here connects, so every mistake can be tested as a table.
 
-use std::error::Error;
-
 /// Why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unreached {
@@ -24,20 +22,6 @@ const CERTIFICATES: [(&str, &str); 6] = [
     ("CertificateRequired", "it wants a client certificate; give --cert and --key"),
     ("UnknownCA", "it does not trust the client certificate; give another with --cert and --key"),
 ];
-
-/// An error of a connection with its causes, each once.
-pub(super) fn words(error: &(dyn Error + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if !words.contains(&text) {
-            words += &format!(": {text}");
-        }
-        source = cause.source();
-    }
-    words
-}
 
 /// What `words` mean to whoever gave the address; `scheme` is that of the address without its last s.
 pub(super) fn explained(words: &str, scheme: &str, tls: bool) -> Unreached {

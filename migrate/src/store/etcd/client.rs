@@ -20,6 +20,7 @@ use super::super::reach;
 use super::super::url::Server;
 use super::super::{Options, StoreError};
 use super::wire;
+use crate::with_causes;
 
 /// A reply may hold a page of large values.
 const LARGEST_REPLY: usize = 1 << 30;
@@ -87,7 +88,7 @@ impl Client {
     /// A failure of the connection names the server and what may be wrong with the address.
     fn in_words(&self, status: Status) -> Status {
         let Some(source) = std::error::Error::source(&status) else { return status };
-        let words = format!("{UNREACHED}{}: {}", self.hosts, reach::words(source));
+        let words = format!("{UNREACHED}{}: {}", self.hosts, with_causes(source));
         let unreached = reach::explained(&words, "etcd", self.tls);
         let code = if unreached.for_good { Code::FailedPrecondition } else { status.code() };
         Status::new(code, unreached.words)
@@ -105,7 +106,10 @@ impl Client {
         let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
         let once = stream::iter([wire::LeaseRequest { id: lease }]);
         let mut answers = grpc.streaming(self.signed(once)?, path, codec).await?.into_inner();
-        Ok(answers.message().await?.map_or(0, |answer| answer.ttl))
+        let answer = answers.message().await?;
+        answer
+            .map(|answer| answer.ttl)
+            .ok_or_else(|| Status::unavailable("the server ended the call without an answer"))
     }
 
     async fn unary<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Status>

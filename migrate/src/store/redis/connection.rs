@@ -15,6 +15,7 @@ use tokio_rustls::TlsConnector;
 use super::super::reach;
 use super::super::url::Server;
 use super::super::{Options, StoreError};
+use crate::with_causes;
 
 /// Makes connections to one server.
 pub(super) struct Dialer {
@@ -63,7 +64,7 @@ impl Dialer {
 
     async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
         let doing = || format!("connect to Redis at {}", self.host);
-        let lost = |error: std::io::Error| self.unreached(&reach::words(&error));
+        let lost = |error: std::io::Error| self.unreached(&with_causes(&error));
         let stream = TcpStream::connect(&self.host).await.map_err(lost)?;
         stream.set_nodelay(true).map_err(lost)?;
         let mut info = RedisConnectionInfo::default().set_db(self.database).set_skip_set_lib_name();
@@ -75,7 +76,7 @@ impl Dialer {
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.timeout));
         let refused = |error: RedisError| match failed(doing(), error) {
-            StoreError::Lost { source, .. } => self.unreached(&reach::words(source.as_ref())),
+            StoreError::Lost { source, .. } => self.unreached(&with_causes(source.as_ref())),
             other => other,
         };
         // The driver of a connection ends with its last handle.
