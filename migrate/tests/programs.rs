@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use midflight_migrate::migration::{Context, Failure, Migration, Native, Ran, StepError, load, log, run};
 use midflight_migrate::northbound::{NorthBound, Verdict};
 use midflight_migrate::record::{RowKey, Snapshot, Table};
+use midflight_migrate::with_causes;
 use midflight_migrate::worker::Worker;
 use serde_json::json;
 use tempfile::TempDir;
@@ -90,6 +91,7 @@ const NATIVE_FIELDS: Native = Native {
     tables: &["lport", "lsubnet"],
     max_removed: None,
     revision: 1,
+    fixtures: None,
     migration: natively,
 };
 
@@ -152,14 +154,7 @@ fn rust_jq_and_commands_give_the_same_bytes() {
 
 fn refusal(rest: &str, mut database: Snapshot) -> String {
     let (_path, migration) = migration(rest);
-    let error = apply(&migration, &mut database).expect_err("this must not get through");
-    let mut told = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        told = format!("{told}: {error}");
-        source = error.source();
-    }
-    told
+    with_causes(&apply(&migration, &mut database).expect_err("this must not get through"))
 }
 
 #[test]
@@ -174,6 +169,7 @@ fn a_filter_that_misbehaves_is_stopped_and_named() {
         ("takes another", "if .n == 3 then .id = \"p0000\" else . end", "lport p0000@t0: two rows would end up under this key"),
         ("no id",         "del(.id)",                            "without its id"),
         ("too large",     ".x = \"x\" * 2000000",                "1572864 is the most"),
+        ("multiplies",    "., (range(30) as $i | .id += \"-\\($i)\" | .x = \"x\" * 1000)", "would grow by more than 128 MiB"),
     ];
     for (name, filter, expected) in cases {
         let rest = format!(
@@ -191,7 +187,6 @@ fn a_command_that_misbehaves_is_stopped_and_named() {
     let cases = [
         ("fails",        "echo 'no such thing' >&2; exit 3".to_owned(), "exit code 3: no such thing"),
         ("never ends",   "exec sleep 100".to_owned(),                   "came to no end within 4 s"),
-        ("leaves one",   "sleep 100 & exit 0".to_owned(),               "came to no end within 4 s"),
         ("not JSON",     say("hello"),                                  "line 1 of the command's output: expected"),
         ("undeclared",   say(r#"{"table":"other","id":"x","remove":true}"#), "table other is not declared"),
         ("misnamed",     say(r#"{"table":"lport","id":"x","object":{"id":"y"}}"#), "lport x: the object names itself y"),
@@ -210,6 +205,26 @@ fn a_command_that_misbehaves_is_stopped_and_named() {
         );
         let told = refusal(&rest, database());
         assert!(told.contains(expected), "{name}: {told}");
+    }
+}
+
+#[test]
+fn what_a_command_leaves_running_is_ended_whatever_its_session() {
+    let leave =
+        r#"setsid sh -c 'echo $$ > left; exec sleep 1000' & while [ ! -s left ]; do sleep 0.01; done"#;
+    for (then, expected) in [("exit 0", None), ("exec sleep 1000", Some("came to no end within 4 s"))] {
+        let rest = format!(
+            "tables = ['lport']\n[exec]\ncommand = ['sh', '-c', {}]\ntimeout_seconds = 4\n",
+            json!(format!("{leave}; {then}"))
+        );
+        let (path, migration) = migration(&rest);
+        let told = apply(&migration, &mut database()).map(drop).map_err(|error| error.to_string());
+        match expected {
+            None => assert_eq!(told, Ok(())),
+            Some(expected) => assert!(told.unwrap_err().contains(expected)),
+        }
+        let left = std::fs::read_to_string(path.path().join("one/left")).unwrap();
+        assert!(!Path::new("/proc").join(left.trim()).exists(), "{then}: {left} still runs");
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, setrlimit, wait,
+};
 
 use super::filter::{Answer, Filter, Row};
 use super::wire::{self, Parts, ReadWire, Setup, flag, tag};
@@ -17,18 +19,23 @@ const LIFE_SIGN: Duration = Duration::from_millis(100);
 /// Answers are handed over when they have come to this many bytes.
 const FULL: usize = 128 << 10;
 
+/// What a worker is told to be, besides `jq`.
+pub(super) const WATCH: &str = "watch";
+const EXEC: &str = "exec";
+
 /// Runs as a worker until there is nothing more to do. `arguments` are those
 /// that [`super::Worker`] adds to its own.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter();
     let mode = arguments.next();
     let outcome = die_with_parent().and_then(|()| match mode.as_deref().and_then(|mode| mode.to_str()) {
-        Some("jq") => serve(&mut io::stdin().lock(), &mut io::stdout().lock()),
-        Some("exec") => Err(become_command(arguments)),
+        Some("jq") => serve(&mut io::stdin().lock(), &mut io::stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Some(WATCH) => watch(),
+        Some(EXEC) => Err(become_command(arguments)),
         _ => Err(io::Error::other("a worker is started by the tool itself")),
     });
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // Whoever started the worker shows this; where that fails there is nobody to tell.
             let _ = writeln!(io::stderr(), "{error}");
@@ -41,6 +48,43 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn die_with_parent() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(())
+}
+
+/// Starts the command in a process below this one, and ends as it does. Whatever it left running, in whichever
+/// session, falls to this process when its parent dies, and is ended before.
+fn watch() -> io::Result<ExitCode> {
+    set_child_subreaper(Some(getpid()))?;
+    let mut all: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(mode) = all.iter_mut().find(|word| *word == WATCH) {
+        *mode = EXEC.into();
+    }
+    let status = Command::new(std::env::current_exe()?).args(all).status()?;
+    end_children();
+    if let Some(signal) = status.signal().and_then(Signal::from_named_raw) {
+        limit(Resource::Core, 0)?;
+        kill_process(getpid(), signal)?;
+    }
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+/// Ends all children, and theirs as they fall to us.
+fn end_children() {
+    loop {
+        for child in children(getpid()) {
+            let _ = kill_process(child, Signal::KILL);
+        }
+        // An error says that there is none left.
+        if wait(WaitOptions::empty()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The children of a process, as far as the kernel tells.
+pub(super) fn children(of: Pid) -> Vec<Pid> {
+    let of = of.as_raw_nonzero();
+    let listed = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+    listed.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
 fn limit(resource: Resource, most: u64) -> io::Result<()> {

@@ -19,6 +19,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::Worker;
+use super::child::WATCH;
 use super::process::{Process, Timed, how_it_ended};
 use crate::json::{self, MAX_ROW};
 use crate::northbound::{TouchError, check_row};
@@ -121,7 +122,7 @@ impl Worker {
         let deadline = Instant::now() + job.timeout;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         let seconds = (job.timeout.as_secs() + 1) * cores;
-        let limits = ["exec", &job.memory.to_string(), &seconds.to_string()];
+        let limits = [WATCH, &job.memory.to_string(), &seconds.to_string()];
         let (mut process, input, output) = Process::start(self, &limits, job.command, job.folder)
             .map_err(|source| ExecError::Start { program: self.program.clone(), source })?;
         let timed_out = || ExecError::TimedOut { after: job.timeout };

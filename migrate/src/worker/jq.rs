@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::process::ChildStdin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ use crate::record::{RowKey, Snapshot, Table};
 /// A chunk is closed at this many rows or bytes.
 const CHUNK_ROWS: usize = 1024;
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// Bytes that a row takes besides its value and its names.
+const ROW: usize = 128;
 
 /// jq filters to run, and within which bounds.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +64,9 @@ pub enum JqError {
 
     #[error("{table} {key}: two rows would end up under this key")]
     Collision { table: Table, key: RowKey },
+
+    #[error("{table} {key}: the rows would grow by more than {} MiB in all (memory_mib)", most >> 20)]
+    TooMuch { table: Table, key: RowKey, most: u64 },
 }
 
 /// What becomes of one row.
@@ -101,7 +107,14 @@ impl Worker {
         chunks: &[Chunk<'_>],
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Vec<Vec<Fate>>, JqError> {
-        let shared = Shared { job, chunks, next: AtomicUsize::new(0), rows: AtomicU64::new(0), progress };
+        let shared = Shared {
+            job,
+            chunks,
+            next: AtomicUsize::new(0),
+            rows: AtomicU64::new(0),
+            grown: AtomicI64::new(0),
+            progress,
+        };
         let lanes = self.parallel.min(chunks.len());
         let mut judged: Vec<Option<Vec<Fate>>> = chunks.iter().map(|_| None).collect();
         let outcomes: Vec<_> = std::thread::scope(|scope| {
@@ -148,6 +161,8 @@ struct Shared<'a> {
     chunks: &'a [Chunk<'a>],
     next: AtomicUsize,
     rows: AtomicU64,
+    /// Bytes that came out more than went in, in all lanes.
+    grown: AtomicI64,
     progress: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -172,7 +187,7 @@ impl Shared<'_> {
             let mut answers = Answers { from: BufReader::with_capacity(256 << 10, timed) };
             for index in told {
                 let chunk = &self.chunks[index];
-                match answers.read(self.job, chunk) {
+                match answers.read(self, chunk) {
                     Ok(fates) => done.push((index, fates)),
                     Err(failure) => {
                         self.stop();
@@ -188,6 +203,18 @@ impl Shared<'_> {
             None
         });
         (done, failed)
+    }
+
+    /// Counts what has become of a row, and whether that still fits into memory beside all the others.
+    fn fits(&self, before: &Bytes, draft: &Draft) -> bool {
+        let after = match draft {
+            Draft::Keep => return true,
+            Draft::Replace(range) => range.len() + ROW,
+            Draft::Become(rows) => rows.iter().map(|(_, key, range)| key.id.len() + range.len() + ROW).sum(),
+        };
+        let more = after as i64 - (before.len() + ROW) as i64;
+        let grown = self.grown.fetch_add(more, Ordering::Relaxed) + more;
+        grown <= i64::try_from(self.job.memory).unwrap_or(i64::MAX)
     }
 
     /// Lets no lane take another chunk.
@@ -257,13 +284,19 @@ struct Answers<R> {
 }
 
 impl<R: Read + std::os::fd::AsFd> Answers<Timed<R>> {
-    fn read(&mut self, job: &Jq<'_>, chunk: &Chunk<'_>) -> Result<Vec<Fate>, Failure> {
+    fn read(&mut self, shared: &Shared<'_>, chunk: &Chunk<'_>) -> Result<Vec<Fate>, Failure> {
+        let job = shared.job;
         // All new values of a chunk share one allocation.
         let mut values = vec![];
         let mut drafts = Vec::with_capacity(chunk.rows.len());
-        for (row, (key, _)) in chunk.rows.iter().enumerate() {
+        for (row, (key, before)) in chunk.rows.iter().enumerate() {
             self.from.get_mut().extend(job.stall);
             let draft = self.one(job, chunk, key, &mut values).map_err(|why| Failure { row, why })?;
+            if !shared.fits(before, &draft) {
+                let (table, key) = (job.filters[chunk.filter].0.clone(), (*key).clone());
+                let why = Why::Told(JqError::TooMuch { table, key, most: job.memory });
+                return Err(Failure { row, why });
+            }
             drafts.push(draft);
         }
         let values = Bytes::from(values);

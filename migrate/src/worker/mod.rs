@@ -1,12 +1,13 @@
 //! Programs of migrations run in processes of their own, so that one that loops
-//! for ever or eats memory can be stopped, and none sees a credential.
+//! for ever or eats memory can be stopped, and none is handed a credential.
 //!
 //! The tool starts itself again as the worker: [`main`] is what it then calls.
-//! A worker runs jq filters that it is fed rows for, or limits itself and turns
-//! into the operator's command.
+//! A worker runs jq filters that it is fed rows for, or watches another that
+//! limits itself and turns into the operator's command.
 //!
-//! The one invariant: a worker has no environment, no file of ours and no
-//! network of ours; it ends when the process that started it does.
+//! The one invariant: a worker is given no environment and no open file of ours
+//! but its pipes, and it ends when the process that started it does. A command
+//! may do what its user may: what that user can read, it can.
 
 mod child;
 mod exec;

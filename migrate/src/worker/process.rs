@@ -9,8 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
+use super::child::children;
 use super::{SHARED, Worker};
 
 /// What a worker may find of its surroundings.
@@ -19,6 +20,9 @@ const ENVIRONMENT: [(&str, &str); 2] =
 
 /// Bytes kept of what a worker says on its stderr: the last.
 const TAIL: usize = 4096;
+
+/// How long a worker may take to end what its command left running.
+const CLEAN_UP: Duration = Duration::from_secs(5);
 
 /// A running worker and everything it started; killed when dropped.
 ///
@@ -72,8 +76,18 @@ impl Process {
         if readable(&self.ended, deadline)? { self.child.wait().map(Some) } else { Ok(None) }
     }
 
-    /// Ends it and what it started, and gives what it last said.
+    /// Ends it and what it started, and gives what it last said. A worker that watches a command ends what that has
+    /// left, also in other sessions, as soon as the command is gone.
     pub(super) fn kill(&mut self) -> (Option<ExitStatus>, String) {
+        if let Ok(None) = self.child.try_wait() {
+            let below = children(Pid::from_child(&self.child));
+            for child in &below {
+                let _ = kill_process(*child, Signal::KILL);
+            }
+            if !below.is_empty() {
+                let _ = readable(&self.ended, Instant::now() + CLEAN_UP);
+            }
+        }
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let status = self.child.wait().ok();
         let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
@@ -113,7 +127,10 @@ pub(super) fn how_it_ended(status: Option<ExitStatus>, said: &str) -> String {
         },
         None => "it ended".to_owned(),
     };
-    if said.is_empty() { how } else { format!("{how}: {said}") }
+    // Our own runtime's advice to programmers is none to operators.
+    let said: Vec<&str> =
+        said.lines().filter(|line| !line.starts_with("note: run with `RUST_BACKTRACE")).collect();
+    if said.is_empty() { how } else { format!("{how}: {}", said.join("\n")) }
 }
 
 /// Reads with a deadline, moved on by [`Timed::extend`].
