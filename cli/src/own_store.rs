@@ -6,7 +6,11 @@
 //!
 //! The one invariant: the store holds the old objects, or the new ones together with the log that says so.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -61,6 +65,9 @@ pub(crate) fn bring_up_to_date(path: &Path, compiled_in: &[&'static Native]) -> 
             progress: &|_| {},
         };
         migration::run(&pending, &mut after, &context).context("bring the API's store up to date")?;
+        drop(store);
+        keep_copy(path, &pending[0].header.id)?;
+        store = Offline::open_or_create(path).context("open the API's store again")?;
     }
     store
         .write(changes(&before, &after, &versions)?)
@@ -68,6 +75,18 @@ pub(crate) fn bring_up_to_date(path: &Path, compiled_in: &[&'static Native]) -> 
     let ids: Vec<String> = pending.iter().map(|migration| migration.header.id.clone()).collect();
     info!(?ids, fresh, "the store is up to date");
     Ok(ids)
+}
+
+/// Copies the store as it is before a change, so that the program of before can be gone back to.
+fn keep_copy(path: &Path, id: &str) -> anyhow::Result<()> {
+    let copy = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let kept = copy(&format!(".before-{id}"));
+    let copied = fs::copy(path, &kept).and_then(|_| fs::File::open(&kept)?.sync_all());
+    copied.with_context(|| format!("copy the API's store to {} before it is changed", kept.display()))
 }
 
 /// A store that cannot be opened is refused by the server itself, with advice.
@@ -156,6 +175,7 @@ mod tests {
         tables: &["configmaps"],
         max_removed: Some(0),
         revision: 1,
+        fixtures: None,
         migration: |rows| {
             rows.edit_each(&Table::new("configmaps"), |_, object| {
                 if let Some(data) = object.get_mut("data").and_then(Value::as_object_mut)
@@ -200,6 +220,7 @@ mod tests {
         old_store(&path);
         assert_eq!(bring_up_to_date(&path, &[&RENAME]).unwrap(), ["midflight.store.rename"]);
         assert_eq!(data(&path), json!({"paint": "red"}));
+        assert_eq!(data(&folder.path().join("store.redb.before-midflight.store.rename")), json!({"colour": "red"}));
         assert_eq!(bring_up_to_date(&path, &[&RENAME]).unwrap(), Vec::<String>::new());
         let server = ApiServer::open(Config::new(folder.path())).await.unwrap();
         server.shutdown().await;

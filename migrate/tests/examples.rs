@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use midflight_migrate::migration::log::{self, Drift};
 use midflight_migrate::migration::{
-    Allowed, Context, Migration, Scaffold, ScaffoldKind, Severity, lint, load, pending, run, scaffold,
+    Allowed, Context, Fixtures, Migration, Native, Scaffold, ScaffoldKind, Severity, lint, load, pending,
+    run, scaffold,
 };
 use midflight_migrate::model::{self, Models};
+use midflight_migrate::northbound::Verdict;
 use midflight_migrate::record::{Snapshot, Table};
 use midflight_migrate::sample::{Topics, cloud};
 use midflight_migrate::worker::Worker;
@@ -197,6 +199,54 @@ fn lint_looks_at_everything() {
     assert_eq!(told.len(), 8, "{told:#?}");
     assert!(!lint.is_clean());
     assert_eq!(lint.problems.iter().filter(|problem| problem.severity == Severity::Warning).count(), 1);
+}
+
+#[test]
+fn lint_tries_functions_as_well() {
+    const FIELDS: Native = Native {
+        id: "rust.host",
+        release: "rocky",
+        description: "chassis becomes host",
+        proposed_at: "2018-01-01T00:00:00Z",
+        after: &[],
+        replaces: &[],
+        tables: &["lport"],
+        max_removed: Some(0),
+        revision: 1,
+        fixtures: None,
+        migration: |nb| {
+            nb.edit_all(&Table::new("lport"), |_, port| {
+                let host = port.remove("chassis");
+                port.extend(host.map(|host| ("host".to_owned(), host)));
+                Verdict::Keep
+            })?;
+            Ok(())
+        },
+    };
+    const BEFORE: &str = r#"{"lport": [{"id": "a", "chassis": "c"}]}"#;
+    static UNTRIED: Native = FIELDS;
+    static RIGHT: Native = Native {
+        fixtures: Some(Fixtures { before: BEFORE, after: r#"{"lport": [{"id": "a", "host": "c"}]}"# }),
+        ..FIELDS
+    };
+    static WRONG: Native = Native { fixtures: Some(Fixtures { before: BEFORE, after: BEFORE }), ..FIELDS };
+    static BROKEN: Native = Native { fixtures: Some(Fixtures { before: BEFORE, after: "{" }), ..FIELDS };
+    #[rustfmt::skip]
+    let cases: [(&'static Native, usize, Option<&str>); 4] = [
+        (&RIGHT,   1, None),
+        (&WRONG,   1, Some("rust.host: it does not make after.json of before.json")),
+        (&BROKEN,  0, Some("rust.host: after.json: not a JSON object of tables")),
+        (&UNTRIED, 0, Some("rust.host: it has no fixtures to be tried on")),
+    ];
+    for (native, tried, expected) in cases {
+        let lint = with_context(|context| lint(&[], &[native], context));
+        let told: Vec<String> = lint.problems.iter().map(ToString::to_string).collect();
+        assert_eq!((lint.tried, told.len()), (tried, usize::from(expected.is_some())), "{told:?}");
+        assert!(
+            told.iter().all(|told| expected.is_some_and(|expected| told.starts_with(expected))),
+            "{told:?}"
+        );
+    }
 }
 
 #[test]

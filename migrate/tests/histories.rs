@@ -138,6 +138,7 @@ static COUNTED: Native = Native {
     tables: &["thing"],
     max_removed: None,
     revision: 1,
+    fixtures: None,
     migration: |rows| {
         rows.edit_each(&Table::new("thing"), |_, thing| {
             let fields = thing.len();

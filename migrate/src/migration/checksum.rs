@@ -3,6 +3,7 @@
 //! The one invariant: what does not change what a migration does (comments,
 //! spaces, line ends, the order of tables) does not change its checksum.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,16 @@ use jaq_core::load::Lexer;
 use jaq_core::load::lex::{StrPart, Tok, Token};
 use sha2::{Digest, Sha256};
 
-use super::manifest::{Header, Manifest, Program};
+use super::fixture::{AFTER, BEFORE};
+use super::manifest::{FILE, Header, Manifest, Program};
 use super::native::Native;
 
 /// Says by which rules a checksum was made. A log entry keeps it, so a tool
 /// with other rules knows that it cannot compare.
 pub const CHECKSUM_VERSION: u32 = 1;
+
+/// The longest text of a file that goes into the log; of a longer one its digest does.
+const KEPT: usize = 64 << 10;
 
 /// SHA-256 over the normalised migration, in hexadecimal.
 #[derive(Clone, PartialEq, Eq)]
@@ -85,11 +90,24 @@ pub(super) fn of_manifest(manifest: &Manifest) -> Result<(String, Checksum), (Pa
                 parts.add("exec", word);
             }
             source.push_str(&format!("exec {command:?}\n"));
-            for word in command {
-                let Some(text) = script(&manifest.folder, word)? else { continue };
-                let text = lines(&text);
-                parts.add("file", &text);
-                source.push_str(&format!("file {word}:\n{text}\n"));
+            for (name, bytes) in files(&manifest.folder)? {
+                parts.add("file", &name);
+                match String::from_utf8(bytes) {
+                    Ok(text) => {
+                        let text = lines(&text);
+                        parts.add("text", &text);
+                        if text.len() <= KEPT {
+                            source.push_str(&format!("file {name}:\n{text}\n"));
+                            continue;
+                        }
+                        source.push_str(&format!("file {name}: sha256 {}\n", hex(text.as_bytes())));
+                    }
+                    Err(binary) => {
+                        let digest = hex(binary.as_bytes());
+                        parts.add("bytes", &digest);
+                        source.push_str(&format!("file {name}: sha256 {digest}\n"));
+                    }
+                }
             }
         }
     }
@@ -108,17 +126,35 @@ fn tables(header: &Header) -> String {
     format!("tables {}\n", names.join(", "))
 }
 
-/// The file in the migration's own folder that a word of its command names.
-fn script(folder: &Path, word: &str) -> Result<Option<String>, (PathBuf, io::Error)> {
-    let path = folder.join(word);
-    let ours = Path::new(word).is_relative() && path.is_file();
-    if !ours {
-        return Ok(None);
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a command may use of its own folder: every file below it, by name, but for the manifest, the fixtures and
+/// what programs and editors leave there by themselves.
+fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, (PathBuf, io::Error)> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        let failed = |error| (at.clone(), error);
+        for entry in std::fs::read_dir(&at).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+            let last = path.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
+            let left = last.starts_with('.') || last.ends_with('~') || last == "__pycache__";
+            if left || [FILE, BEFORE, AFTER].contains(&name.as_str()) {
+                continue;
+            }
+            let kind = std::fs::metadata(&path).map_err(|error| (path.clone(), error))?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() {
+                let bytes = std::fs::read(&path).map_err(|error| (path, error))?;
+                found.insert(name, bytes);
+            }
+        }
     }
-    match std::fs::read(&path) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(error) => Err((path, error)),
-    }
+    Ok(found)
 }
 
 /// Without what editors change by themselves: line ends, spaces before them,
@@ -196,5 +232,47 @@ mod tests {
         for (name, filter, tables, same) in cases {
             assert_eq!(checksum(filter, tables) == base, same, "{name}");
         }
+    }
+
+    #[test]
+    fn a_command_is_all_that_lies_in_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("own");
+        std::fs::create_dir_all(own.join("lib")).unwrap();
+        let put = |name: &str, bytes: &[u8]| std::fs::write(own.join(name), bytes).unwrap();
+        let text = "id = 'a'\nrelease = 'r'\ndescription = ''\nproposed_at = '2018-01-01T00:00:00Z'\n\
+                    tables = ['lport']\n[exec]\ncommand = ['./run', '../secret']\n";
+        put("run", b"#!/bin/sh\ncat\n");
+        put("lib/helper.py", b"x = 1\n");
+        put("tool.bin", &[0xff, 0x20, 0x0a]);
+        std::fs::write(folder.path().join("secret"), "not ours").unwrap();
+        let sum = || {
+            let manifest = Manifest::parse(&own.join("migration.toml"), text).unwrap();
+            of_manifest(&manifest).unwrap()
+        };
+        let (source, base) = sum();
+        assert!(source.contains("x = 1") && !source.contains("not ours"), "{source}");
+        #[rustfmt::skip]
+        let cases: [(&str, &str, &[u8], bool); 8] = [
+            ("the script",     "run",           b"#!/bin/sh\ntac\n",      false),
+            ("its line ends",  "run",           b"#!/bin/sh\r\ncat  \r\n", true),
+            ("a helper",       "lib/helper.py", b"x = 2\n",               false),
+            ("binary",         "tool.bin",      &[0xfe, 0x20, 0x0a],      false),
+            ("binary, spaces", "tool.bin",      &[0xff, 0x0a],            false),
+            ("one more",       "more.py",       b"",                      false),
+            ("fixture",        "before.json",   b"{}",                    true),
+            ("editor's copy",  "run~",          b"old",                   true),
+        ];
+        for (what, name, bytes, same) in cases {
+            let before = std::fs::read(own.join(name)).ok();
+            put(name, bytes);
+            assert_eq!(sum().1 == base, same, "{what}");
+            match before {
+                Some(before) => put(name, &before),
+                None => std::fs::remove_file(own.join(name)).unwrap(),
+            }
+        }
+        put("large.txt", "line\n".repeat(1 << 20).as_bytes());
+        assert!(sum().0.len() < 4096, "the log holds no text of 5 MiB");
     }
 }

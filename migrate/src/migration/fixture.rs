@@ -13,6 +13,10 @@ use similar::TextDiff;
 use crate::json;
 use crate::record::{RowKey, Snapshot, Table};
 
+/// The files of a migration's folder that it is tried on.
+pub(super) const BEFORE: &str = "before.json";
+pub(super) const AFTER: &str = "after.json";
+
 /// Why a fixture is none.
 #[derive(Debug, thiserror::Error)]
 pub enum FixtureError {
@@ -29,7 +33,12 @@ pub enum FixtureError {
 /// Reads a database from a file.
 pub fn read(path: &Path) -> Result<Snapshot, FixtureError> {
     let text = std::fs::read(path).map_err(|source| FixtureError::Read { path: path.to_owned(), source })?;
-    let tables: Map<String, Value> = serde_json::from_slice(&text)
+    parse(path, &text)
+}
+
+/// Reads a database from the text of a file.
+pub fn parse(path: &Path, text: &[u8]) -> Result<Snapshot, FixtureError> {
+    let tables: Map<String, Value> = serde_json::from_slice(text)
         .map_err(|source| FixtureError::Syntax { path: path.to_owned(), source })?;
     let mut database = Snapshot::default();
     for (name, rows) in tables {

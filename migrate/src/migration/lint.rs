@@ -4,14 +4,17 @@
 //! The one invariant: everything is looked at, whatever is wrong elsewhere.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::fixture::{AFTER, BEFORE};
 use super::load::{compiled, folders, from_folder, refuse_twice};
+use super::native::Fixtures;
 use super::run::{Context, run};
-use super::{Allowed, Migration, Native, fixture, log, pending};
+use super::{Allowed, Migration, Native, Work, fixture, log, pending};
 use crate::record::Table;
+use crate::with_causes;
 
 /// What was found on a search path.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -70,7 +73,7 @@ pub fn lint(search_path: &[PathBuf], compiled_in: &[&'static Native], context: &
     for native in compiled_in {
         match compiled(native) {
             Ok(migration) => found.push(migration),
-            Err(error) => lint.error(native.id, chain(&error)),
+            Err(error) => lint.error(native.id, with_causes(&error)),
         }
     }
     if search_path.is_empty() && compiled_in.is_empty() {
@@ -82,11 +85,11 @@ pub fn lint(search_path: &[PathBuf], compiled_in: &[&'static Native], context: &
                 for folder in folders {
                     match from_folder(&folder) {
                         Ok(migration) => found.push(migration),
-                        Err(error) => lint.error(folder.display(), chain(&error)),
+                        Err(error) => lint.error(folder.display(), with_causes(&error)),
                     }
                 }
             }
-            Err(error) => lint.error("search path", chain(&error)),
+            Err(error) => lint.error("search path", with_causes(&error)),
         }
     }
     order(&mut lint, &found);
@@ -113,34 +116,36 @@ fn order(lint: &mut Lint, found: &[Migration]) {
 
 fn try_out(lint: &mut Lint, migration: &Migration, context: &Context<'_>) {
     let id = &migration.header.id;
-    let Some(manifest) = migration.manifest() else { return };
-    let (before, after) = (manifest.folder.join("before.json"), manifest.folder.join("after.json"));
-    match (before.exists(), after.exists()) {
-        (true, true) => {}
-        (false, false) => return lint.warn(id, "it has no before.json and after.json to be tried on"),
-        _ => return lint.error(id, "it has one of before.json and after.json, but not the other"),
-    }
-    let (mut database, expected) = match (fixture::read(&before), fixture::read(&after)) {
+    let fixtures = match &migration.work {
+        Work::Native(native) => match &native.fixtures {
+            None => return lint.warn(id, "it has no fixtures to be tried on"),
+            Some(Fixtures { before, after }) => {
+                let parse = |name: &str, text: &str| fixture::parse(Path::new(name), text.as_bytes());
+                (parse(BEFORE, before), parse(AFTER, after))
+            }
+        },
+        Work::Folder(manifest) => {
+            let (before, after) = (manifest.folder.join(BEFORE), manifest.folder.join(AFTER));
+            match (before.exists(), after.exists()) {
+                (true, true) => {}
+                (false, false) => {
+                    return lint.warn(id, "it has no before.json and after.json to be tried on");
+                }
+                _ => return lint.error(id, "it has one of before.json and after.json, but not the other"),
+            }
+            (fixture::read(&before), fixture::read(&after))
+        }
+    };
+    let (mut database, expected) = match fixtures {
         (Ok(before), Ok(after)) => (before, after),
-        (Err(error), _) | (_, Err(error)) => return lint.error(id, chain(&error)),
+        (Err(error), _) | (_, Err(error)) => return lint.error(id, with_causes(&error)),
     };
     lint.tried += 1;
     if let Err(error) = run(&[migration], &mut database, context) {
-        return lint.error(id, chain(&error.source));
+        return lint.error(id, with_causes(&error.source));
     }
     database.take_table(&Table::new(log::TABLE));
     if let Some(difference) = fixture::difference(&expected, &database) {
         lint.error(id, format!("it does not make after.json of before.json:\n{difference}"));
     }
-}
-
-/// An error with what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

@@ -43,6 +43,12 @@ pub struct Entry {
     /// What the migration was, as people wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// Marked as applied without having run here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub marked: bool,
+    /// When somebody let an edit pass that was made after it ran; checksum and text are those of the edit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edit_accepted_at: Option<Timestamp>,
 }
 
 /// A row of the log that says nothing.
@@ -67,7 +73,27 @@ impl Entry {
             checksum_version: Some(CHECKSUM_VERSION),
             tool_version: Some(tool_version.to_owned()),
             source: Some(migration.source.clone()),
+            marked: false,
+            edit_accepted_at: None,
         }
+    }
+
+    /// The same entry with what the migration is today.
+    pub fn accepting(&self, migration: &Migration, at: Timestamp) -> Entry {
+        Entry {
+            proposed_at: migration.header.proposed_at,
+            checksum: Some(migration.checksum.to_string()),
+            checksum_version: Some(CHECKSUM_VERSION),
+            source: Some(migration.source.clone()),
+            edit_accepted_at: Some(at),
+            ..self.clone()
+        }
+    }
+
+    /// The tables that the migration declared, where its text is known.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &str> {
+        let first = self.source.as_deref().and_then(|source| source.lines().next());
+        first.and_then(|line| line.strip_prefix("tables ")).into_iter().flat_map(|names| names.split(", "))
     }
 
     /// What the order of migrations needs of it.
@@ -113,6 +139,29 @@ pub enum Drift {
 
     #[error("{id} was logged with checksum version {version}, which this tool cannot compare")]
     OtherChecksum { id: String, version: u32 },
+}
+
+impl Drift {
+    /// The migration that is applied and not at hand, if that is it.
+    pub(crate) fn missing(&self) -> Option<&str> {
+        match self {
+            Drift::Missing { id, .. } => Some(id),
+            Drift::Changed { .. }
+            | Drift::Redated { .. }
+            | Drift::Reordered { .. }
+            | Drift::OtherChecksum { .. } => None,
+        }
+    }
+
+    /// Whether the migration of this id is another one than was applied.
+    pub(crate) fn is_edit_of(&self, wanted: &str) -> bool {
+        match self {
+            Drift::Changed { id, .. } | Drift::Redated { id, .. } | Drift::OtherChecksum { id, .. } => {
+                id == wanted
+            }
+            Drift::Missing { .. } | Drift::Reordered { .. } => false,
+        }
+    }
 }
 
 /// Compares what was applied with what is at hand. Empty where they agree.

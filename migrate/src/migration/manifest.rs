@@ -4,6 +4,7 @@
 //! when it was proposed (with a zone), and which tables it may touch.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -110,6 +111,9 @@ struct WrittenExec {
     timeout_seconds: u64,
 }
 
+/// How long a program may be given.
+const SECONDS: RangeInclusive<u64> = 1..=30 * 24 * 3600;
+
 fn default_timeout_seconds() -> u64 {
     600
 }
@@ -149,8 +153,9 @@ impl Manifest {
             return Err(bad("tables", format!("{ours} is kept by the tool itself")));
         }
         let WrittenLimits { stall_seconds, memory_mib } = written.limits;
-        if stall_seconds == 0 || !(16..=1 << 20).contains(&memory_mib) {
-            let problem = "stall_seconds is at least 1, memory_mib between 16 and 1048576";
+        if !SECONDS.contains(&stall_seconds) || !(16..=1 << 20).contains(&memory_mib) {
+            let problem =
+                "stall_seconds is at least 1 and at most 30 days, memory_mib between 16 and 1048576";
             return Err(bad("limits", problem.to_owned()));
         }
         let stall = Duration::from_secs(stall_seconds);
@@ -188,6 +193,9 @@ fn program(
             Ok(Program::Jq { filters, stall })
         }
         (true, Some(exec)) if exec.command.is_empty() => Err(("exec", "command is empty".to_owned())),
+        (true, Some(exec)) if !SECONDS.contains(&exec.timeout_seconds) => {
+            Err(("exec", "timeout_seconds is at least 1 and at most 30 days".to_owned()))
+        }
         (true, Some(exec)) => {
             let timeout = Duration::from_secs(exec.timeout_seconds);
             Ok(Program::Exec { command: exec.command, timeout })

@@ -23,7 +23,7 @@ pub use load::{LoadError, load};
 pub use log::is_reserved;
 pub(crate) use manifest::is_table;
 pub use manifest::{FILE, Header, Manifest, ManifestError, Program};
-pub use native::{Failure, Native};
+pub use native::{Failure, Fixtures, Native};
 pub use order::{Allowed, Applied, OrderError, pending};
 pub use run::{Context, Progress, Ran, RunError, StepError, run};
 pub use scaffold::{Kind as ScaffoldKind, Scaffold, ScaffoldError, scaffold};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use super::manifest::{Header, is_identity};
+use super::manifest::{Header, is_identity, is_table};
 use crate::northbound::NorthBound;
 use crate::record::Table;
 
@@ -27,7 +27,16 @@ pub struct Native {
     /// Stands for the program in the checksum: raise it when the function
     /// comes to do something else.
     pub revision: u32,
+    /// A small database before and after, as JSON: `lint` tries the function on it.
+    pub fixtures: Option<Fixtures>,
     pub migration: fn(&mut NorthBound<'_>) -> Result<(), Failure>,
+}
+
+/// What a function is tried on, and what it must make of it; `include_str!` takes them from files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixtures {
+    pub before: &'static str,
+    pub after: &'static str,
 }
 
 impl fmt::Debug for Native {
@@ -48,6 +57,9 @@ impl Native {
             .map_err(|_| ("proposed_at", format!("{:?} is not a time with a zone", self.proposed_at)))?;
         if self.tables.is_empty() {
             return Err(("tables", "name at least one table".to_owned()));
+        }
+        if let Some(odd) = self.tables.iter().find(|name| !is_table(name)) {
+            return Err(("tables", format!("{odd:?} may hold only letters, digits, '_' and '-'")));
         }
         let tables: Vec<Table> = self.tables.iter().map(Table::new).collect();
         if let Some(ours) = tables.iter().find(|table| super::log::is_reserved(table)) {

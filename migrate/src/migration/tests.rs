@@ -31,14 +31,7 @@ fn manifest(field: &str, value: Option<&str>) -> String {
 }
 
 fn told(search_path: &[PathBuf]) -> String {
-    let error = load(search_path, &[]).unwrap_err();
-    let mut told = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        told = format!("{told}: {error}");
-        source = error.source();
-    }
-    told
+    crate::with_causes(&load(search_path, &[]).unwrap_err())
 }
 
 #[test]
@@ -57,6 +50,7 @@ fn what_is_wrong_is_named_by_file_and_field() {
         ("jq",          Some("{ lport = 'now' }"),      "not for migrations"),
         ("exec",        Some("{ command = ['x'] }"),    "exec: give [jq] or [exec], not both"),
         ("limits",      Some("{ stall_seconds = 0 }"),  "limits: stall_seconds is at least 1"),
+        ("limits",      Some("{ stall_seconds = 9999999999999 }"), "limits: stall_seconds is at least 1 and at most 30 days"),
         ("limits",      Some("{ cpu = 1 }"),            "unknown field `cpu`"),
         ("affects",     Some("[]"),                     "unknown field `affects`"),
     ];

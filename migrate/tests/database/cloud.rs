@@ -20,6 +20,7 @@ static NOTHING: Native = Native {
     tables: &["thing"],
     max_removed: None,
     revision: 1,
+    fixtures: None,
     migration: |_| Ok(()),
 };
 

@@ -65,6 +65,7 @@ static NATIVE: Native = Native {
     tables: &[TABLE],
     max_removed: Some(0),
     revision: 1,
+    fixtures: None,
     migration: |rows| {
         rows.edit_all(&Table::new(TABLE), |_, row| {
             row.insert("native".to_owned(), true.into());
