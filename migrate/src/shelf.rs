@@ -19,6 +19,11 @@ impl<T> Shelf<T> {
         Shelf { bytes: Vec::with_capacity(bytes), items: Vec::with_capacity(items) }
     }
 
+    /// How many things there are.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// Bytes of all values so far.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()

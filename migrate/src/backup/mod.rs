@@ -15,6 +15,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::record::Snapshot;
@@ -111,8 +113,7 @@ pub fn write(path: &Path, rows: &Snapshot, header: Header) -> Result<Verified, B
             reason: "it does not read back as it was written".to_owned(),
         });
     }
-    // A link, unlike a rename, never replaces what somebody else has put there meanwhile.
-    std::fs::hard_link(&partial, path).map_err(failed("name"))?;
+    take_name(&partial, path).map_err(failed("name"))?;
     drop(unfinished);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| BackupError::File {
@@ -128,11 +129,6 @@ pub fn read(path: &Path) -> Result<(Verified, Snapshot), BackupError> {
     let mut gathering = format::Gathering::new();
     let verified = read_as(path, path, |entry| gathering.add(entry))?;
     Ok((verified, gathering.rows))
-}
-
-/// Checks a whole backup.
-pub fn verify(path: &Path) -> Result<Verified, BackupError> {
-    read_as(path, path, |_| Ok(()))
 }
 
 /// Reads the file at `path` and speaks of it as `name`.
@@ -155,12 +151,23 @@ fn partial_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Takes the unfinished file away, also when it got its final name.
+/// Never replaces what somebody else has put there meanwhile. Not every file system knows such a rename; most of those
+/// know links.
+fn take_name(partial: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::hard_link(partial, path),
+        renamed => Ok(renamed?),
+    }
+}
+
+/// Takes the unfinished file away, unless it got its final name.
 struct Unfinished<'p>(&'p Path);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(self.0) {
+        if let Err(error) = std::fs::remove_file(self.0)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(path = %self.0.display(), %error, "an unfinished backup stays behind");
         }
     }

@@ -20,7 +20,8 @@ impl Session<'_> {
         backup: impl Future<Output = Result<(), BackupError>>,
     ) -> Result<Applied, CommitError> {
         let from = Pointer::decode(taken.pointer.as_ref())?.generation;
-        let staging = begin(taken, after, note, Layout::Generation, from);
+        let pointer = taken.pointer.as_ref().map(|raw| Pointer::decode(Some(raw))).transpose()?;
+        let staging = RunRecord { pointer, ..begin(taken, after, note, Layout::Generation, from) };
         let run = staging.run;
         let same_pointer = Guard::Note { note: Note::Pointer, is: taken.pointer.clone() };
         let ledger = self.advance(&taken.ledger, &staging, vec![same_pointer.clone()], None).await?;
@@ -65,8 +66,8 @@ impl Session<'_> {
         let (raw, space) = live(self.store).await?;
         self.check_old_rows(record).await?;
         let unwritten = self.as_sealed(record, space, Some(Space::Generation(record.from))).await?;
-        let back = Pointer { generation: record.from, previous: None, release: None, digest: String::new() }
-            .encode();
+        let bare = || Pointer { generation: record.from, ..Pointer::default() };
+        let back = record.pointer.clone().unwrap_or_else(bare).encode();
         let guards = vec![Guard::Note { note: Note::Pointer, is: raw }, unwritten];
         let undoing = record.at(Phase::Undoing);
         let ledger = self.advance(ledger, &undoing, guards, Some(&back)).await?;
@@ -114,5 +115,6 @@ pub(super) fn begin(
         before: taken.snapshot.len() as u64,
         after: after.len() as u64,
         note,
+        pointer: None,
     }
 }

@@ -51,6 +51,12 @@ pub enum CommitError {
     )]
     OtherLayout { generation: Generation },
 
+    #[error(
+        "run {run} worked on Dragonflow's own keys: this database is kept in the dragonflow layout (--layout \
+         dragonflow), unless its keys are to be taken over (--adopt)"
+    )]
+    PlainLayout { run: RunNumber },
+
     #[error("run {run} is neither finalized nor rolled back")]
     StillOpen { run: RunNumber },
 
@@ -257,6 +263,13 @@ async fn take(store: &dyn Store, progress: &OnProgress<'_>, adopt: bool) -> Resu
         }
         let (pointer, space) = match live(store).await? {
             (pointer, Space::Generation(Generation::EMPTY)) if adopt => (pointer, Space::Plain),
+            (_, Space::Generation(Generation::EMPTY)) => {
+                if let Some(record) = ledger.record.as_ref().filter(|last| last.layout == Layout::Dragonflow)
+                {
+                    return Err(CommitError::PlainLayout { run: record.run });
+                }
+                (None, Space::Generation(Generation::EMPTY))
+            }
             live => live,
         };
         let total = ledger.record.as_ref().map_or(0, RunRecord::live_rows);

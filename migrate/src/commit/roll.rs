@@ -2,16 +2,17 @@
 //!
 //! The one invariant: a row counts as found once, however often it comes.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::iter::Peekable;
 
 use bytes::Bytes;
 
-use crate::record::{RowKey, Rows, Snapshot, Table};
-use crate::store::Row;
+use crate::record::{RowKey, Rows, Snapshot};
+use crate::store::Glimpse;
 
 pub(super) struct Roll<'a> {
-    tables: BTreeMap<&'a Table, OfTable<'a>>,
+    tables: BTreeMap<&'a str, OfTable<'a>>,
     found: u64,
 }
 
@@ -21,19 +22,22 @@ struct OfTable<'a> {
     rows: &'a Rows,
     next: Peekable<btree_map::Iter<'a, RowKey, Bytes>>,
     passed: usize,
-    index: Option<HashMap<&'a RowKey, Expected<'a>>>,
+    index: Option<Index<'a>>,
 }
+
+/// By topic and id.
+type Index<'a> = HashMap<(&'a str, &'a str), Expected<'a>>;
 
 struct Expected<'a> {
     value: &'a Bytes,
-    found: bool,
+    found: Cell<bool>,
 }
 
 impl<'a> Roll<'a> {
     pub(super) fn of(expected: &'a Snapshot) -> Roll<'a> {
         let of_table =
             |rows: &'a Rows| OfTable { rows, next: rows.iter().peekable(), passed: 0, index: None };
-        let tables = expected.tables().map(|(table, rows)| (table, of_table(rows))).collect();
+        let tables = expected.tables().map(|(table, rows)| (table.as_str(), of_table(rows))).collect();
         Roll { tables, found: 0 }
     }
 
@@ -43,8 +47,8 @@ impl<'a> Roll<'a> {
     }
 
     /// Whether the row is expected, with this value.
-    pub(super) fn tick(&mut self, row: &Row) -> bool {
-        let Some(table) = self.tables.get_mut(&row.table) else { return false };
+    pub(super) fn tick(&mut self, row: Glimpse<'_>) -> bool {
+        let Some(table) = self.tables.get_mut(row.table) else { return false };
         match table.tick(row) {
             Tick::First => self.found += 1,
             Tick::Again => {}
@@ -61,29 +65,32 @@ enum Tick {
 }
 
 impl<'a> OfTable<'a> {
-    fn tick(&mut self, row: &Row) -> Tick {
-        let index = match &mut self.index {
-            Some(index) => index,
-            None => {
-                if let Some((_, value)) = self.next.next_if(|(key, _)| **key == row.key) {
-                    self.passed += 1;
-                    return if *value == row.value { Tick::First } else { Tick::Wrong };
-                }
-                self.index.insert(index(self.rows, self.passed))
+    fn tick(&mut self, row: Glimpse<'_>) -> Tick {
+        if self.index.is_none() {
+            let is_next = |(key, _): &(&RowKey, _)| *key.id == *row.id && *key.topic == *row.topic;
+            if let Some((_, value)) = self.next.next_if(is_next) {
+                self.passed += 1;
+                return if **value == *row.value { Tick::First } else { Tick::Wrong };
             }
-        };
-        match index.get_mut(&row.key) {
-            Some(expected) if *expected.value == row.value => {
-                if std::mem::replace(&mut expected.found, true) { Tick::Again } else { Tick::First }
+        }
+        let index: &Index<'_> = self.index.get_or_insert_with(|| index(self.rows, self.passed));
+        match index.get(&(row.topic, row.id)) {
+            Some(expected) if **expected.value == *row.value => {
+                if expected.found.replace(true) {
+                    Tick::Again
+                } else {
+                    Tick::First
+                }
             }
             Some(_) | None => Tick::Wrong,
         }
     }
 }
 
-fn index(rows: &Rows, passed: usize) -> HashMap<&RowKey, Expected<'_>> {
-    let entry = |(number, (key, value))| (key, Expected { value, found: number < passed });
-    rows.iter().enumerate().map(entry).collect()
+fn index(rows: &Rows, passed: usize) -> Index<'_> {
+    let expected = |number, value| Expected { value, found: Cell::new(number < passed) };
+    let all = rows.iter().enumerate();
+    all.map(|(number, (key, value))| ((&*key.topic, &*key.id), expected(number, value))).collect()
 }
 
 #[cfg(test)]
@@ -91,6 +98,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::record::Table;
+    use crate::store::Row;
 
     fn row(table: &str, id: u8, value: u8) -> Row {
         Row {
@@ -123,7 +132,7 @@ mod tests {
             // Some come twice, as they do while a hash of Redis grows.
             come.extend(come.clone().into_iter().step_by(3));
             let mut roll = Roll::of(&expected);
-            let wrong = come.iter().filter(|row| !roll.tick(row)).count();
+            let wrong = come.iter().filter(|row| !roll.tick((*row).into())).count();
             prop_assert_eq!(wrong == 0 && roll.found() == expected.len() as u64, !differ);
         }
 
@@ -134,7 +143,7 @@ mod tests {
             for (table, of_table) in expected.tables() {
                 for (key, value) in of_table {
                     let row = Row { table: table.clone(), key: key.clone(), value: value.clone() };
-                    prop_assert!(roll.tick(&row));
+                    prop_assert!(roll.tick((&row).into()));
                 }
             }
             prop_assert_eq!(roll.found(), expected.len() as u64);

@@ -96,6 +96,9 @@ pub struct RunRecord {
     pub before: u64,
     pub after: u64,
     pub note: RunNote,
+    /// The pointer that was there before, to be put back as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pointer: Option<Pointer>,
 }
 
 impl RunRecord {
@@ -149,7 +152,7 @@ impl RunRecord {
 
 /// Names the live generation. Writers of the generation layout put "the pointer is still the one
 /// I read" as a condition on each of their writes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pointer {
     pub generation: Generation,
@@ -170,12 +173,7 @@ impl Pointer {
             Some(bytes) => {
                 serde_json::from_slice(bytes).map_err(|source| CommitError::Note { note: "pointer", source })
             }
-            None => Ok(Pointer {
-                generation: Generation::EMPTY,
-                previous: None,
-                release: None,
-                digest: String::new(),
-            }),
+            None => Ok(Pointer::default()),
         }
     }
 

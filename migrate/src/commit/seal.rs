@@ -7,6 +7,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Changed;
+use crate::lanes;
 use crate::record::{RowKey, Rows, Snapshot, Table};
 
 /// Fingerprints in one row of the seal: 64 KiB.
@@ -30,12 +31,7 @@ impl Seal {
     /// As [`Seal::of`], on a thread of its own, so that rows can be written meanwhile.
     pub(super) async fn beside<T>(rows: &Snapshot, write: impl Future<Output = T>) -> (Seal, T) {
         let rows = rows.clone();
-        let sealing = tokio::task::spawn_blocking(move || Seal::of(&rows));
-        let written = write.await;
-        match sealing.await {
-            Ok(seal) => (seal, written),
-            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
-        }
+        tokio::join!(lanes::aside(move || Seal::of(&rows)), write)
     }
 
     /// How many rows the seal of so many rows takes.

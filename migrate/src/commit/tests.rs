@@ -121,6 +121,36 @@ async fn a_writer_that_did_not_stop_is_named_and_nothing_changes() {
     }
 }
 
+/// Staging may be over long before the backup is: the old rows stay live until it is there, and for good if it fails.
+#[tokio::test]
+async fn nothing_becomes_live_before_the_backup_is_there() {
+    for layout in LAYOUTS {
+        let place = Home::holding(layout, &old()).await;
+        let session = place.session();
+        let taken = snapshot(&*place.store).await.unwrap();
+        let (done, wait) = tokio::sync::oneshot::channel();
+        let backup = async { wait.await.expect("it is told") };
+        let look = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert_eq!(place.rows().await, old(), "{layout:?}");
+            done.send(Ok(())).unwrap();
+        };
+        let new = new();
+        let apply = session.apply_with_backup(&taken, &new, RunNote::default(), backup);
+        let (applied, ()) = tokio::join!(apply, look);
+        applied.unwrap();
+        assert_eq!(place.rows().await, new, "{layout:?}");
+        session.rollback().await.unwrap();
+
+        let taken = snapshot(&*place.store).await.unwrap();
+        let failed = async { Err(BackupError::NotABackup { path: "full".into() }) };
+        let error = session.apply_with_backup(&taken, &new, RunNote::default(), failed).await.unwrap_err();
+        assert!(matches!(error, CommitError::Backup(_)), "{layout:?}: {error}");
+        assert_eq!(place.rows().await, old(), "{layout:?}");
+        assert!(matches!(state(&*place.store).await.unwrap(), State::Settled(_)), "nothing is left to do");
+    }
+}
+
 #[tokio::test]
 async fn rolling_back_over_newer_writes_is_refused() {
     for layout in LAYOUTS {

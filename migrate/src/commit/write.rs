@@ -14,12 +14,14 @@ use super::{Changed, CommitError, Phase, Progress, RunRecord, Session, Stage};
 use crate::backup::BackupError;
 use crate::diff::{self, Change};
 use crate::record::Snapshot;
-use crate::store::{self, Batch, Op, Outcome, Reading, Row, Space, Store, StoreError};
+use crate::store::{self, Batch, Glimpse, Op, Outcome, Reading, Space, Store, StoreError};
 
 /// How long a server may be away, where nothing else is said.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Rows between two reports of progress.
+const REPORT_EVERY: u64 = 4096;
 
 /// Where rows stand among all rows of a stage, for the telling of progress.
 #[derive(Debug, Clone, Copy)]
@@ -88,15 +90,17 @@ pub(super) async fn beside(
 ) -> Result<u64, CommitError> {
     let (mut stage, mut backup) = (pin!(stage), pin!(backup));
     tokio::select! {
+        // A file is staged without ever waiting for anything, so the backup has to be begun before.
+        biased;
+        backed_up = &mut backup => {
+            backed_up?;
+            stage.await
+        }
         staged = &mut stage => {
             let backed_up = backup.await;
             let staged = staged?;
             backed_up?;
             Ok(staged)
-        }
-        backed_up = &mut backup => {
-            backed_up?;
-            stage.await
         }
     }
 }
@@ -195,12 +199,16 @@ impl Session<'_> {
     /// Whether the space holds exactly these rows.
     async fn matches(&self, part: Part, space: Space, expected: &Snapshot) -> Result<bool, StoreError> {
         let mut roll = Roll::of(expected);
-        let mut wrong = 0_u64;
-        let mut compare = |rows: Vec<Row>| {
-            wrong += rows.iter().filter(|row| !roll.tick(row)).count() as u64;
-            self.report(Stage::Verifying, part.before + roll.found(), part.total);
+        let (mut wrong, mut seen) = (0_u64, 0_u64);
+        let mut compare = |row: Glimpse<'_>| {
+            wrong += u64::from(!roll.tick(row));
+            seen += 1;
+            if seen.is_multiple_of(REPORT_EVERY) {
+                self.report(Stage::Verifying, part.before + roll.found(), part.total);
+            }
         };
-        self.store.read(space, Reading::Once, &mut compare).await?;
+        self.store.look_at(space, &mut compare).await?;
+        self.report(Stage::Verifying, part.before + roll.found(), part.total);
         Ok(wrong == 0 && roll.found() == expected.len() as u64)
     }
 

@@ -3,6 +3,7 @@
 //! The file belongs to the process that has it open, so the lock lives in memory and other
 //! writers cannot exist; the contract is kept all the same, lease and fence included.
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +18,8 @@ use redb::{
 use tokio::sync::mpsc;
 
 use super::{
-    Batch, Cleared, Durability, Facts, Fence, Guard, Layout, Limits, Note, Op, Outcome, Place, Reading,
-    Revision, Row, Sink, Space, Store, StoreError,
+    Batch, Cleared, Durability, Facts, Fence, Glimpse, Guard, Layout, Limits, Look, Note, Op, Outcome, Place,
+    Reading, Revision, Row, Sink, Space, Store, StoreError,
 };
 use crate::record::{RowKey, Table};
 use crate::shelf::Shelf;
@@ -158,14 +159,9 @@ impl Store for Embedded {
         let size = std::fs::metadata(&self.path).map_err(failed)?.len();
         let disk = rustix::fs::statvfs(&self.path).map_err(|error| failed(error.into()))?;
         Ok(Facts {
-            server: "embedded (redb)".to_owned(),
             database_bytes: Some(size),
-            quota_bytes: None,
-            quota_is_assumed: false,
             free_bytes: Some(disk.f_bavail * disk.f_frsize),
-            durability: Durability::EachWrite,
-            alarms: vec![],
-            untold: vec![],
+            ..Facts::of("embedded (redb)", Durability::EachWrite)
         })
     }
 
@@ -192,6 +188,21 @@ impl Store for Embedded {
             Ok(read) => read.map(|()| Revision(newest)),
             Err(panic) => Err(StoreError::refused(doing, &panic)),
         }
+    }
+
+    /// On this thread, without a copy of anything.
+    async fn look_at(&self, space: Space, look: &mut Look<'_>) -> Result<(), StoreError> {
+        let doing = format!("read {}", self.path.display());
+        let transaction = self
+            .database
+            .begin_read()
+            .map_err(|error| StoreError::refused(doing, &redb::Error::from(error)))?;
+        let place = format!("{space} in {}", self.path.display());
+        each_row(&transaction, space, &place, |row| {
+            look(row);
+            ControlFlow::Continue(())
+        })
+        .map(drop)
     }
 
     async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError> {
@@ -312,40 +323,60 @@ fn read_chunks(
     place: &str,
     mut give: impl FnMut(Vec<Row>) -> bool,
 ) -> Result<(), StoreError> {
+    let (mut table, mut topic) = (Table::new(""), Arc::<str>::from(""));
+    let mut shelf = Shelf::with_capacity(CHUNK, 0);
+    let mut put_down = |shelf: Shelf<(Table, RowKey)>| {
+        let rows = shelf.values().map(|((table, key), value)| Row { table, key, value });
+        if give(rows.collect()) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let all = each_row(transaction, space, place, |row| {
+        if table.as_str() != row.table {
+            table = Table::new(row.table);
+        }
+        if *topic != *row.topic {
+            topic = Arc::from(row.topic);
+        }
+        let key = RowKey { topic: topic.clone(), id: row.id.into() };
+        shelf.push((table.clone(), key), row.value);
+        if shelf.len() < CHUNK {
+            return ControlFlow::Continue(());
+        }
+        // The next one as large as this one.
+        let empty = Shelf::with_capacity(CHUNK, shelf.size());
+        put_down(std::mem::replace(&mut shelf, empty))
+    })?;
+    if all.is_continue() && shelf.len() > 0 {
+        // The last ones: whether anybody wants more does not matter.
+        let _ = put_down(shelf);
+    }
+    Ok(())
+}
+
+/// Shows the rows of a space in order, as they lie in the file, until told to stop.
+fn each_row(
+    transaction: &ReadTransaction,
+    space: Space,
+    place: &str,
+    mut each: impl FnMut(Glimpse<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, StoreError> {
     let failed = |error: redb::Error| StoreError::refused(format!("read {place}"), &error);
     let name = table_of(space);
     let stored = match transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)) {
         Ok(stored) => stored,
-        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+        Err(TableError::TableDoesNotExist(_)) => return Ok(ControlFlow::Continue(())),
         Err(error) => return Err(failed(error.into())),
     };
-    let (mut table, mut topic) = (Table::new(""), Arc::<str>::from(""));
-    let mut range = stored.iter().map_err(|error| failed(error.into()))?;
-    let mut size = 0;
-    loop {
-        // As large as the one before.
-        let mut shelf = Shelf::with_capacity(CHUNK, size);
-        for entry in range.by_ref().take(CHUNK) {
-            let (key, value) = entry.map_err(|error| failed(error.into()))?;
-            let (of_table, of_topic, id) = split(key.value()).ok_or_else(|| StoreError::Unreadable {
-                place: place.to_owned(),
-                reason: "a key without table, topic and id".to_owned(),
-            })?;
-            if table.as_str() != of_table {
-                table = Table::new(of_table);
-            }
-            if *topic != *of_topic {
-                topic = Arc::from(of_topic);
-            }
-            let key = RowKey { topic: topic.clone(), id: id.into() };
-            shelf.push((table.clone(), key), value.value());
-        }
-        size = shelf.size();
-        let rows: Vec<Row> = shelf.values().map(|((table, key), value)| Row { table, key, value }).collect();
-        if rows.is_empty() || !give(rows) {
-            return Ok(());
+    for entry in stored.iter().map_err(|error| failed(error.into()))? {
+        let (key, value) = entry.map_err(|error| failed(error.into()))?;
+        let (table, topic, id) = split(key.value()).ok_or_else(|| StoreError::Unreadable {
+            place: place.to_owned(),
+            reason: "a key without table, topic and id".to_owned(),
+        })?;
+        if each(Glimpse { table, topic, id, value: value.value() }).is_break() {
+            return Ok(ControlFlow::Break(()));
         }
     }
+    Ok(ControlFlow::Continue(()))
 }
 
 fn table_of(space: Space) -> String {

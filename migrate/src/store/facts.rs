@@ -79,6 +79,20 @@ pub enum Shortage {
 }
 
 impl Facts {
+    /// A server of which no more is known.
+    pub(crate) fn of(server: impl Into<String>, durability: Durability) -> Facts {
+        Facts {
+            server: server.into(),
+            database_bytes: None,
+            quota_bytes: None,
+            quota_is_assumed: false,
+            free_bytes: None,
+            durability,
+            alarms: vec![],
+            untold: vec![],
+        }
+    }
+
     /// With the quota that the operator knows of.
     pub fn with_quota(self, told: Option<u64>) -> Facts {
         match told {
@@ -121,14 +135,11 @@ mod tests {
     #[test]
     fn says_what_does_not_fit() {
         let facts = |used, quota, free, alarms: &[&str]| Facts {
-            server: "s".into(),
             database_bytes: used,
             quota_bytes: quota,
-            quota_is_assumed: false,
             free_bytes: free,
-            durability: Durability::EachWrite,
             alarms: alarms.iter().map(|&alarm| alarm.to_owned()).collect(),
-            untold: vec![],
+            ..Facts::of("s", Durability::EachWrite)
         };
         let assumed = |facts| Facts { quota_is_assumed: true, ..facts };
         #[rustfmt::skip]

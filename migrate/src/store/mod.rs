@@ -49,6 +49,15 @@ pub enum Layout {
     Generation,
 }
 
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Layout::Dragonflow => "dragonflow",
+            Layout::Generation => "generation",
+        })
+    }
+}
+
 /// Rises with every run on a database. Names the run's spaces, so none is ever used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -74,7 +83,7 @@ impl fmt::Display for RunNumber {
 
 /// One whole copy of the rows, made by the run of the same number. Zero is the empty
 /// generation that a database without a pointer stands at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Generation(u64);
 
@@ -165,6 +174,25 @@ pub struct Row {
 /// Takes rows as they arrive, in any order, some perhaps twice.
 pub type Sink<'s> = dyn FnMut(Vec<Row>) + Send + 's;
 
+/// One row as it lies in the store, for as long as somebody looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Glimpse<'r> {
+    pub table: &'r str,
+    pub topic: &'r str,
+    pub id: &'r str,
+    pub value: &'r [u8],
+}
+
+impl<'r> From<&'r Row> for Glimpse<'r> {
+    fn from(row: &'r Row) -> Glimpse<'r> {
+        let RowKey { topic, id } = &row.key;
+        Glimpse { table: row.table.as_str(), topic, id, value: &row.value }
+    }
+}
+
+/// Looks at rows as they come, in any order, some perhaps twice.
+pub type Look<'l> = dyn FnMut(Glimpse<'_>) + Send + 'l;
+
 /// Whether a space has rows left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cleared {
@@ -192,6 +220,12 @@ pub trait Store: Send + Sync {
     /// Hands every row of `space` to `sink`, all as they were at the revision returned.
     async fn read(&self, space: Space, reading: Reading, sink: &mut Sink<'_>)
     -> Result<Revision, StoreError>;
+
+    /// Shows every row of `space` to `look`, without keeping any.
+    async fn look_at(&self, space: Space, look: &mut Look<'_>) -> Result<(), StoreError> {
+        let mut each = |rows: Vec<Row>| rows.iter().for_each(|row| look(row.into()));
+        self.read(space, Reading::Once, &mut each).await.map(drop)
+    }
 
     /// Looks whether a row of `space` was written since a guarded reading. If none was, gives a
     /// newer revision, by which [`Guard::Unchanged`] is cheap.

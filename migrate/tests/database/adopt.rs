@@ -24,6 +24,8 @@ async fn adopts(kind: Kind) {
     let Some((world, old)) = legacy(kind).await else { return };
     let new = new(&world);
     let mut open = Open::lock(world.open().await).await;
+    let refused = commit::snapshot(&*open.store).await.unwrap_err();
+    assert!(matches!(refused, CommitError::PlainLayout { .. }), "{kind:?}: {refused}");
     'deaths: for at in 0.. {
         for after in [false, true] {
             let what = format!("{kind:?}, write {at}, after {after}");
@@ -44,7 +46,11 @@ async fn adopts(kind: Kind) {
                     assert_eq!(open.rows().await, new, "{what}");
                     open.session().rollback().await.unwrap();
                 }
-                State::Settled(_) => assert!(open.rows().await.is_empty(), "{what}: no generation is live"),
+                // Before the first write nobody has said that the keys are taken over.
+                State::Settled(_) => match commit::snapshot(&*open.store).await {
+                    Ok(taken) => assert!(taken.snapshot.is_empty(), "{what}: no generation is live"),
+                    Err(refused) => assert!(matches!(refused, CommitError::PlainLayout { .. }), "{what}"),
+                },
                 other => panic!("{what}: {other:?}"),
             }
             if !dying.reached() {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use midflight_migrate::record::{RowKey, Snapshot, Table};
 use midflight_migrate::store::{
-    self, Batch, Fence, Generation, Guard, Layout, Note, Op, Outcome, Place, Reading, Revision, RunNumber,
-    Space, Store, StoreError,
+    self, Batch, Fence, Generation, Glimpse, Guard, Layout, Note, Op, Outcome, Place, Reading, Revision,
+    RunNumber, Space, Store, StoreError,
 };
 
 use crate::foreign;
@@ -57,6 +57,13 @@ async fn rows_come_back_as_they_were_written() {
         for space in [live(world.layout), JOURNAL] {
             fill(&*store, &fence, space, &written).await;
             assert_eq!(rows(&*store, space).await, written, "{world:?}: {space}");
+            let mut seen = Snapshot::default();
+            let mut look = |row: Glimpse<'_>| {
+                let value = Bytes::copy_from_slice(row.value);
+                seen.put(&Table::new(row.table), RowKey::new(row.topic, row.id), value);
+            };
+            store.look_at(space, &mut look).await.unwrap();
+            assert_eq!(seen, written, "{world:?}: {space}");
         }
         assert_eq!(store::clear(&*store, &fence, None, JOURNAL).await.unwrap(), Outcome::Done, "{world:?}");
         assert!(rows(&*store, JOURNAL).await.is_empty(), "{world:?}");

@@ -203,16 +203,7 @@ impl Store for Forgetful {
     }
 
     async fn facts(&self) -> Result<Facts, StoreError> {
-        Ok(Facts {
-            server: "forgetful".to_owned(),
-            database_bytes: None,
-            quota_bytes: None,
-            quota_is_assumed: false,
-            free_bytes: None,
-            durability: Durability::NextSave,
-            alarms: vec![],
-            untold: vec![],
-        })
+        Ok(Facts::of("forgetful", Durability::NextSave))
     }
 
     async fn read(

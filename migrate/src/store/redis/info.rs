@@ -175,17 +175,21 @@ impl Redis {
         let running = info.get("rdb_bgsave_in_progress").is_some_and(|progress| progress == "1");
         let wanted = saves(info) + if running { 2 } else { 1 };
         let began = Instant::now();
+        let mut asked = false;
         loop {
             let info = self.info().await?;
             if saves(&info) >= wanted {
                 return Ok(());
             }
             if info.get("rdb_bgsave_in_progress").is_none_or(|progress| progress == "0") {
+                // An earlier failure may have been mended since; that of the save we asked for counts.
+                if asked && info.get("rdb_last_bgsave_status").is_some_and(|status| status != "ok") {
+                    return Err(StoreError::refused("save Redis", &"its save failed; look at its disk"));
+                }
                 let mut command = redis::cmd("BGSAVE");
                 command.arg("SCHEDULE");
                 self.ask::<String>("save Redis", &command).await?;
-            } else if info.get("rdb_last_bgsave_status").is_some_and(|status| status != "ok") {
-                return Err(StoreError::refused("save Redis", &"its last save failed; look at its disk"));
+                asked = true;
             }
             too_late(began)?;
             tokio::time::sleep(LOOK_EVERY).await;

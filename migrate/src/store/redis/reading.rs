@@ -12,8 +12,12 @@ use super::connection::failed;
 use super::keys::{Shared, Tables};
 use crate::shelf::Shelf;
 
-/// Entries asked for in one step of a scan.
-const STEP: usize = 4096;
+/// Entries asked for in one step of a scan: at first, at least and at most.
+const FIRST_STEP: usize = 256;
+const LEAST_STEP: usize = 16;
+const LARGEST_STEP: usize = 4096;
+/// Bytes that a step should come to.
+const STEP_BYTES: usize = 2 << 20;
 /// Where a scan begins, and what it says at its end.
 const START: &str = "0";
 /// Only names of this shape can be rows.
@@ -156,6 +160,21 @@ fn understood<T: FromRedisValue>(doing: &str, value: Value) -> Result<T, StoreEr
     T::from_redis_value(value).map_err(|error| failed(doing, error.into()))
 }
 
+/// How many entries to ask for next: few where rows are large, so that no answer takes too long or too much memory.
+#[derive(Debug, Clone, Copy)]
+struct Pace(usize);
+
+impl Pace {
+    /// After a step that gave so many rows of so many bytes.
+    fn after(self, rows: usize, bytes: usize) -> Pace {
+        if rows == 0 {
+            return self;
+        }
+        let fitting = STEP_BYTES / (bytes / rows).max(1);
+        Pace(fitting.min(self.0 * 4).clamp(LEAST_STEP, LARGEST_STEP))
+    }
+}
+
 /// One step of a scan: where to go on, and what was found.
 fn step(doing: &str, answer: Value) -> Result<(String, Vec<Value>), StoreError> {
     understood(doing, answer)
@@ -179,16 +198,19 @@ async fn read_tables(
         if let Some(watch) = watch {
             ask::<()>(doing, connection, &watch(&hash)).await?;
         }
-        let scan = |cursor: &str| {
+        let scan = |cursor: &str, Pace(count): Pace| {
             let mut command = redis::cmd("HSCAN");
-            command.arg(&hash).arg(cursor).arg("COUNT").arg(STEP);
+            command.arg(&hash).arg(cursor).arg("COUNT").arg(count);
             command
         };
-        let mut answer: Value = ask(doing, connection, &scan(START)).await?;
+        let mut pace = Pace(FIRST_STEP);
+        let mut answer: Value = ask(doing, connection, &scan(START, pace)).await?;
         loop {
             let (cursor, pairs) = step(doing, answer)?;
+            let bytes = pairs.iter().map(size_of).sum();
+            pace = pace.after(pairs.len() / 2, bytes);
             let hand_on = async {
-                let mut shelf = Shelf::with_capacity(pairs.len() / 2, pairs.iter().map(size_of).sum());
+                let mut shelf = Shelf::with_capacity(pairs.len() / 2, bytes);
                 let mut pairs = pairs.into_iter();
                 while let (Some(field), Some(value)) = (pairs.next(), pairs.next()) {
                     if let (Value::BulkString(field), Value::BulkString(value)) = (field, value)
@@ -204,7 +226,7 @@ async fn read_tables(
                 hand_on.await;
                 break;
             }
-            let next = scan(&cursor);
+            let next = scan(&cursor, pace);
             let (asked, ()) = tokio::join!(biased; ask(doing, connection, &next), hand_on);
             answer = asked?;
         }
@@ -219,13 +241,15 @@ async fn read_plain(
     connection: &mut MultiplexedConnection,
     sink: &mut Sink<'_>,
 ) -> Result<(), StoreError> {
-    let scan = |cursor: &str| {
+    let scan = |cursor: &str, Pace(count): Pace| {
         let mut command = redis::cmd("SCAN");
-        command.arg(cursor).arg("MATCH").arg(SHAPE).arg("COUNT").arg(STEP);
+        command.arg(cursor).arg("MATCH").arg(SHAPE).arg("COUNT").arg(count);
         command
     };
     let mut shared = Shared::default();
-    let mut found = step(doing, ask(doing, connection, &scan(START)).await?)?;
+    let mut pace = Pace(FIRST_STEP);
+    let mut told_of_others = false;
+    let mut found = step(doing, ask(doing, connection, &scan(START, pace)).await?)?;
     let mut fetched = (vec![], vec![]);
     loop {
         let (cursor, names) = found;
@@ -242,16 +266,20 @@ async fn read_plain(
             }
         });
         if more {
-            both.add_command(scan(&cursor));
+            both.add_command(scan(&cursor, pace));
         }
         let hand_on = async { sink(plain_rows(&mut shared, fetched)) };
         let asked = connection.req_packed_commands(&both, 0, if more { 2 } else { 1 });
         let (asked, ()) = tokio::join!(biased; asked, hand_on);
         let mut answers = asked.map_err(|error| failed(doing, error))?.into_iter();
-        let values = match answers.next() {
+        let values: Vec<Value> = match answers.next() {
             Some(values) if !names.is_empty() => understood(doing, values)?,
             Some(_) | None => vec![],
         };
+        if !told_of_others && let Some(at) = values.iter().position(|value| *value == Value::Nil) {
+            told_of_others = tell_of_another(doing, connection, bytes_of(&names[at])).await?;
+        }
+        pace = pace.after(names.len(), values.iter().map(size_of).sum());
         fetched = (names, values);
         let Some(next) = answers.next() else {
             sink(plain_rows(&mut shared, fetched));
@@ -259,6 +287,21 @@ async fn read_plain(
         };
         found = step(doing, next)?;
     }
+}
+
+/// A key of the shape of a row that is still there and has no value holds something else than a string.
+async fn tell_of_another(
+    doing: &str,
+    connection: &mut MultiplexedConnection,
+    name: &[u8],
+) -> Result<bool, StoreError> {
+    let kind: String = ask(doing, connection, redis::cmd("TYPE").arg(name)).await?;
+    let other = !["none", "string"].contains(&kind.as_str());
+    if other {
+        let key = String::from_utf8_lossy(name);
+        tracing::warn!(%key, %kind, "keys that look like rows but hold no strings are left alone, and are in no backup");
+    }
+    Ok(other)
 }
 
 fn size_of(value: &Value) -> usize {
@@ -283,4 +326,25 @@ fn plain_rows(shared: &mut Shared, (names, values): (Vec<Value>, Vec<Value>)) ->
         }
     }
     shelf.values().map(|((table, key), value)| Row { table, key, value }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_small_where_rows_are_large() {
+        #[rustfmt::skip]
+        let cases = [
+            ("nothing came",     Pace(256),  0,    0,            256),
+            ("small rows",       Pace(256),  250,  250 * 300,    1024),
+            ("small rows, late", Pace(4096), 4096, 4096 * 300,   4096),
+            ("large rows",       Pace(256),  256,  256 << 19,    16),
+            ("middling",         Pace(1024), 1024, 1024 * 10_240, 204),
+            ("empty values",     Pace(4096), 4096, 0,            4096),
+        ];
+        for (name, pace, rows, bytes, expected) in cases {
+            assert_eq!(pace.after(rows, bytes).0, expected, "{name}");
+        }
+    }
 }
