@@ -125,6 +125,14 @@ impl Cloud {
         text(&output.stdout)
     }
 
+    /// A command that must fail with this code. Gives what it said.
+    pub(crate) fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        said
+    }
+
     pub(crate) fn on_store(&self, arguments: &[&str]) -> Value {
         let mut all = arguments.to_vec();
         all.extend(["-o", "json"]);

@@ -5,11 +5,11 @@ use std::{fs, time::Duration};
 use rustix::process::Signal;
 
 use crate::{
-    cloud::{Cloud, GENERATION, mode},
-    support::text,
+    cloud::{Cloud, DRAGONFLOW, GENERATION, Kind, mode},
+    support::{self, text},
 };
 
-const UPGRADE: &str = r#"
+pub(crate) const UPGRADE: &str = r#"
 name = "small-cloud"
 settle_seconds = 1
 
@@ -38,8 +38,14 @@ layout = "generation"
 paths = ["own"]
 "#;
 
-fn small_cloud() -> Cloud {
+pub(crate) fn small_cloud() -> Cloud {
     let cloud = Cloud::new(GENERATION, 200);
+    furnish(&cloud);
+    cloud
+}
+
+/// Nodes with their code, another database, a migration and the upgrade file.
+fn furnish(cloud: &Cloud) {
     cloud.migration("mark", 1, "lport", "[jq]\nlport = '.mark = 1'");
     for node in ["controller", "compute"] {
         fs::write(cloud.path(&format!("{node}.code")), "old\n").unwrap();
@@ -47,12 +53,13 @@ fn small_cloud() -> Cloud {
     }
     fs::write(cloud.path("neutron"), "old\n").unwrap();
     fs::write(cloud.path("upgrade.toml"), UPGRADE).unwrap();
-    cloud
 }
 
-fn world(cloud: &Cloud) -> Vec<String> {
-    let files = ["controller.code", "controller.up", "compute.code", "compute.up", "neutron"];
-    files.iter().map(|name| fs::read_to_string(cloud.path(name)).unwrap().trim().to_owned()).collect()
+/// The code of each node and what runs there, and the other database.
+pub(crate) fn world(cloud: &Cloud) -> [String; 5] {
+    ["controller.code", "controller.up", "compute.code", "compute.up", "neutron"].map(|name| {
+        fs::read_to_string(cloud.path(name)).map_or("none".to_owned(), |text| text.trim().to_owned())
+    })
 }
 
 #[test]
@@ -99,6 +106,38 @@ fn an_upgrade_killed_at_any_time_is_completed_by_the_next_run() {
         assert_eq!(world(&cloud), ["new"; 5], "attempt {attempt}");
         assert_eq!(cloud.on_store(&["history"]).as_array().unwrap().len(), 1, "attempt {attempt}");
     }
+}
+
+/// A server keeps the lock of a killed run for a while; the same command waits for that, and goes on instead of back.
+#[test]
+fn an_upgrade_killed_in_its_migrate_step_goes_on_on_servers_as_well() {
+    std::thread::scope(|scope| {
+        for (kind, layout) in [(Kind::Etcd, GENERATION), (Kind::Redis, DRAGONFLOW)] {
+            scope.spawn(move || goes_on_after_a_kill_in_its_migrate_step(kind, layout));
+        }
+    });
+}
+
+fn goes_on_after_a_kill_in_its_migrate_step(kind: Kind, layout: &'static str) {
+    let Some(cloud) = Cloud::on(kind, layout, 200) else { return };
+    furnish(&cloud);
+    let [began, goes_on] = ["began", "goes-on"].map(|name| cloud.path(name));
+    let (touch, look) = (began.display(), goes_on.display());
+    let script = format!("touch {touch}; [ -e {look} ] || exec sleep 600; cat > /dev/null");
+    cloud.migration("hold", 2, "lport", &format!("[exec]\ncommand = [\"/bin/sh\", \"-c\", '''{script}''']"));
+    let file = UPGRADE
+        .replace("settle_seconds = 1", "settle_seconds = 1\nrehearse = false")
+        .replace("embedded:nb.redb", &cloud.store())
+        .replace("layout = \"generation\"", &format!("layout = \"{layout}\""));
+    fs::write(cloud.path("upgrade.toml"), file).unwrap();
+    let mut run = cloud.begin(&mut cloud.command(&["run", "upgrade.toml"]));
+    support::eventually("the migration runs", || began.exists());
+    run.signal(Signal::KILL);
+    run.end();
+    fs::write(&goes_on, "").unwrap();
+    assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete", "{kind:?}");
+    assert_eq!(world(&cloud), ["new"; 5], "{kind:?}");
+    assert_eq!(cloud.on_store(&["history"]).as_array().unwrap().len(), 2, "{kind:?}");
 }
 
 /// What Neutron's migration has found out reaches ours, by a folder that both find: neither has to work it

@@ -33,6 +33,13 @@ pub struct Models {
     pub source: String,
 }
 
+impl Models {
+    /// Whether they differ in nothing but comments and spaces.
+    pub(crate) fn says_the_same_as(&self, other: &Models) -> bool {
+        (&self.release, &self.tables, &self.embedded) == (&other.release, &other.tables, &other.embedded)
+    }
+}
+
 /// What a table holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {

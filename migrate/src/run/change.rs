@@ -20,6 +20,7 @@ use super::{
 use crate::{
     backup::{self, BackupError},
     commit::{self, RunNote, State},
+    lanes,
     migration::{Migration, log},
     record::Snapshot,
 };
@@ -111,9 +112,8 @@ impl Database {
         for text in judged.warnings {
             (work.tell)(Event::Warning { text });
         }
-        let backup = self.backup_before()?;
-        let applied =
-            self.commit(work, &before, &after.snapshot, self.note(&migrations), backup.as_deref()).await?;
+        let note = self.note(&migrations);
+        let (applied, backup) = self.commit(work, &before, &after.snapshot, note).await?;
         Ok(Changed::Applied {
             run: applied.run.get(),
             migrations: migrations.iter().map(|migration| migration.header.id.clone()).collect(),
@@ -141,9 +141,9 @@ impl Database {
 
     /// Puts a backup in place of the rows. The log comes back with it.
     pub async fn restore(&self, from: &Path, tell: &Tell<'_>) -> Result<Changed, RunError> {
-        let (_, rows) = tokio::task::block_in_place(|| backup::read(from))?;
+        let (verified, rows) = tokio::task::block_in_place(|| backup::read(from))?;
         let work = self.work(tell).await?;
-        let restored = self.restore_locked(&work, from, &rows).await;
+        let restored = self.restore_locked(&work, from, &verified.header, &rows).await;
         work.end(restored).await
     }
 
@@ -151,14 +151,21 @@ impl Database {
         &self,
         work: &Work<'_>,
         from: &Path,
+        header: &backup::Header,
         rows: &Snapshot,
     ) -> Result<Changed, RunError> {
         if let Some(open) = self.still_open().await? {
             return Err(RunError::Refused { reasons: vec![open] });
         }
         let before = self.take(work.tell).await?;
-        let backup = self.backup_before()?;
-        let applied = self.commit(work, &before, rows, self.note(&[]), backup.as_deref()).await?;
+        let (reasons, warnings) = self.judge_restore(&before, header, rows).await?;
+        if !reasons.is_empty() {
+            return Err(RunError::Refused { reasons });
+        }
+        for text in warnings {
+            (work.tell)(Event::Warning { text });
+        }
+        let (applied, backup) = self.commit(work, &before, rows, self.note(&[])).await?;
         Ok(Changed::Restored {
             run: applied.run.get(),
             rows: rows.len() as u64,
@@ -185,7 +192,7 @@ impl Database {
         let mut pending = todo.migrations();
         if let Some(through) = through {
             let last = pending.iter().position(|migration| migration.header.id == through);
-            let last = last.ok_or_else(|| RunError::Unknown { id: through.to_owned() })?;
+            let last = last.ok_or_else(|| todo.unmarkable(through))?;
             pending.truncate(last + 1);
         }
         if pending.is_empty() && before.adoption(self.settings.layout).is_none() {
@@ -193,13 +200,13 @@ impl Database {
         }
         let mut after = before.taken.snapshot.clone();
         for migration in &pending {
-            log::write(&mut after, &log::Entry::of(migration, Timestamp::now(), self.tool.version));
+            let entry = log::Entry::of(migration, Timestamp::now(), self.tool.version);
+            log::write(&mut after, &log::Entry { marked: true, ..entry });
         }
         if pending.len() == todo.migrations().len() {
             self.keep_models(&mut after, &todo)?;
         }
-        let backup = self.backup_before()?;
-        self.commit(work, &before, &after, self.note(&pending), backup.as_deref()).await?;
+        self.commit(work, &before, &after, self.note(&pending)).await?;
         work.session(async |session| session.finalize().await).await?;
         Ok(Changed::Baselined { migrations: pending.iter().map(|m| m.header.id.clone()).collect() })
     }
@@ -230,28 +237,24 @@ impl Database {
         let header = backup::Header::new(&self.url, self.tool.version, Timestamp::now());
         let began = Instant::now();
         let (file, rows) = (path.to_owned(), rows.clone());
-        let writing = tokio::task::spawn_blocking(move || backup::write(&file, &rows, header));
-        let verified = match writing.await {
-            Ok(written) => written?,
-            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
-        };
+        let verified = lanes::aside(move || backup::write(&file, &rows, header)).await?;
         let (bytes, rows) = (verified.bytes, verified.header.rows);
         let milliseconds = milliseconds(began.elapsed());
         (tell)(Event::BackedUp { path: path.to_owned(), bytes, rows, milliseconds });
         Ok(verified)
     }
 
-    /// Makes `after` live, once a backup of what was before is at `backup`.
+    /// Makes `after` live, once there is a backup of what was before; says where.
     async fn commit(
         &self,
         work: &Work<'_>,
         before: &Before,
         after: &Snapshot,
         note: RunNote,
-        backup: Option<&Path>,
-    ) -> Result<commit::Applied, RunError> {
+    ) -> Result<(commit::Applied, Option<PathBuf>), RunError> {
+        let backup = self.backup_before()?;
         let back_up = async {
-            match backup {
+            match &backup {
                 None => Ok(()),
                 Some(path) => self.write_backup(path, &before.taken.snapshot, work.tell).await.map(drop),
             }
@@ -269,7 +272,7 @@ impl Database {
             );
             (work.tell)(Event::Warning { text });
         }
-        Ok(applied)
+        Ok((applied, backup))
     }
 
     /// The last run, if it can still be rolled back.

@@ -75,7 +75,7 @@ impl Database {
     /// A step of a cloud upgrade waits while somebody else has the lock: it may be a part of the same upgrade
     /// that was killed, and its lock frees itself.
     async fn lock(&self, tell: &Tell<'_>) -> Result<Held, RunError> {
-        let ttl = Duration::from_secs(self.settings.lock_seconds);
+        let ttl = Duration::from_secs(self.settings.lock_seconds.max(1));
         let began = Instant::now();
         let mut told = false;
         loop {

@@ -64,6 +64,9 @@ pub enum RunError {
 
     #[error("{id} is not among the migrations at hand")]
     Unknown { id: String },
+
+    #[error("{id} is in the log already")]
+    AlreadyApplied { id: String },
 }
 
 impl From<CommitError> for RunError {
@@ -78,9 +81,6 @@ impl From<CommitError> for RunError {
 /// One reason not to change anything, and what would let it pass.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("{0}")]
-    Order(OrderError),
-
     #[error("{0}\n    (what was applied counts; to go on all the same: --allow-edited)")]
     Drift(migration::log::Drift),
 
@@ -107,6 +107,12 @@ pub enum Refusal {
     #[error("this is not what {} planned: {difference}; make a new plan and look at it", path.display())]
     OtherThanPlanned { path: PathBuf, difference: String },
 
+    #[error(
+        "{rows} rows would be removed of tables that neither the backup nor any migration or model names, and that may \
+         be somebody else's: {} (to remove them all the same: --allow-removal)", tables.join(", ")
+    )]
+    Foreign { tables: Vec<String>, rows: u64 },
+
     #[error("run {run} is neither final nor rolled back: `midflight migrate finalize` or `rollback` first")]
     StillOpen { run: u64 },
 }
@@ -115,7 +121,7 @@ impl RunError {
     /// Whether it is a refusal that somebody can do something about, rather than a failure.
     pub fn is_refusal(&self) -> bool {
         match self {
-            RunError::Refused { .. } | RunError::Order(_) => true,
+            RunError::Refused { .. } | RunError::Order(_) | RunError::AlreadyApplied { .. } => true,
             RunError::Commit(error) => match error {
                 CommitError::Store(error) => matches!(
                     error,
@@ -124,6 +130,7 @@ impl RunError {
                 CommitError::StillOpen { .. }
                 | CommitError::NothingTo { .. }
                 | CommitError::OtherLayout { .. }
+                | CommitError::PlainLayout { .. }
                 | CommitError::Writers(_)
                 | CommitError::Conflict
                 | CommitError::Moving

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     commit::{self, CommitError, State},
-    migration::log,
+    migration::log::{self, Drift},
     record::Snapshot,
     store::{Facts, Layout, StoreError},
 };
@@ -163,7 +163,7 @@ impl Database {
             applied: entries.len(),
             pending,
             order_problem,
-            drift: drift.iter().map(ToString::to_string).collect(),
+            drift: disagreements(&drift),
             last_run,
         })
     }
@@ -173,6 +173,15 @@ impl Database {
         self.settle(tell).await?;
         Ok(log::read(&self.take(tell).await?.taken.snapshot)?)
     }
+}
+
+/// Where log and files disagree, in words; what is not at hand in one sentence.
+fn disagreements(drift: &[Drift]) -> Vec<String> {
+    let missing: Vec<&str> = drift.iter().filter_map(Drift::missing).collect();
+    let others = drift.iter().filter(|drift| drift.missing().is_none()).map(ToString::to_string);
+    let sentence = (!missing.is_empty())
+        .then(|| format!("applied, but not among the migrations at hand: {}", missing.join(", ")));
+    sentence.into_iter().chain(others).collect()
 }
 
 fn last(record: &commit::RunRecord, can_roll_back: bool) -> LastRun {

@@ -222,11 +222,18 @@ impl Plan {
         let ids = |plan: &Plan| -> Vec<(String, String)> {
             plan.migrations.iter().map(|m| (m.id.clone(), m.checksum.clone())).collect()
         };
+        if (&self.store, self.layout) != (&planned.store, planned.layout) {
+            return Some(format!("it was made for {} in the {} layout", planned.store, planned.layout));
+        }
         if ids(self) != ids(planned) {
             return Some("other migrations, or other texts of them, are pending".to_owned());
         }
         if self.automatic != planned.automatic {
             return Some("other automatic steps are pending".to_owned());
+        }
+        if self.violations > planned.violations {
+            let (now, then) = (self.violations, planned.violations);
+            return Some(format!("the result breaks {now} rules of its models, {then} were planned"));
         }
         self.tables.iter().find_map(|(table, changes)| {
             let removed = planned.tables.get(table).map_or(0, |planned| planned.removed);

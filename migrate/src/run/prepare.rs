@@ -17,6 +17,7 @@ use super::{
     services,
 };
 use crate::{
+    backup,
     commit::{self, Taken},
     diff,
     migration::{
@@ -25,7 +26,7 @@ use crate::{
     },
     model::{self, Difference, Models, Step},
     record::{Snapshot, Table},
-    store::{Layout, Shortage},
+    store::{Facts, Layout, Shortage},
 };
 
 /// The rows that are live, and how long it took to read them.
@@ -77,6 +78,15 @@ impl Todo {
     /// How many migrations the log names.
     pub(super) fn applied(&self) -> usize {
         self.log.len()
+    }
+
+    /// Why a migration that is not pending cannot be marked.
+    pub(super) fn unmarkable(&self, id: &str) -> RunError {
+        let id = id.to_owned();
+        match self.log.iter().any(|entry| entry.id == id) {
+            true => RunError::AlreadyApplied { id },
+            false => RunError::Unknown { id },
+        }
     }
 
     pub(super) fn migrations(&self) -> Vec<&Migration> {
@@ -141,7 +151,7 @@ impl Database {
             return Ok(kept.map(|models| NewModels { models, difference, known: true }));
         };
         let models = Models::read(&path)?;
-        let known = kept.as_ref().is_some_and(|kept| kept.source == models.source);
+        let known = kept.as_ref().is_some_and(|kept| kept.says_the_same_as(&models));
         let old = match (kept, &self.settings.models_before) {
             (Some(kept), _) => Some(kept),
             (None, Some(path)) => Some(Models::read(path)?),
@@ -186,6 +196,9 @@ impl Database {
                 (tell)(Event::Migrated { id, rows: ran.rows, removed: ran.removed, milliseconds });
             }
             let mut automatic: Vec<String> = before.adoption(self.settings.layout).into_iter().collect();
+            if self.settings.accept.edited {
+                automatic.extend(accept_edits(&mut snapshot, todo));
+            }
             if let Some(new) = todo.models.as_ref().filter(|new| !new.known) {
                 model::fill(&mut snapshot, &new.difference.steps)
                     .map_err(|source| RunError::Automatic { source })?;
@@ -248,18 +261,7 @@ impl Database {
                     .to_owned(),
             ),
         }
-        for service in services::live(rows, Timestamp::now()) {
-            refuse(&mut refusals, &mut warnings, accept.live_services, Refusal::LiveService(service));
-        }
-        if let Err(error) = commit::check_rows(self.store.as_ref(), &after.snapshot) {
-            refusals.push(Refusal::Row(error.to_string()));
-        }
-        if let Err(shortage) = facts.room_for(needs.server_bytes) {
-            refuse(&mut refusals, &mut warnings, accept.shortage, Refusal::Shortage(shortage));
-        }
-        if let Some(shortage) = self.backup_shortage(&needs) {
-            refuse(&mut refusals, &mut warnings, accept.shortage, Refusal::Shortage(shortage));
-        }
+        self.hinder(rows, &after.snapshot, (&needs, &facts), (&mut refusals, &mut warnings));
         if let Some(first) = after.violations.shown.first() {
             let violations = Refusal::Violations { total: after.violations.count, sample: first.to_string() };
             refuse(&mut refusals, &mut warnings, accept.violations, violations);
@@ -269,6 +271,78 @@ impl Database {
             refusals.retain(|refusal| matches!(refusal, Refusal::Drift(_)));
         }
         Ok(Judged { server: facts.server, needs, refusals, warnings })
+    }
+
+    /// What stands against any change of the rows, whatever it is for.
+    fn hinder(
+        &self,
+        before: &Snapshot,
+        after: &Snapshot,
+        (needs, facts): (&Needs, &Facts),
+        (refusals, warnings): (&mut Vec<Refusal>, &mut Vec<String>),
+    ) {
+        let accept = self.settings.accept;
+        for service in services::live(before, Timestamp::now()) {
+            refuse(refusals, warnings, accept.live_services, Refusal::LiveService(service));
+        }
+        if let Err(error) = commit::check_rows(self.store.as_ref(), after) {
+            refusals.push(Refusal::Row(error.to_string()));
+        }
+        let shortages =
+            facts.room_for(needs.server_bytes).err().into_iter().chain(self.backup_shortage(needs));
+        for shortage in shortages {
+            refuse(refusals, warnings, accept.shortage, Refusal::Shortage(shortage));
+        }
+    }
+
+    /// Every reason not to put a backup in place of the rows, and what to know of it.
+    pub(super) async fn judge_restore(
+        &self,
+        before: &Before,
+        backup: &backup::Header,
+        rows: &Snapshot,
+    ) -> Result<(Vec<Refusal>, Vec<String>), RunError> {
+        let facts = self.store.facts().await?.with_quota(self.settings.quota_bytes);
+        let now = &before.taken.snapshot;
+        let needs = Needs::of(now, rows, self.settings.layout);
+        let (mut refusals, mut warnings) = (Vec::new(), Vec::new());
+        self.hinder(now, rows, (&needs, &facts), (&mut refusals, &mut warnings));
+        if before.taken.is_plain() {
+            if let Some(foreign) = self.foreign(now, rows)? {
+                refuse(&mut refusals, &mut warnings, self.settings.accept.removal, foreign);
+            }
+            let kind = |address: &str| {
+                address.split(':').next().unwrap_or_default().trim_end_matches('s').to_owned()
+            };
+            if kind(&backup.source) != kind(&self.address()) {
+                warnings.push(format!(
+                    "the backup is of {}, another kind of database: see that its rows have the topics that services \
+                     look for here",
+                    backup.source
+                ));
+            }
+        }
+        Ok((refusals, warnings))
+    }
+
+    /// Rows that a restore would remove, of tables that nobody has spoken of: in Dragonflow's layout all keys of a
+    /// certain shape are rows, whoever wrote them.
+    fn foreign(&self, now: &Snapshot, backup: &Snapshot) -> Result<Option<Refusal>, RunError> {
+        let mut known: BTreeSet<Table> = backup.tables().map(|(table, _)| table.clone()).collect();
+        for entry in log::read(now)? {
+            known.extend(entry.tables().map(Table::new));
+        }
+        // A backup can be put back also where the files of migrations and models are out of order.
+        let migrations = self.migrations().unwrap_or_default();
+        known.extend(migrations.iter().flat_map(|migration| migration.header.tables.clone()));
+        let declared = self.settings.models_file().ok().flatten().and_then(|path| Models::read(&path).ok());
+        let models = [model::stored(now).ok().flatten(), declared];
+        known.extend(models.into_iter().flatten().flat_map(|models| models.tables.into_keys()));
+        let foreign: Vec<_> =
+            now.tables().filter(|(table, _)| !known.contains(table) && !log::is_reserved(table)).collect();
+        let rows = foreign.iter().map(|(_, rows)| rows.len() as u64).sum();
+        let tables: Vec<String> = foreign.iter().map(|(table, _)| table.to_string()).collect();
+        Ok((rows > 0).then_some(Refusal::Foreign { tables, rows }))
     }
 
     /// What would change, for people to look at. Compares every row.
@@ -298,10 +372,25 @@ impl Database {
     fn backup_shortage(&self, needs: &Needs) -> Option<Shortage> {
         let folder = self.settings.backup_folder()?;
         let there = folder.ancestors().find(|folder| folder.is_dir())?;
-        let disk = rustix::fs::statvfs(there).ok()?;
+        // What has no size is no place for files; making the folder says so.
+        let disk = rustix::fs::statvfs(there).ok().filter(|disk| disk.f_blocks > 0)?;
         let (free, needed) = (disk.f_bavail * disk.f_frsize, needs.backup_bytes_at_most);
         (free < needed).then_some(Shortage::Free { free, needed })
     }
+}
+
+/// Writes today's text of edited migrations into the log, so that the next edit is noticed again.
+fn accept_edits(snapshot: &mut Snapshot, todo: &Todo) -> Vec<String> {
+    let mut accepted = Vec::new();
+    for entry in &todo.log {
+        let edited = todo.drifts.iter().any(|drift| drift.is_edit_of(&entry.id));
+        let today = todo.available.iter().find(|migration| migration.header.id == entry.id);
+        if let Some(migration) = today.filter(|_| edited) {
+            log::write(snapshot, &entry.accepting(migration, Timestamp::now()));
+            accepted.push(format!("the log takes over today's text of {}", entry.id));
+        }
+    }
+    accepted
 }
 
 fn validate(snapshot: &Snapshot, todo: &Todo, tell: &Tell<'_>) -> (model::Report, Duration) {

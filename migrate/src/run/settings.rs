@@ -56,7 +56,7 @@ pub struct Settings {
     /// How long the lock of a run that died stays.
     #[serde(default = "default_lock_seconds")]
     pub lock_seconds: u64,
-    /// How long to look whether somebody writes, before a change.
+    /// How long `check` looks whether somebody writes.
     #[serde(default = "default_watch_seconds")]
     pub watch_seconds: u64,
     /// The server's quota, where it does not tell.
@@ -85,6 +85,8 @@ pub struct Accept {
     pub violations: bool,
     /// A server that says it has no room.
     pub shortage: bool,
+    /// A restore that removes rows of tables nobody has named.
+    pub removal: bool,
 }
 
 impl Accept {

@@ -32,6 +32,7 @@ static RENAME: Native = Native {
     tables: &["lport"],
     max_removed: None,
     revision: 1,
+    fixtures: None,
     migration: |rows| {
         rows.edit_each(&Table::new("lport"), |_, port| {
             if let Some(host) = port.remove("chassis") {
@@ -261,8 +262,86 @@ async fn a_plan_file_is_private_and_binding() {
     sandbox.seed(&more).await;
     let more = sandbox.open(&[&DROP]).await.apply(Some(&path), &|_| {}).await.unwrap_err();
     assert!(more.to_string().contains("lrouter: 2 rows would be removed, 1 were planned"), "{more}");
+    let elsewhere = Sandbox::new(Layout::Generation).await;
+    let other = elsewhere.open(&[&DROP]).await.apply(Some(&path), &|_| {}).await.unwrap_err();
+    assert!(other.to_string().contains("it was made for embedded:"), "{other}");
     sandbox.seed(&rows()).await;
     sandbox.open(&[&DROP]).await.apply(Some(&path), &|_| {}).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wrong_layout_is_refused_by_every_command() {
+    for (made, other, named) in [
+        (Layout::Dragonflow, Layout::Generation, "--layout dragonflow"),
+        (Layout::Generation, Layout::Dragonflow, "--layout generation"),
+    ] {
+        let sandbox = Sandbox::new(made).await;
+        let settings = Settings { layout: other, ..sandbox.settings() };
+        let database = Database::open(Sandbox::tool(BOTH), settings).await.unwrap();
+        let copy = sandbox.path("copy.backup");
+        let errors = [
+            database.status(&|_| {}).await.map(drop).unwrap_err(),
+            database.check(&|_| {}).await.map(drop).unwrap_err(),
+            database.plan(&|_| {}).await.map(drop).unwrap_err(),
+            database.apply(None, &|_| {}).await.map(drop).unwrap_err(),
+            database.backup(&copy, &|_| {}).await.map(drop).unwrap_err(),
+            database.baseline(None, &|_| {}).await.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.is_refusal() && error.to_string().contains(named), "{made:?}: {error}");
+        }
+        assert!(!copy.exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_when_it_was() {
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    let earlier = Timestamp::now();
+    sandbox.apply(BOTH).await.unwrap();
+    let later = Timestamp::now();
+    let log = sandbox.open(BOTH).await.history(&|_| {}).await.unwrap();
+    assert_eq!(log.len(), 2);
+    assert!(log.iter().all(|entry| earlier <= entry.applied_at && entry.applied_at <= later), "{log:?}");
+}
+
+/// What a neighbour keeps in the same etcd or Redis looks like rows of one table more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_asks_before_it_removes_tables_of_somebody_else() {
+    let sandbox = Sandbox::new(Layout::Dragonflow).await;
+    let path = sandbox.path("copy.backup");
+    sandbox.open(&[]).await.backup(&path, &|_| {}).await.unwrap();
+    let mut more = rows();
+    more.put(&Table::new("registry"), RowKey::untopical("pods/x"), Bytes::from_static(b"{}"));
+    sandbox.seed(&more).await;
+    let refused = sandbox.open(&[]).await.restore(&path, &|_| {}).await.unwrap_err();
+    assert!(refused.is_refusal() && refused.to_string().contains("registry (to remove"), "{refused}");
+    assert_eq!(sandbox.rows().await, more);
+    sandbox.accept.lock().unwrap().removal = true;
+    sandbox.open(&[]).await.restore(&path, &|_| {}).await.unwrap();
+    assert_eq!(sandbox.rows().await, rows());
+}
+
+/// Let pass once, an edit is in the log; the next one is noticed again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_that_was_let_pass_is_taken_into_the_log() {
+    static AGAIN: Native = Native { revision: 3, ..RENAME };
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    sandbox.apply(&[&RENAME]).await.unwrap();
+    sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
+    assert!(sandbox.refused(&[&EDITED]).await.contains("was changed after it was applied"));
+    sandbox.accept.lock().unwrap().edited = true;
+    let applied = sandbox.apply(&[&EDITED]).await.unwrap();
+    let Changed::Applied { automatic, migrations, .. } = applied else { panic!("{applied:?}") };
+    assert_eq!(
+        (automatic.as_slice(), migrations.len()),
+        (&["the log takes over today's text of test.rename".to_owned()][..], 0)
+    );
+    sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
+    sandbox.accept.lock().unwrap().edited = false;
+    assert!(matches!(sandbox.apply(&[&EDITED]).await.unwrap(), Changed::Nothing { .. }));
+    assert!(sandbox.open(&[]).await.history(&|_| {}).await.unwrap()[0].edit_accepted_at.is_some());
+    assert!(sandbox.refused(&[&AGAIN]).await.contains("was changed after it was applied"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -276,6 +355,12 @@ async fn a_baseline_marks_without_running() {
         assert_eq!(ports(&sandbox.rows().await), ports(&rows()));
         let pending = sandbox.open(BOTH).await.status(&|_| {}).await.unwrap().pending;
         assert_eq!(pending.iter().map(|m| m.id.as_str()).collect::<Vec<_>>(), ["test.drop"]);
+        let again = sandbox.open(BOTH).await.baseline(Some("test.rename"), &|_| {}).await.unwrap_err();
+        assert!(matches!(again, RunError::AlreadyApplied { .. }), "{again}");
+        let log = sandbox.open(BOTH).await.history(&|_| {}).await.unwrap();
+        assert!(log[0].marked, "the log tells that it never ran");
+        let backups = std::fs::read_dir(sandbox.path("backups")).unwrap().count();
+        assert_eq!(backups, 2, "one of the seed, one of the rows before the mark");
     }
 }
 
@@ -317,6 +402,11 @@ async fn models_change_by_themselves_or_are_refused_with_the_reason() {
         sandbox.apply(&[]).await.unwrap();
         sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
         assert!(matches!(sandbox.apply(&[]).await.unwrap(), Changed::Nothing { .. }));
+        declare(&format!("# why\n{MODELS}\n\n"));
+        assert!(
+            matches!(sandbox.apply(&[]).await.unwrap(), Changed::Nothing { .. }),
+            "a comment is no change"
+        );
 
         let added = "chassis = { type = \"string\" }\nenabled = { type = \"bool\", default = true }";
         let added = MODELS.replace("chassis = { type = \"string\" }", added).replace("pike", "queens");

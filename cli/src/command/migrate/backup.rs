@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    target::{Target, explain},
+    target::{Place, explain},
     tell::{Teller, size},
 };
 use crate::{
@@ -20,7 +20,7 @@ pub(super) struct Backup {
     /// The file to make
     file: PathBuf,
     #[command(flatten)]
-    target: Target,
+    place: Place,
 }
 
 #[derive(Serialize)]
@@ -35,7 +35,7 @@ struct Made {
 impl Backup {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = self.target.open().await?;
+        let database = self.place.open().await?;
         let made = database
             .backup(&self.file, &|event| teller.tell(&event))
             .await
@@ -51,6 +51,6 @@ impl Backup {
 
 impl Answer for Made {
     fn to_table(&self, _: Paint) -> String {
-        format!("{}: {} rows, {}, sha256 {}\n", self.file.display(), self.rows, size(self.bytes), self.sha256)
+        format!("{}: {} rows, {}, sha256 of the file {}\n", self.file.display(), self.rows, size(self.bytes), self.sha256)
     }
 }

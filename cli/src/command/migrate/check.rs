@@ -5,7 +5,7 @@ use midflight_migrate::run::{Checked, Settings};
 
 use super::{
     target::{Target, explain},
-    tell::Teller,
+    tell::{Teller, count},
 };
 use crate::{
     failure::{Exit, Failure},
@@ -38,7 +38,7 @@ impl Check {
         }
         Err(Failure::with(
             Exit::Blocked,
-            checked.blocked_by.join("; "),
+            format!("a run may not begin: {} named above", count(checked.blocked_by.len(), "reason")),
             "stop the services on all nodes, then check again",
         ))
     }

@@ -5,7 +5,7 @@ use midflight_migrate::migration::log::Entry;
 use serde::Serialize;
 
 use super::{
-    target::{Target, explain},
+    target::{Place, explain},
     tell::{Teller, moment},
 };
 use crate::{
@@ -17,13 +17,13 @@ use crate::{
 #[derive(Debug, Args)]
 pub(super) struct History {
     #[command(flatten)]
-    target: Target,
+    place: Place,
 }
 
 impl History {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = self.target.open().await?;
+        let database = self.place.open().await?;
         let entries =
             database.history(&|event| teller.tell(&event)).await.map_err(|error| explain(&error))?;
         session.answer(&Log(entries))
@@ -45,10 +45,17 @@ impl Answer for Log {
                 entry.release.clone(),
                 moment(entry.proposed_at),
                 moment(entry.applied_at),
+                how(entry),
                 entry.tool_version.clone().unwrap_or_default(),
                 entry.description.clone(),
             ]
         });
-        table(["ID", "RELEASE", "PROPOSED", "APPLIED", "TOOL", "DESCRIPTION"], rows)
+        table(["ID", "RELEASE", "PROPOSED", "APPLIED", "HOW", "TOOL", "DESCRIPTION"], rows)
     }
+}
+
+/// Whether it ran here, and whether it still is what ran.
+fn how(entry: &Entry) -> String {
+    let how = if entry.marked { "marked" } else { "ran" };
+    if entry.edit_accepted_at.is_some() { format!("{how}, edited since") } else { how.to_owned() }
 }

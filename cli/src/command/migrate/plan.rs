@@ -47,7 +47,7 @@ impl Plan {
         }
         Err(Failure::with(
             Exit::Blocked,
-            format!("`apply` would be refused: {}", plan.refused_because.join("; ")),
+            format!("`apply` would be refused: {} named above", count(plan.refused_because.len(), "reason")),
             "settle what is named, and plan again; nothing was changed",
         ))
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use midflight_migrate::run::Settings;
+use midflight_migrate::run::{Accept, Settings};
 
 use super::{
     apply::Told,
@@ -20,6 +20,9 @@ use crate::session::Session;
 pub(super) struct Restore {
     /// The backup
     file: PathBuf,
+    /// Remove rows of tables that neither the backup nor any migration or model names
+    #[arg(long)]
+    allow_removal: bool,
     #[command(flatten)]
     backups: Backups,
     #[command(flatten)]
@@ -29,7 +32,9 @@ pub(super) struct Restore {
 impl Restore {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let settings = Settings { create: true, ..self.backups.in_settings(self.target.settings()) };
+        let settings = self.backups.in_settings(self.target.settings());
+        let accept = Accept { removal: self.allow_removal, ..settings.accept };
+        let settings = Settings { create: true, accept, ..settings };
         let database = self.target.open_as(settings).await?;
         let changed = database.restore(&self.file, &|event| teller.tell(&event)).await;
         session.answer(&Told(changed.map_err(|error| explain(&error))?))

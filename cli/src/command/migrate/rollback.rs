@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     apply::Told,
-    target::{Target, explain},
+    target::{Place, explain},
     tell::Teller,
 };
 use crate::session::Session;
@@ -15,13 +15,13 @@ use crate::session::Session;
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
     #[command(flatten)]
-    target: Target,
+    place: Place,
 }
 
 impl Rollback {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let teller = Teller::new(session);
-        let database = self.target.open().await?;
+        let database = self.place.open().await?;
         let changed = database.rollback(&|event| teller.tell(&event)).await;
         session.answer(&Told(changed.map_err(|error| explain(&error))?))
     }

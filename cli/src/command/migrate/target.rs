@@ -9,6 +9,7 @@ use midflight_migrate::{
     migration::LoadError,
     run::{Accept, Database, RunError, Settings, Tool},
     store::{Layout, StoreError},
+    with_causes,
     worker::Worker,
 };
 
@@ -18,7 +19,7 @@ use crate::failure::{Exit, Failure};
 /// Where the database is and how its rows lie.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Database")]
-pub(super) struct Target {
+pub(super) struct Place {
     /// etcd://HOST:PORT[,HOST:PORT][/ROOT], redis://HOST:PORT[/DB][?root=ROOT], embedded:FILE; etcds:// and rediss://
     /// over TLS. A user and password may stand before the host
     #[arg(long, value_name = "URL", env = "MIDFLIGHT_STORE", hide_env_values = true)]
@@ -26,17 +27,6 @@ pub(super) struct Target {
     /// How the rows lie in it
     #[arg(long, default_value = "dragonflow", env = "MIDFLIGHT_LAYOUT")]
     layout: LayoutName,
-    /// Folder with migrations; may be given several times, besides /usr/lib/midflight/migrations.d and
-    /// /etc/midflight/migrations.d
-    #[arg(long, value_name = "DIR")]
-    path: Vec<PathBuf>,
-    /// The models that the data must have afterwards [default: models.toml in a folder with migrations, else those of
-    /// the last run]
-    #[arg(long, value_name = "FILE")]
-    models: Option<PathBuf>,
-    /// The models that the data has now; needed once, later they are kept with the data
-    #[arg(long, value_name = "FILE")]
-    models_before: Option<PathBuf>,
     /// User to log in as
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -53,11 +43,30 @@ pub(super) struct Target {
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
     /// Longest wait for one answer of the server
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     answer_within: u64,
     /// How long the lock of a run that died stays
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     lock_for: u64,
+}
+
+/// A database, and the migrations for it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Migrations")]
+pub(super) struct Target {
+    #[command(flatten)]
+    place: Place,
+    /// Folder with migrations; may be given several times, besides /usr/lib/midflight/migrations.d and
+    /// /etc/midflight/migrations.d
+    #[arg(long, value_name = "DIR")]
+    path: Vec<PathBuf>,
+    /// The models that the data must have afterwards [default: models.toml in a folder with migrations, else those of
+    /// the last run]
+    #[arg(long, value_name = "FILE")]
+    models: Option<PathBuf>,
+    /// The models that the data has now; needed once, later they are kept with the data
+    #[arg(long, value_name = "FILE")]
+    models_before: Option<PathBuf>,
     /// Folder that commands of migrations find in MIDFLIGHT_SHARED, with what the migration of another database left
     #[arg(long, value_name = "DIR")]
     shared: Option<PathBuf>,
@@ -126,16 +135,13 @@ impl Adopt {
     }
 }
 
-impl Target {
-    pub(super) fn settings(&self) -> Settings {
+impl Place {
+    fn settings(&self) -> Settings {
         Settings {
             layout: match self.layout {
                 LayoutName::Dragonflow => Layout::Dragonflow,
                 LayoutName::Generation => Layout::Generation,
             },
-            paths: self.path.clone(),
-            models: self.models.clone(),
-            models_before: self.models_before.clone(),
             username: self.user.clone(),
             password_file: self.password_file.clone(),
             ca: self.ca.clone(),
@@ -143,6 +149,21 @@ impl Target {
             key: self.key.clone(),
             answer_seconds: self.answer_within,
             lock_seconds: self.lock_for,
+            ..Settings::of(self.store.clone())
+        }
+    }
+
+    pub(super) async fn open(&self) -> anyhow::Result<Database> {
+        open(tool()?, self.settings()).await
+    }
+}
+
+impl Target {
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            paths: self.path.clone(),
+            models: self.models.clone(),
+            models_before: self.models_before.clone(),
             quota_bytes: self.quota_bytes,
             accept: Accept {
                 out_of_order: self.allow.allow_out_of_order,
@@ -151,8 +172,9 @@ impl Target {
                 live_services: self.allow.allow_live_services,
                 violations: self.allow.allow_violations,
                 shortage: self.allow.allow_shortage,
+                removal: false,
             },
-            ..Settings::of(self.store.clone())
+            ..self.place.settings()
         }
     }
 
@@ -165,13 +187,15 @@ impl Target {
         let mut tool = tool()?;
         tool.worker.shared =
             self.shared.as_ref().map(std::path::absolute).transpose().context("find --shared")?;
-        let database = Database::open(tool, settings)
-            .await
-            .map_err(|error| explain(&error))
-            .context("open the database")?;
-        interrupt::watch(&database).context("listen for signals")?;
-        Ok(database)
+        open(tool, settings).await
     }
+}
+
+async fn open(tool: Tool, settings: Settings) -> anyhow::Result<Database> {
+    let opened = Database::open(tool, settings).await;
+    let database = opened.map_err(|error| explain(&error)).context("open the database")?;
+    interrupt::watch(&database).context("listen for signals")?;
+    Ok(database)
 }
 
 impl Backups {
@@ -189,16 +213,7 @@ pub(super) fn tool() -> anyhow::Result<Tool> {
 
 /// What to try, and the exit code: what somebody can settle is refused (3), the rest has failed (1).
 pub(super) fn explain(error: &RunError) -> anyhow::Error {
-    let mut why = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if !why.ends_with(&text) {
-            why += &format!(": {text}");
-        }
-        source = cause.source();
-    }
-    Failure::with(exit(error), why, advice(error))
+    Failure::with(exit(error), with_causes(error), advice(error))
 }
 
 const NOTHING_CHANGED: &str = "settle what is named and run it again; nothing was changed";
@@ -235,7 +250,7 @@ fn advice(error: &RunError) -> &'static str {
         | RunError::Model(_)
         | RunError::Automatic { .. }
         | RunError::NotAPlan { .. } => MEND_FILES,
-        RunError::Unknown { .. } => "`midflight migrate status` lists what is pending",
+        RunError::Unknown { .. } | RunError::AlreadyApplied { .. } => "`midflight migrate status` lists what is pending",
         RunError::Log(_) | RunError::StoredModels(_) => {
             "another version or another tool wrote that; use the version that did, or restore a backup"
         }
@@ -261,7 +276,7 @@ fn commit_advice(error: &CommitError) -> &'static str {
             "stay with the new data; or give up what was written: stop the services, `midflight migrate finalize`, \
              then `restore` the backup made before the run"
         }
-        CommitError::OtherLayout { .. } => "give the --layout that is named; nothing was changed",
+        CommitError::OtherLayout { .. } | CommitError::PlainLayout { .. } => "give the --layout that is named; nothing was changed",
         CommitError::Moving => "wait for the end of that run, then run it again; nothing was changed",
         CommitError::OldRowsGone { .. } => {
             "`midflight migrate restore` of a backup made before the run leads back"
