@@ -7,6 +7,7 @@ use midflight_migrate::commit::{self, State};
 use midflight_migrate::store::Layout;
 
 use crate::crash::{Doing, Scene, act};
+use crate::foreign;
 use crate::server::Server;
 use crate::world::{Kind, World};
 use crate::wrapped::{Event, Wrapped};
@@ -46,6 +47,8 @@ async fn forgets_after_each_write(layout: Layout, knows_lock: bool, step: usize)
             }
 
             scene.store = scene.world.open().await;
+            // A lock of long ago may be back with what was saved then; its lease ends like any other.
+            foreign::redis(server.lock().unwrap().port, &["DEL", "{midflight}:meta:lock"]);
             scene.start_again().await;
             scene.session().recover().await.unwrap();
             let (rows, state) = (scene.rows().await, commit::state(&*scene.store).await.unwrap());
