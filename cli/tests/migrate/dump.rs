@@ -1,8 +1,12 @@
 //! Everything a database holds, key by key, read by a client that shares no code with the commands.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use serde_json::Value;
 
 use crate::{
@@ -10,6 +14,8 @@ use crate::{
     foreign,
     server::{Program, Server},
 };
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// All keys but the notes on runs, the lock and the pointer: those are read into fields.
 pub(crate) struct Dump {
@@ -46,7 +52,7 @@ impl Dump {
 
     /// Of a file that no process has open.
     pub(crate) fn of_file(path: &Path, layout: &str) -> Dump {
-        let database = Database::open(path).unwrap();
+        let database = opened(path);
         let transaction = database.begin_read().unwrap();
         let notes = transaction.open_table(TableDefinition::<&str, &[u8]>::new("notes")).unwrap();
         let note = |name: &str| notes.get(name).unwrap().map(|value| value.value().to_vec());
@@ -122,6 +128,19 @@ impl Dump {
 /// The table of a file that holds the live rows.
 fn table_of(layout: &str, generation: u64) -> String {
     if layout == DRAGONFLOW { "plain".to_owned() } else { format!("generation/{generation}") }
+}
+
+/// A worker that a killed process had just begun to start holds its files for a moment, until it becomes its program.
+fn opened(path: &Path) -> Database {
+    let began = Instant::now();
+    loop {
+        match Database::open(path) {
+            Err(DatabaseError::DatabaseAlreadyOpen) if began.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            database => return database.unwrap(),
+        }
+    }
 }
 
 /// Writes a row into a file that no process has open.
