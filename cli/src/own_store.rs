@@ -220,7 +220,10 @@ mod tests {
         old_store(&path);
         assert_eq!(bring_up_to_date(&path, &[&RENAME]).unwrap(), ["midflight.store.rename"]);
         assert_eq!(data(&path), json!({"paint": "red"}));
-        assert_eq!(data(&folder.path().join("store.redb.before-midflight.store.rename")), json!({"colour": "red"}));
+        assert_eq!(
+            data(&folder.path().join("store.redb.before-midflight.store.rename")),
+            json!({"colour": "red"})
+        );
         assert_eq!(bring_up_to_date(&path, &[&RENAME]).unwrap(), Vec::<String>::new());
         let server = ApiServer::open(Config::new(folder.path())).await.unwrap();
         server.shutdown().await;

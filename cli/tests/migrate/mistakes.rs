@@ -59,7 +59,15 @@ fn a_wrong_command_is_mended_in_the_file() {
 
     write(&desk, "upgrade.toml", UPGRADE);
     let said = desk.fails(3, &["run", "upgrade.toml"]);
-    assert_says(&said, &["- exit 3", "+ echo old > neutron", "+ cp $MIDFLIGHT_NODE.code $MIDFLIGHT_NODE.up", "--accept-changes"]);
+    assert_says(
+        &said,
+        &[
+            "- exit 3",
+            "+ echo old > neutron",
+            "+ cp $MIDFLIGHT_NODE.code $MIDFLIGHT_NODE.up",
+            "--accept-changes",
+        ],
+    );
     assert_eq!(world(&desk), STOPPED, "only told");
     let said = desk.fails(1, &["run", "upgrade.toml", "--accept-changes"]);
     assert_says(&said, &["+ echo old > neutron", "the upgrade was undone"]);

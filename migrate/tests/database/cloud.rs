@@ -31,7 +31,7 @@ async fn the_next_start_waits_for_the_lock_of_the_one_that_was_killed() {
         world.open().await.lock("the killed one", Duration::from_secs(2)).await.unwrap();
         let tool =
             Tool { version: "test", compiled_in: vec![&NOTHING], worker: Worker::new("/bin/false", &[]) };
-        let settings = Settings { layout: world.layout, ..Settings::of(world.address()) };
+        let settings = Settings { layout: world.layout, no_backup: true, ..Settings::of(world.address()) };
         let told = Mutex::new(vec![]);
         let tell = |event: Event| {
             if let Event::Warning { text } = event {

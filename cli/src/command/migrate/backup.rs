@@ -51,6 +51,12 @@ impl Backup {
 
 impl Answer for Made {
     fn to_table(&self, _: Paint) -> String {
-        format!("{}: {} rows, {}, sha256 of the file {}\n", self.file.display(), self.rows, size(self.bytes), self.sha256)
+        format!(
+            "{}: {} rows, {}, sha256 of the file {}\n",
+            self.file.display(),
+            self.rows,
+            size(self.bytes),
+            self.sha256
+        )
     }
 }

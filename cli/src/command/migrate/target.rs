@@ -250,7 +250,9 @@ fn advice(error: &RunError) -> &'static str {
         | RunError::Model(_)
         | RunError::Automatic { .. }
         | RunError::NotAPlan { .. } => MEND_FILES,
-        RunError::Unknown { .. } | RunError::AlreadyApplied { .. } => "`midflight migrate status` lists what is pending",
+        RunError::Unknown { .. } | RunError::AlreadyApplied { .. } => {
+            "`midflight migrate status` lists what is pending"
+        }
         RunError::Log(_) | RunError::StoredModels(_) => {
             "another version or another tool wrote that; use the version that did, or restore a backup"
         }
@@ -276,7 +278,9 @@ fn commit_advice(error: &CommitError) -> &'static str {
             "stay with the new data; or give up what was written: stop the services, `midflight migrate finalize`, \
              then `restore` the backup made before the run"
         }
-        CommitError::OtherLayout { .. } | CommitError::PlainLayout { .. } => "give the --layout that is named; nothing was changed",
+        CommitError::OtherLayout { .. } | CommitError::PlainLayout { .. } => {
+            "give the --layout that is named; nothing was changed"
+        }
         CommitError::Moving => "wait for the end of that run, then run it again; nothing was changed",
         CommitError::OldRowsGone { .. } => {
             "`midflight migrate restore` of a backup made before the run leads back"
