@@ -5,6 +5,10 @@
 
 use bytes::{Buf, BytesMut};
 use midflight_block::{
+    backup::{
+        block::{self, BlockName, PIECE},
+        manifest::Manifest,
+    },
     nbd::{
         handshake::{Export, Exports, Handshake, Step},
         transmission::{self, REQUEST},
@@ -79,6 +83,27 @@ pub(crate) fn nbd_requests(bytes: &[u8]) {
     assert_eq!(at_once, read(&[first, second]), "how it arrives changes nothing");
     let taken: usize = at_once.0.iter().map(|request| REQUEST + request.payload.len()).sum();
     assert!(taken <= whole.len(), "no byte is used twice");
+}
+
+/// A manifest as it is, and as the body of one whose hash is right; and a block.
+pub(crate) fn backup_manifest(bytes: &[u8]) {
+    let sealed =
+        [format!("midflight-backup 1 {}\n", BlockName::of(bytes).as_str()).as_bytes(), bytes].concat();
+    for raw in [bytes, &sealed] {
+        let Ok(manifest) = Manifest::decode(raw) else { continue };
+        assert!(
+            manifest.pieces.keys().all(|piece| *piece < manifest.size.div_ceil(PIECE)),
+            "inside the volume"
+        );
+        assert!(manifest.pieces.keys().all(|piece| u64::from(manifest.length(*piece)) <= PIECE));
+        assert_eq!(Manifest::decode(&manifest.encode()).ok(), Some(manifest), "what is read can be written");
+    }
+    let name = BlockName::of(bytes);
+    assert_eq!(
+        block::decode(&name, &block::encode(bytes)).ok(),
+        (bytes.len() as u64 <= PIECE).then(|| bytes.to_vec())
+    );
+    assert!(block::decode(&name, bytes).is_err(), "nothing has its own hash in it");
 }
 
 pub(crate) fn wire_frames(bytes: &[u8]) {

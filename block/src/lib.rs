@@ -16,6 +16,7 @@
 //! | [`host`] | engines and replicas that share a process, and meet in it |
 //! | [`frontend`] | clients and switch-over: table, core, process |
 //! | `blockdev` | a volume as a block device: FUSE, loop device, precautions |
+//! | [`backup`] | snapshots kept in a folder: blocks by their hash, manifests, restore |
 //! | [`caller`] | commands to a frontend or an engine, from outside |
 //! | [`check`] | the judge: blocks that know what they are, ledger, workload |
 //! | [`instance`] | the instance manager: hosts engines and replicas, or minds their processes |
@@ -26,6 +27,7 @@
 //! In each of replica, engine and frontend `core` is a state machine without I/O
 //! and `serve` the only place that meets sockets, disks and clocks.
 
+pub mod backup;
 mod blockdev;
 pub mod blocks;
 pub mod caller;

@@ -12,6 +12,10 @@ use std::{
 use midflight_handover::Keeper;
 
 use crate::{
+    backup::{
+        BackupError,
+        command::{self as backup, BackupArgs},
+    },
     blockdev::shield,
     caller::ControlError,
     check,
@@ -48,6 +52,7 @@ pub enum Role {
     Check(check::CheckArgs),
     #[command(hide = true)]
     Ask(VolumeArgs),
+    Backup(BackupArgs),
 }
 
 /// Why a role ended.
@@ -71,6 +76,8 @@ pub enum RoleError {
     Check(#[from] check::CheckError),
     #[error(transparent)]
     Ask(#[from] ControlError),
+    #[error(transparent)]
+    Backup(#[from] BackupError),
 }
 
 impl Role {
@@ -82,7 +89,7 @@ impl Role {
             | Role::Frontend(_)
             | Role::Keeper(_)
             | Role::InstanceManager(_) => shield::raise(),
-            Role::Instance(_) | Role::Record(_) | Role::Check(_) | Role::Ask(_) => {}
+            Role::Instance(_) | Role::Record(_) | Role::Check(_) | Role::Ask(_) | Role::Backup(_) => {}
         }
         match self {
             Role::Replica(args) => Ok(replica::run(&args)?),
@@ -93,6 +100,7 @@ impl Role {
             Role::Instance(args) => Ok(instance::client::run(args, &mut tell_json)?),
             Role::Record(args) => Ok(record::run(&args, &mut io::stdout())?),
             Role::Ask(args) => Ok(control::run(&args, &mut io::stdout())?),
+            Role::Backup(args) => Ok(backup::run(&args, &mut io::stdout())?),
             Role::Check(args) => Ok(check::run(&args, &mut io::stdout())?),
         }
     }

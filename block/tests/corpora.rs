@@ -10,7 +10,8 @@ mod readers;
 #[test]
 fn every_input_of_the_corpora_is_read_as_it_must_be() {
     type Reader = fn(&[u8]);
-    let targets: [(&str, Reader); 3] = [
+    let targets: [(&str, Reader); 4] = [
+        ("backup_manifest", readers::backup_manifest),
         ("nbd_handshake", readers::nbd_handshake),
         ("nbd_requests", readers::nbd_requests),
         ("wire_frames", readers::wire_frames),

@@ -57,6 +57,9 @@ pub enum Answer {
 pub struct Status {
     pub epoch: Epoch,
     pub serving: bool,
+    /// Whether a frontend is connected.
+    #[serde(default)]
+    pub attached: bool,
     pub layout: Layout,
     pub in_service: usize,
     pub members: usize,

@@ -212,6 +212,11 @@ impl Engine {
         self.version
     }
 
+    /// Whether a frontend is connected.
+    pub(super) fn is_attached(&self) -> bool {
+        self.frontend.is_some()
+    }
+
     /// What each member is used for.
     pub fn services(&self) -> Vec<Service> {
         self.members.iter().map(|(_, member)| member.service).collect()
@@ -374,6 +379,9 @@ impl Engine {
         }
         if header.kind == Kind::Control {
             return self.on_command(link, &frame, out);
+        }
+        if matches!(header.kind, Kind::Past | Kind::Changes) {
+            return self.on_reader(link, &frame, out);
         }
         if self.frontend != Some(link) {
             return out.push(Output::Close(link));

@@ -95,6 +95,7 @@ impl Engine {
         Status {
             epoch: self.epoch,
             serving: self.phase == Phase::Serving,
+            attached: self.is_attached(),
             layout: self.layout.clone(),
             in_service: self.members.in_service().count_ones() as usize,
             members: self.members.iter().count(),

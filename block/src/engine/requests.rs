@@ -11,13 +11,15 @@ use crate::{
     blocks::{BLOCK_BITS, Blocks, REGION_BITS, Run},
     extent::Extent,
     net::reactor::LinkId,
-    wire::{Frame, Header, Kind, Status},
+    wire::{Frame, Header, Kind, Status, past::Past},
 };
 
 /// Who waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asker {
     Frontend(LinkId),
+    /// Someone who reads a snapshot beside the frontend.
+    Reader(LinkId, Past),
     /// The copy of a piece: its read, then its write. The number is the copying's.
     Copy(u64),
     /// The flush after everything has been copied.
@@ -108,7 +110,29 @@ pub(super) fn changes(kind: Kind) -> bool {
     matches!(kind, Kind::Write | Kind::Trim | Kind::Zero)
 }
 
+fn reads(kind: Kind) -> bool {
+    matches!(kind, Kind::Read | Kind::Past | Kind::Changes)
+}
+
 impl Engine {
+    /// Someone asks about a snapshot: any member in service can tell.
+    pub(super) fn on_reader(&mut self, reader: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+        let known = |id: u64| self.layout.snapshots.iter().any(|snapshot| snapshot.id == id);
+        let past = Past::decode(&frame.payload)
+            .filter(|past| frame.header.extent.fits(self.size) && known(past.snapshot));
+        let refusal = match past {
+            _ if self.phase != Phase::Serving => Status::NotServing,
+            None => Status::Invalid,
+            Some(past) => {
+                let asked = Header { epoch: self.epoch, check: 0, ..frame.header.clone() };
+                let asker = Asker::Reader(reader, past);
+                let number = self.pending.push(Pending { asked, asker, owed: 0 });
+                return self.send_read(number, out);
+            }
+        };
+        out.push(Output::Send(reader, Frame::bare(frame.header.reply(refusal, self.epoch))));
+    }
+
     pub(super) fn on_request(&mut self, frontend: LinkId, frame: Frame, out: &mut Vec<Output>) {
         let asked = &frame.header;
         if asked.epoch != self.epoch || !asked.extent.fits(self.size) {
@@ -176,14 +200,18 @@ impl Engine {
         let Some((member, link)) = near.or_else(by_turn) else { return };
         pending.owed = bit(member);
         let header = Header { tag: number, ..pending.asked.clone() };
-        out.push(Output::Send(link, Frame::bare(header)));
+        let frame = match pending.asker {
+            Asker::Reader(_, past) => Frame::with(header, past.encode()),
+            _ => Frame::bare(header),
+        };
+        out.push(Output::Send(link, frame));
     }
 
     /// Asks someone else for the reads that a lost member owed.
     pub(super) fn reread(&mut self, lost: usize, out: &mut Vec<Output>) {
         let orphaned = |pending: &Pending| {
-            matches!(pending.asker, Asker::Frontend(_))
-                && pending.asked.kind == Kind::Read
+            matches!(pending.asker, Asker::Frontend(_) | Asker::Reader(..))
+                && reads(pending.asked.kind)
                 && pending.owed & !bit(lost) == 0
         };
         let orphans: Vec<u64> =
@@ -224,7 +252,7 @@ impl Engine {
     pub(super) fn discount(&mut self, member: usize, out: &mut Vec<Output>) {
         let mut done = Vec::new();
         for (number, pending) in self.pending.iter_mut() {
-            if pending.asked.kind != Kind::Read {
+            if !reads(pending.asked.kind) {
                 pending.owed &= !bit(member);
                 done.extend((pending.owed == 0).then_some(number));
             }
@@ -255,7 +283,7 @@ impl Engine {
             }
         }
         match pending.asker {
-            Asker::Frontend(link) => {
+            Asker::Frontend(link) | Asker::Reader(link, _) => {
                 let mut answer = Frame::bare(pending.asked.reply(Status::Ok, self.epoch));
                 if let Some(frame) = last {
                     answer.header.check = frame.header.check;

@@ -170,6 +170,10 @@ impl<D: Disk> Replica<D> {
                     Some(status) => self.answer(link, &frame.header, status, out),
                 }
             }
+            Kind::Past | Kind::Changes => match self.refusal(link, &frame) {
+                None => self.on_past(link, &frame, out),
+                Some(status) => self.answer(link, &frame.header, status, out),
+            },
             Kind::Settled if self.refusal(link, &frame).is_none() => {
                 if let Err(error) = self.store.settled(frame.header.tag) {
                     out.push(Output::Die(error.to_string()));

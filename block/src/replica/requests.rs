@@ -16,6 +16,7 @@ use crate::{
         Frame, Header, Kind, PARTIAL, Status,
         layout::{Layout, Step},
         members::{Joined, Missing},
+        past::Past,
     },
 };
 
@@ -246,6 +247,32 @@ impl<D: Disk> Replica<D> {
                 out.push(Output::Die(why));
             }
         }
+    }
+
+    /// What a snapshot was, or where it differs. One that is not here (any more) is told
+    /// by an empty answer: that is no fault of this copy.
+    pub(super) fn on_past(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        let told = Past::decode(&frame.payload).map_or(Ok(None), |past| match header.kind {
+            Kind::Past => self.store.layers().read_past(past.snapshot, header.extent),
+            _ => {
+                let changes = self.store.layers().changes(past.snapshot, past.since);
+                let encode = |blocks| Missing { replica: past.snapshot, from: 0, blocks }.encode();
+                changes.map(|blocks| blocks.map(encode))
+            }
+        });
+        if let Err(error) = self.store.note_damage() {
+            return out.push(Output::Die(error.to_string()));
+        }
+        let reply = Header { extent: header.extent, ..header.reply(Status::Ok, header.epoch) };
+        out.push(Output::Send(
+            link,
+            match told {
+                Ok(Some(data)) => Frame::with(reply, data),
+                Ok(None) => Frame::bare(reply),
+                Err(error) => Frame::bare(header.reply(status_of(&error), header.epoch)),
+            },
+        ));
     }
 
     fn tell_missing(&self, link: LinkId, header: &Header, replica: u64, out: &mut Vec<Output>) {

@@ -11,6 +11,7 @@
 pub mod hello;
 pub mod layout;
 pub mod members;
+pub mod past;
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -69,6 +70,11 @@ pub enum Kind {
     Step = 20,
     /// Engine to replica: which blocks does a layer hold?
     Layer = 21,
+    /// Reader to engine, engine to replica: an extent as it was at a snapshot; payload is a `Past`.
+    Past = 22,
+    /// Reader to engine, engine to replica: blocks in which a snapshot may differ from an older one, or
+    /// that it has at all.
+    Changes = 23,
 }
 
 impl Kind {
@@ -76,7 +82,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Read, Write, Flush, Trim, Zero, Reply, Prepare, Promise, Drain, Go, Control, Depart,
-            Absent, Forget, Standing, Join, Settled, Ping, Step, Layer,
+            Absent, Forget, Standing, Join, Settled, Ping, Step, Layer, Past, Changes,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == bits)

@@ -248,6 +248,30 @@ impl<D: Disk> Layers<D> {
         Ok(buffer.freeze())
     }
 
+    fn place_of(&self, snapshot: u64) -> Option<usize> {
+        self.layout().snapshots.iter().position(|there| there.id == snapshot)
+    }
+
+    /// What the volume was at a snapshot, if there is one of that name.
+    pub fn read_past(&self, snapshot: u64, extent: Extent) -> io::Result<Option<Bytes>> {
+        self.place_of(snapshot).map(|place| self.read_snapshot(place, extent)).transpose()
+    }
+
+    /// Blocks in which a snapshot may differ from an older one; without that, all that it
+    /// may have. None when either is not here.
+    pub fn changes(&self, snapshot: u64, since: Option<u64>) -> io::Result<Option<Blocks>> {
+        let from = match since {
+            None => Some(0),
+            Some(since) => self.place_of(since).map(|place| place + 1),
+        };
+        let (Some(from), Some(until)) = (from, self.place_of(snapshot)) else { return Ok(None) };
+        let mut changes = Blocks::default();
+        for place in from..=until {
+            changes.extend(&self.blocks_of(place)?);
+        }
+        Ok(Some(changes))
+    }
+
     fn read_view(&self, view: View, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let end = offset + buffer.len() as u64;
         let mut at = offset;
