@@ -10,11 +10,13 @@ use std::{
 };
 
 use midflight_handover::Keeper;
+use serde::Serialize;
 
 use crate::{
     backup::{
         BackupError,
         command::{self as backup, BackupArgs},
+        progress,
     },
     blockdev::shield,
     caller::ControlError,
@@ -22,11 +24,7 @@ use crate::{
     engine::control::{self, VolumeArgs},
     frontend::serve::{self as frontend, FrontendArgs},
     host::run::{self as engine, EngineProcessArgs},
-    instance::{
-        self,
-        client::{InstanceArgs, Told},
-        serve::InstanceManagerArgs,
-    },
+    instance::{self, client::InstanceArgs, serve::InstanceManagerArgs},
     net::address::Address,
     record::command::{self as record, RecordArgs},
     replica::serve::{self as replica, ReplicaArgs},
@@ -52,6 +50,7 @@ pub enum Role {
     Check(check::CheckArgs),
     #[command(hide = true)]
     Ask(VolumeArgs),
+    #[command(hide = true)]
     Backup(BackupArgs),
 }
 
@@ -97,17 +96,21 @@ impl Role {
             Role::Frontend(args) => Ok(frontend::run(&args)?),
             Role::Keeper(args) => keep(&args),
             Role::InstanceManager(args) => Ok(instance::serve::run(&args)?),
-            Role::Instance(args) => Ok(instance::client::run(args, &mut tell_json)?),
+            Role::Instance(args) => Ok(instance::client::run(args, &mut |told| tell_json(told))?),
             Role::Record(args) => Ok(record::run(&args, &mut io::stdout())?),
             Role::Ask(args) => Ok(control::run(&args, &mut io::stdout())?),
-            Role::Backup(args) => Ok(backup::run(&args, &mut io::stdout())?),
+            Role::Backup(args) => {
+                let told = backup::run(&args, &mut progress::to_writer(io::stderr(), true))?;
+                tell_json(&told).map_err(BackupError::Output)?;
+                told.damage().map_or(Ok(()), |damage| Err(damage.into()))
+            }
             Role::Check(args) => Ok(check::run(&args, &mut io::stdout())?),
         }
     }
 }
 
 /// An answer as one JSON value.
-fn tell_json(told: &Told) -> io::Result<()> {
+fn tell_json(told: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout();
     serde_json::to_writer(&mut out, told)?;
     writeln!(out)

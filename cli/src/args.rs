@@ -88,7 +88,7 @@ impl Command {
     /// A role is a long-lived process that `up` starts; its stderr is a log file.
     pub(crate) fn is_role(&self) -> bool {
         match self {
-            Command::Volume(role) => !matches!(role, Role::Instance(_)),
+            Command::Volume(role) => !matches!(role, Role::Instance(_) | Role::Backup(_)),
             Command::Serve(_) | Command::Agent(_) | Command::Csi(_) | Command::Fuse(_) => true,
             Command::Up(_)
             | Command::Down(_)
@@ -118,6 +118,7 @@ impl Command {
             Command::Csi(csi) => session.block_on(csi.run(session)),
             Command::Fuse(args) => Ok(midflight_fuse::daemon::run(&args)?),
             Command::Volume(Role::Instance(args)) => command::instance::run(args, session),
+            Command::Volume(Role::Backup(args)) => command::backup::run(&args, session),
             // The data plane has threads of its own and wants no runtime beside them.
             Command::Volume(role) => Ok(role.run()?),
         }

@@ -1,18 +1,18 @@
 //! Backups on the command line.
 //!
-//! Invariant: results go to stdout, progress to stderr; with `-o json` both are JSON,
-//! one object a line.
+//! Invariant: an answer is the same whether it is shown to a person or to a program.
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::{
-    BackupError, create, keep, progress, restore,
-    vault::{FolderVault, Vault},
+    BackupError,
+    create::{self, Created},
+    keep::{self, Damage, Item, Swept, Verified},
+    progress::Report,
+    restore::{self, Restored},
+    vault::FolderVault,
 };
 use crate::{net::address::Address, record::Attachment};
 
@@ -22,17 +22,8 @@ pub struct BackupArgs {
     /// Folder that holds the backups.
     #[arg(long, global = true, default_value = "backups")]
     pub target: PathBuf,
-    /// How to print.
-    #[arg(long, short, global = true, value_enum, default_value_t = Format::Text)]
-    pub output: Format,
     #[command(subcommand)]
     pub command: Command,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    Text,
-    Json,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -91,107 +82,104 @@ pub enum Command {
     Sweep,
 }
 
-pub fn run(args: &BackupArgs, out: &mut impl Write) -> Result<(), BackupError> {
-    let vault = FolderVault::open(&args.target)?;
-    let json = args.output == Format::Json;
-    carry_out(&vault, &args.command, json, out)
+/// What came of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Told {
+    Created(Created),
+    Backups(Vec<Item>),
+    Verified(Verified),
+    Restored(Restored),
+    Swept(Swept),
 }
 
-fn carry_out(
-    vault: &impl Vault,
-    command: &Command,
-    json: bool,
-    out: &mut impl Write,
-) -> Result<(), BackupError> {
-    let mut tell = progress::to_writer(io::stderr(), json);
-    let mut print = |value: &dyn Printed| value.print(json, out).map_err(BackupError::Output);
-    match command.clone() {
+impl Told {
+    /// Whether something was found that is not as it must be.
+    pub fn damage(&self) -> Option<BackupError> {
+        match self {
+            Told::Verified(verified) if !verified.damaged.is_empty() => Some(BackupError::Damaged {
+                damaged: verified.damaged.len(),
+                of: verified.blocks + verified.backups,
+            }),
+            Told::Created(_) | Told::Backups(_) | Told::Verified(_) | Told::Restored(_) | Told::Swept(_) => {
+                None
+            }
+        }
+    }
+
+    /// For people: rows of cells.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let pairs = |pairs: Vec<(&str, String)>| {
+            pairs.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
+        };
+        let backup = |volume: &str, name: &str| format!("{volume}/{name}");
+        match self {
+            Told::Created(made) => pairs(vec![
+                ("backup", backup(&made.volume, &made.name)),
+                ("since", made.since.clone().unwrap_or_else(|| "-".into())),
+                ("size", made.size.to_string()),
+                ("read", format!("{} bytes", made.read_bytes)),
+                ("written", format!("{} blocks, {} bytes", made.new_blocks, made.new_bytes)),
+                ("blocks", made.blocks.to_string()),
+            ]),
+            Told::Backups(items) => {
+                let header = ["VOLUME", "NAME", "SNAPSHOT", "SIZE", "BLOCKS"].map(str::to_owned).to_vec();
+                let row = |item: &Item| {
+                    let words = [&item.volume, &item.name, &item.snapshot].map(Clone::clone);
+                    words.into_iter().chain([item.size.to_string(), item.blocks.to_string()]).collect()
+                };
+                [header].into_iter().chain(items.iter().map(row)).collect()
+            }
+            Told::Verified(verified) => {
+                let mut rows: Vec<Vec<String>> = pairs(vec![
+                    ("backups", verified.backups.to_string()),
+                    ("blocks", verified.blocks.to_string()),
+                    ("damaged", verified.damaged.len().to_string()),
+                ]);
+                let row = |damage: &Damage| {
+                    let needed = format!("{}; needed by {}", damage.why, damage.backups.join(", "));
+                    vec![damage.what.clone(), needed]
+                };
+                rows.extend(verified.damaged.iter().map(row));
+                rows
+            }
+            Told::Restored(restored) => pairs(vec![
+                ("volume", restored.volume.clone()),
+                ("backup", restored.name.clone()),
+                ("since", restored.since.clone().unwrap_or_else(|| "-".into())),
+                ("written", format!("{} pieces, {} bytes", restored.pieces, restored.written_bytes)),
+            ]),
+            Told::Swept(swept) => pairs(vec![
+                ("removed", format!("{} blocks, {} bytes", swept.removed_blocks, swept.removed_bytes)),
+                ("kept", format!("{} blocks", swept.kept_blocks)),
+                ("complete", swept.complete.to_string()),
+            ]),
+        }
+    }
+}
+
+/// Carries a command out; `tell` hears how far it is.
+pub fn run(args: &BackupArgs, tell: &mut dyn FnMut(&Report)) -> Result<Told, BackupError> {
+    let vault = &FolderVault::open(&args.target)?;
+    Ok(match args.command.clone() {
         Command::Create { engine, volume, snapshot, name } => {
             let name = name.unwrap_or_else(|| snapshot.clone());
-            let order = create::Order { engine, volume, snapshot, name };
-            print(&create::create(vault, &order, &mut tell)?)
+            Told::Created(create::create(vault, &create::Order { engine, volume, snapshot, name }, tell)?)
         }
-        Command::List { volume } => {
-            keep::list(vault, volume.as_deref())?.iter().try_for_each(|item| print(item))
-        }
+        Command::List { volume } => Told::Backups(keep::list(vault, volume.as_deref())?),
         Command::Verify { volume, name } => {
-            let verified = keep::verify(vault, volume.as_deref(), name.as_deref(), &mut tell)?;
-            print(&verified)?;
-            let (damaged, of) = (verified.damaged.len(), verified.blocks + verified.backups);
-            if damaged == 0 { Ok(()) } else { Err(BackupError::Damaged { damaged, of }) }
+            Told::Verified(keep::verify(vault, volume.as_deref(), name.as_deref(), tell)?)
         }
         Command::Restore { engine, into, attachment, volume, name } => {
             let into = into.unwrap_or_else(|| volume.clone());
             let attachment = attachment.map(Attachment::from_bits);
             let order = restore::Order { engine, into, attachment, volume, name };
-            print(&restore::restore(vault, &order, &mut tell)?)
+            Told::Restored(restore::restore(vault, &order, tell)?)
         }
         Command::Delete { volume, name } => {
             keep::delete(vault, &volume, &name)?;
-            print(&keep::sweep(vault)?)
+            Told::Swept(keep::sweep(vault)?)
         }
-        Command::Sweep => print(&keep::sweep(vault)?),
-    }
-}
-
-/// Something that can be printed for people and for programs.
-trait Printed {
-    fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()>;
-}
-
-fn print_as<T: Serialize>(value: &T, json: bool, text: &str, out: &mut dyn Write) -> io::Result<()> {
-    match json {
-        true => writeln!(out, "{}", serde_json::to_string(value)?),
-        false => writeln!(out, "{text}"),
-    }
-}
-
-impl Printed for create::Created {
-    fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
-        let since = self.since.as_ref().map_or(String::new(), |since| format!(" since {since}"));
-        let text = format!(
-            "backup {}/{}{since}: read {} bytes, wrote {} blocks ({} bytes), names {} blocks",
-            self.volume, self.name, self.read_bytes, self.new_blocks, self.new_bytes, self.blocks
-        );
-        print_as(self, json, &text, out)
-    }
-}
-
-impl Printed for keep::Item {
-    fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
-        let text = format!("{}/{}\t{} bytes\t{} blocks", self.volume, self.name, self.size, self.blocks);
-        print_as(self, json, &text, out)
-    }
-}
-
-impl Printed for keep::Verified {
-    fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
-        let mut text =
-            format!("{} backups, {} blocks, {} damaged", self.backups, self.blocks, self.damaged.len());
-        for damage in &self.damaged {
-            text += &format!("\n{}: {} (needed by {})", damage.what, damage.why, damage.backups.join(", "));
-        }
-        print_as(self, json, &text, out)
-    }
-}
-
-impl Printed for keep::Swept {
-    fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
-        let text = format!(
-            "removed {} blocks ({} bytes), {} are needed",
-            self.removed_blocks, self.removed_bytes, self.kept_blocks
-        );
-        print_as(self, json, &text, out)
-    }
-}
-
-impl Printed for restore::Restored {
-    fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
-        let since = self.since.as_ref().map_or(String::new(), |since| format!(", which held {since}"));
-        let text = format!(
-            "{} into {}{since}: {} pieces, {} bytes written",
-            self.name, self.volume, self.pieces, self.written_bytes
-        );
-        print_as(self, json, &text, out)
-    }
+        Command::Sweep => Told::Swept(keep::sweep(vault)?),
+    })
 }

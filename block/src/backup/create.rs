@@ -54,6 +54,22 @@ pub struct Created {
     pub blocks: usize,
 }
 
+impl Created {
+    /// What a backup that is there costs.
+    fn before(manifest: &Manifest) -> Created {
+        Created {
+            volume: manifest.volume.clone(),
+            name: manifest.name.clone(),
+            size: manifest.size,
+            since: None,
+            read_bytes: 0,
+            new_blocks: 0,
+            new_bytes: 0,
+            blocks: manifest.pieces.len(),
+        }
+    }
+}
+
 /// The bytes of a snapshot, wherever they come from.
 pub(super) trait Source {
     /// Blocks in which it may differ from an older one, or that it has at all.
@@ -142,22 +158,16 @@ impl<V: Vault> Making<'_, V> {
         tell: &mut dyn FnMut(&Report),
     ) -> Result<Created, BackupError> {
         let path = Manifest::path(&self.order.volume, &self.order.name);
-        if self.vault.exists(&path)? {
-            return Err(BackupError::Exists(self.order.name.clone()));
+        match keep::find(self.vault, &self.order.volume, &self.order.name) {
+            Ok(made) if made.snapshot == self.snapshot => return Ok(Created::before(&made)),
+            Ok(_) => return Err(BackupError::Exists(self.order.name.clone())),
+            Err(BackupError::NoBackup(_)) => {}
+            Err(error) => return Err(error),
         }
         let base = self.base()?;
         let mut manifest = self.manifest(&run.id, base.as_ref());
         let changes = source.changes(base.as_ref().map(|base| base.snapshot.id), manifest.size)?;
-        let mut created = Created {
-            volume: manifest.volume.clone(),
-            name: manifest.name.clone(),
-            size: manifest.size,
-            since: base.map(|base| base.name),
-            read_bytes: 0,
-            new_blocks: 0,
-            new_bytes: 0,
-            blocks: 0,
-        };
+        let mut created = Created { since: base.map(|base| base.name), ..Created::before(&manifest) };
         let wanted = extents(&changes, &manifest);
         let mut progress =
             Progress::new("back up", wanted.iter().map(|extent| u64::from(extent.length())).sum(), tell);

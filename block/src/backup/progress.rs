@@ -3,6 +3,7 @@
 //! Invariant: a report comes at most a few times a second, and one at the end.
 
 use std::{
+    borrow::Cow,
     io::Write,
     time::{Duration, Instant},
 };
@@ -15,7 +16,7 @@ const EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    pub doing: &'static str,
+    pub doing: Cow<'static, str>,
     pub done_bytes: u64,
     pub total_bytes: u64,
     pub bytes_per_second: u64,
@@ -43,7 +44,7 @@ impl<'a> Progress<'a> {
         let rate = if seconds > 0.0 { self.done as f64 / seconds } else { 0.0 };
         let left = self.total.saturating_sub(self.done) as f64;
         Report {
-            doing: self.doing,
+            doing: self.doing.into(),
             done_bytes: self.done,
             total_bytes: self.total,
             bytes_per_second: rate as u64,

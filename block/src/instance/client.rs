@@ -14,12 +14,16 @@ use serde::Serialize;
 use tonic::Status;
 
 use super::{
+    backup_orders::{self, BackupOrder},
     names::Kind,
     order::{OrderError, Orders, orders},
     proto,
     secret::Secret,
 };
-use crate::epoch::Epoch;
+use crate::{
+    backup::{BackupError, command as backup},
+    epoch::Epoch,
+};
 
 /// Give orders to an instance manager.
 #[derive(Debug, Clone, clap::Args)]
@@ -133,6 +137,16 @@ pub enum Command {
         #[arg(long)]
         size: u64,
     },
+    /// Let rebuilds go no faster than this, for as long as the engine lives.
+    Throttle {
+        #[command(flatten)]
+        target: TargetArgs,
+        /// Without it, as fast as they can.
+        #[arg(long, default_value_t = 0)]
+        bytes_per_second: u64,
+    },
+    #[command(flatten)]
+    Backup(BackupOrder),
     /// Make the upgrade of a volume final: use what the newest on-disk format has.
     Finalize(TargetArgs),
     /// Move a volume of this node's frontend to another engine, which the record names.
@@ -195,6 +209,8 @@ pub enum ClientError {
     Runtime(#[source] io::Error),
     #[error("the instance manager says: {}", .0.message())]
     Refused(#[source] Box<Status>),
+    #[error(transparent)]
+    Damage(#[from] BackupError),
     #[error("tell the answer")]
     Tell(#[source] io::Error),
 }
@@ -215,6 +231,7 @@ pub enum Told {
     Event(Event),
     Status(EngineStatus),
     Switched(Switched),
+    Backup(backup::Told),
     Done { done: bool },
 }
 
@@ -265,6 +282,8 @@ pub struct EngineStatus {
     snapshots: Vec<String>,
     in_service: u32,
     members: u32,
+    attached: bool,
+    copied_bytes: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -340,6 +359,8 @@ impl Told {
                 ("size", status.size.to_string()),
                 ("snapshots", status.snapshots.join(" ")),
                 ("in service", format!("{} of {}", status.in_service, status.members)),
+                ("attached", status.attached.to_string()),
+                ("copied", format!("{} bytes", status.copied_bytes)),
             ]),
             Told::Switched(switched) => pairs(vec![
                 ("epoch", switched.epoch.clone()),
@@ -348,6 +369,7 @@ impl Told {
                 ("replayed", switched.replayed.to_string()),
                 ("drained", switched.drained.to_string()),
             ]),
+            Told::Backup(told) => told.rows(),
             Told::Done { .. } => vec![vec!["done".into()]],
         }
     }
@@ -363,7 +385,11 @@ pub fn run(args: InstanceArgs, tell: &mut dyn FnMut(&Told) -> io::Result<()>) ->
             return watch(&mut orders, tell).await;
         }
         let told = give(&mut orders, args.command).await?;
-        tell(&told).map_err(ClientError::Tell)
+        tell(&told).map_err(ClientError::Tell)?;
+        match &told {
+            Told::Backup(told) => told.damage().map_or(Ok(()), |damage| Err(damage.into())),
+            _ => Ok(()),
+        }
     })
 }
 
@@ -445,6 +471,8 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
                 snapshots: status.snapshots,
                 in_service: status.in_service,
                 members: status.members,
+                attached: status.attached,
+                copied_bytes: status.copied_bytes,
             }));
         }
         Command::AddReplica { target, replica: MemberArg(member) } => {
@@ -470,6 +498,11 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
         Command::Expand { target, size } => {
             orders.expand(proto::ExpandRequest { engine: Some(target.into()), size }).await?;
         }
+        Command::Throttle { target, bytes_per_second } => {
+            let request = proto::ThrottleRequest { engine: Some(target.into()), bytes_per_second };
+            orders.throttle(request).await?;
+        }
+        Command::Backup(order) => return Ok(Told::Backup(backup_orders::give(orders, order).await?)),
         Command::SwitchOver { volume, term, engine, drain_within_ms, within_ms } => {
             let epoch = Epoch::of_term(term).bits();
             let request = proto::SwitchOverRequest { volume, epoch, engine, drain_within_ms, within_ms };

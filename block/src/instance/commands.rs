@@ -62,6 +62,11 @@ impl Registry {
         })
     }
 
+    /// Where an engine listens that may be given orders of this epoch.
+    pub(super) fn address_of(&self, target: &Target) -> Result<Address, Refused> {
+        self.on_engine(target, |_, view| address(view).cloned())
+    }
+
     /// A command that the engine itself carries out.
     pub(super) fn command(&self, target: &Target, command: &Command) -> Result<(), Refused> {
         self.on_engine(target, |_, view| match ask(address(view)?, command, DONE_WITHIN)? {

@@ -9,9 +9,11 @@
 //! | `process`, `probe` | a v1 process; what replicas have promised |
 //! | `life` | one instance from its start to its end |
 //! | `registry`, `commands` | all instances, and what can be asked of them |
-//! | `service`, `serve`, `metrics` | the same over gRPC |
-//! | `client`, `order` | the other side, for people and programs |
+//! | `service`, `backups`, `serve`, `metrics` | the same over gRPC |
+//! | `client`, `backup_orders`, `order` | the other side, for people and programs |
 
+mod backup_orders;
+mod backups;
 pub mod client;
 mod commands;
 mod decide;

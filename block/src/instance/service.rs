@@ -12,6 +12,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{
     API,
+    backups::{self, Events},
     commands::SwitchOver,
     life::{State, Told, View},
     metrics::Metrics,
@@ -56,7 +57,7 @@ impl From<Refused> for Status {
     }
 }
 
-fn name(text: &str) -> Result<Name, Refused> {
+pub(super) fn name(text: &str) -> Result<Name, Refused> {
     text.parse().map_err(Refused::Invalid)
 }
 
@@ -84,7 +85,7 @@ fn engine(request: &proto::EngineRequest) -> Result<Target, Refused> {
     })
 }
 
-fn some_engine(request: Option<&proto::EngineRequest>) -> Result<Target, Refused> {
+pub(super) fn some_engine(request: Option<&proto::EngineRequest>) -> Result<Target, Refused> {
     engine(request.ok_or_else(|| Refused::Invalid("name the engine".into()))?)
 }
 
@@ -291,6 +292,8 @@ impl InstanceManager for Service {
                 in_service: status.in_service as u32,
                 members: status.members as u32,
                 suspended: status.suspended,
+                attached: status.attached,
+                copied_bytes: status.copied_bytes,
             })
         })
         .await
@@ -361,6 +364,62 @@ impl InstanceManager for Service {
             registry.command(&target, &Command::Expand { size: request.size })
         })
         .await
+    }
+
+    async fn throttle(
+        &self,
+        request: Request<proto::ThrottleRequest>,
+    ) -> Result<Response<proto::EngineResponse>, Status> {
+        let request = request.into_inner();
+        self.engine("throttle", move |registry| {
+            let bytes_per_second = Some(request.bytes_per_second).filter(|rate| *rate > 0);
+            let target = some_engine(request.engine.as_ref())?;
+            registry.command(&target, &Command::Throttle { bytes_per_second })
+        })
+        .await
+    }
+
+    type CreateBackupStream = Events;
+
+    async fn create_backup(
+        &self,
+        request: Request<proto::CreateBackupRequest>,
+    ) -> Result<Response<Events>, Status> {
+        Ok(self.backing_up(request.into_inner()))
+    }
+
+    type RestoreBackupStream = Events;
+
+    async fn restore_backup(
+        &self,
+        request: Request<proto::RestoreBackupRequest>,
+    ) -> Result<Response<Events>, Status> {
+        Ok(self.restoring(request.into_inner()))
+    }
+
+    async fn list_backups(
+        &self,
+        request: Request<proto::BackupsRequest>,
+    ) -> Result<Response<proto::ListBackupsResponse>, Status> {
+        let request = request.into_inner();
+        self.answer("list-backups", move |_| backups::list(&request)).await
+    }
+
+    type VerifyBackupsStream = Events;
+
+    async fn verify_backups(
+        &self,
+        request: Request<proto::BackupsRequest>,
+    ) -> Result<Response<Events>, Status> {
+        Ok(self.verifying(request.into_inner()))
+    }
+
+    async fn delete_backup(
+        &self,
+        request: Request<proto::BackupsRequest>,
+    ) -> Result<Response<proto::DeleteBackupResponse>, Status> {
+        let request = request.into_inner();
+        self.answer("delete-backup", move |_| backups::delete(&request)).await
     }
 
     async fn finalize(

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod agent;
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod completion;
 pub(crate) mod crds;
