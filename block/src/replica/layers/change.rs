@@ -153,7 +153,9 @@ impl<D: Disk> Layers<D> {
                 true => None,
                 false => {
                     let name = file_name(snapshot.id, "map");
-                    Some(BitFile::create(&self.disk, &name, blocks(chain.size), 0)?)
+                    let map = BitFile::create(&self.disk, &name, blocks(chain.size), 0)?;
+                    map.sync()?;
+                    Some(map)
                 }
             };
             let (id, name, size) = (snapshot.id, snapshot.name.clone(), chain.size);
