@@ -201,7 +201,7 @@ fn the_second_backup_reads_and_writes_only_what_has_changed() {
     assert_eq!((second.since.as_deref(), second.new_blocks, second.blocks), (Some("b0"), 1, 2));
     assert_eq!(second.read_bytes, 2 * PIECE);
     assert!(content(&vault, "b0") == disk.snapshots[0].1 && content(&vault, "b1") == disk.snapshots[1].1);
-    assert!(matches!(back_up(&vault, &mut disk, 1), Err(BackupError::Exists(_))));
+    assert_eq!(back_up(&vault, &mut disk, 1).unwrap().read_bytes, 0, "it is made already");
     // Another volume of the same name has the same first layer and another above it.
     let mut other = self::disk();
     other.snapshots[1].0 = 8;

@@ -53,6 +53,8 @@ pub enum Input {
     Changed(Change),
     /// So much time has passed since a rebuild began to wait, or since this was said.
     Passed(Duration),
+    /// There is time for the flush that `wants_to_settle` speaks of.
+    Settle,
     /// The record has a higher term than this engine's.
     Outbid {
         by: Epoch,
@@ -138,6 +140,8 @@ pub struct Engine {
     /// Changes that wait until what they touch has been copied.
     pub(super) held: VecDeque<(LinkId, Frame)>,
     pub(super) unflushed: Unflushed,
+    /// Whether nothing was flushed since this engine began to serve.
+    pub(super) unsettled: bool,
     pub(super) changing: Option<Change>,
     pub(super) copying: Option<Copying>,
     /// How many copyings there were.
@@ -180,6 +184,7 @@ impl Engine {
             pending: Window::default(),
             held: VecDeque::new(),
             unflushed: Unflushed::default(),
+            unsettled: false,
             changing: None,
             copying: None,
             copyings: 0,
@@ -240,6 +245,12 @@ impl Engine {
         }
     }
 
+    /// Whether a flush would be of use that nobody asks for: it syncs what engines before have left
+    /// unsynced, and keeps the disks busy, so it is not to fall into the time of a switch-over.
+    pub fn wants_to_settle(&self) -> bool {
+        self.unsettled && self.phase == Phase::Serving
+    }
+
     pub fn apply(&mut self, input: Input, out: &mut Vec<Output>) {
         match input {
             Input::Connected { member, link } => self.on_connected(member, link, out),
@@ -251,6 +262,8 @@ impl Engine {
             Input::Closed(link) => self.on_closed(link, out),
             Input::Changed(change) => self.on_changed(change, out),
             Input::Passed(time) => self.on_passed(time, out),
+            Input::Settle if self.wants_to_settle() => self.settle(out),
+            Input::Settle => {}
             Input::Outbid { by } => self.on_fenced(by, out),
         }
     }
@@ -499,7 +512,7 @@ impl Engine {
         out.extend(self.frontend.map(|link| Output::Send(link, Frame::bare(header))));
     }
 
-    /// A flush of our own may go on: nobody waits for it, and the next engine flushes first of all.
+    /// A flush of our own may go on: nobody waits for it, and the next engine flushes by itself.
     fn is_drained(&self) -> bool {
         let owed = self.pending.iter().any(|(_, pending)| pending.asker != Asker::Nobody);
         !owed && self.held.is_empty() && self.operation.is_none()
@@ -561,12 +574,12 @@ impl Engine {
         self.converge(&regions, out);
     }
 
-    /// Serves from now on; what earlier engines left unsynced is synced first of all.
+    /// Serves from now on; what earlier engines left unsynced is synced when there is time.
     pub(super) fn serve(&mut self, tag: u64, out: &mut Vec<Output>) {
         self.reach(Phase::Serving, tag, out);
         self.replayed = false;
         self.tell_frontend(out);
         self.tell_standing(out);
-        self.settle(out);
+        self.unsettled = true;
     }
 }

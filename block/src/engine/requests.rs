@@ -160,6 +160,7 @@ impl Engine {
         header.tag = number;
         match header.kind {
             Kind::Flush => {
+                self.unsettled = false;
                 let under_way = self.being_changed();
                 self.unflushed.flush_began(number, under_way);
             }

@@ -20,7 +20,6 @@ use crate::{
     net::{
         address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor},
-        stop::Stop,
     },
     record::{
         Record, RecordError, RecordStore, Wish,
@@ -93,8 +92,6 @@ impl FromStr for Named {
 /// Why an engine does not serve (any more).
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    #[error("wait for messages")]
-    Wait(#[source] io::Error),
     #[error("listen on {address}")]
     Listen { address: Address, source: io::Error },
     #[error(transparent)]
@@ -110,21 +107,8 @@ pub enum EngineError {
 }
 
 const THROTTLE_EVERY: Duration = Duration::from_millis(10);
-
-/// Serves in the calling thread; `started` is told where it can be reached and how it is ended.
-pub fn host(args: &EngineArgs, started: impl FnOnce(&Address, Stop)) -> Result<(), EngineError> {
-    let mut reactor = Reactor::new().map_err(EngineError::Wait)?;
-    let (mut engine, address) = Serving::begin(args, Door(0), &mut reactor)?;
-    let stop = Stop::of(reactor.waker());
-    started(&address, stop.clone());
-    let mut events = Vec::new();
-    while !stop.is_asked() {
-        reactor.wait(engine.deadline(), &mut events).map_err(EngineError::Wait)?;
-        events.drain(..).try_for_each(|event| engine.on_event(event, &mut reactor))?;
-        engine.mind(&mut reactor)?;
-    }
-    Ok(())
-}
+/// By then whoever waited for a switch-over has been served.
+const SETTLE_AFTER: Duration = Duration::from_secs(1);
 
 /// An engine in a loop that it may share with others; see `host`.
 pub struct Serving {
@@ -138,6 +122,8 @@ pub struct Serving {
     outputs: Vec<Output>,
     /// Since when a rebuild waits, or was last told how long.
     throttled: Option<Instant>,
+    /// When what engines before have left is to be flushed.
+    settle_at: Option<Instant>,
 }
 
 impl Serving {
@@ -178,6 +164,7 @@ impl Serving {
             changing: None,
             outputs: Vec::new(),
             throttled: None,
+            settle_at: None,
         };
         engine.mind(reactor)?;
         tracing::info!(volume = args.volume, %address, %epoch, "engine observes");
@@ -188,7 +175,7 @@ impl Serving {
     pub fn deadline(&self) -> Option<Instant> {
         let paths = self.paths.deadline(|member| self.core.may_connect(member));
         let throttle = self.throttled.map(|since| since + THROTTLE_EVERY);
-        [paths, throttle].into_iter().flatten().min()
+        [paths, throttle, self.settle_at].into_iter().flatten().min()
     }
 
     pub fn on_event(&mut self, event: Event, reactor: &mut Reactor) -> Result<(), EngineError> {
@@ -204,6 +191,7 @@ impl Serving {
     /// Looks after members and a rebuild that was asked to be slow.
     pub fn mind(&mut self, reactor: &mut Reactor) -> Result<(), EngineError> {
         self.mind_paths(reactor)?;
+        self.settle_in_time(reactor)?;
         if !self.core.is_throttled() {
             self.throttled = None;
             return Ok(());
@@ -215,6 +203,22 @@ impl Serving {
         }
         self.throttled = Some(now);
         self.feed(Input::Passed(now - since), reactor)
+    }
+
+    fn settle_in_time(&mut self, reactor: &mut Reactor) -> Result<(), EngineError> {
+        if !self.core.wants_to_settle() {
+            self.settle_at = None;
+            return Ok(());
+        }
+        let now = Instant::now();
+        match self.settle_at {
+            Some(at) if at <= now => self.feed(Input::Settle, reactor),
+            Some(_) => Ok(()),
+            None => {
+                self.settle_at = Some(now + SETTLE_AFTER);
+                Ok(())
+            }
+        }
     }
 
     /// Connects to members that are missing, asks the silent ones, gives the dead ones up.

@@ -113,7 +113,7 @@ impl Clients {
     /// Ends a conversation here, so that a successor can go on with it.
     pub(super) fn park(&mut self, reactor: &mut Reactor, link: LinkId) -> Option<(Vec<u8>, OwnedFd)> {
         let client = self.all.remove(&link)?;
-        let Released { fd, input, output } = reactor.release(link)?;
+        let Released { fd, input, output, .. } = reactor.release(link)?;
         let stage = match client.stage {
             Stage::Negotiating(handshake) => ParkedStage::Negotiating(handshake),
             Stage::Transmission { structured } => ParkedStage::Transmission { structured },
@@ -131,7 +131,7 @@ impl Clients {
     ) -> Result<(u64, LinkId), ResumeError> {
         let (parked, mut data) = unpack::<ParkedClient>(state)?;
         let input = take(&mut data, parked.input)?;
-        let released = Released { fd, input: growable(&input), output: growable(&data) };
+        let released = Released { fd, input: growable(&input), output: growable(&data), compact: false };
         let link = reactor.resume(released)?;
         let stage = match parked.stage {
             ParkedStage::Negotiating(handshake) => Stage::Negotiating(handshake),

@@ -215,10 +215,6 @@ impl Volume {
         self.table.span()
     }
 
-    pub fn links(&self) -> impl Iterator<Item = LinkId> {
-        self.current.link.into_iter().chain(self.next.as_ref().and_then(|(next, _)| next.link))
-    }
-
     /// When `Tick` is wanted.
     pub fn deadline(&self) -> Option<Instant> {
         let drain = match self.current.stage {

@@ -18,6 +18,7 @@ use super::{
     control::Answer,
     core::Input,
     devices::NextCall,
+    keeping::Then,
     serve::{Driver, Place},
 };
 use crate::{
@@ -30,8 +31,18 @@ pub(super) type Asker = (LinkId, u64);
 
 /// What the thread beside has done.
 pub(super) enum Done {
-    Looped { link: LinkId, asker: Asker, device: io::Result<PathBuf> },
-    Unlooped { link: LinkId, asker: Asker, result: io::Result<()> },
+    Looped {
+        link: LinkId,
+        asker: Asker,
+        device: io::Result<PathBuf>,
+    },
+    Unlooped {
+        link: LinkId,
+        asker: Asker,
+        result: io::Result<()>,
+    },
+    /// The keeper has what was to be with it first.
+    Kept(Then),
 }
 
 impl Driver {
@@ -77,13 +88,17 @@ impl Driver {
         None
     }
 
-    pub(super) fn on_done(&mut self) {
+    pub(super) fn on_done(&mut self, now: Instant) {
         while let Ok(done) = self.works.try_recv() {
             let (asker, answer) = match done {
+                Done::Kept(then) => {
+                    self.go_on(now, then);
+                    continue;
+                }
                 Done::Looped { link, asker, device: Ok(device) } => {
                     self.devices.is_at(link, device.clone());
-                    self.keep_device(link);
-                    (asker, Answer::Exposed(device))
+                    self.keep_device(now, link, Some(Then::Tell(asker, Answer::Exposed(device))));
+                    continue;
                 }
                 Done::Looped { link, asker, device: Err(error) } => {
                     self.end_session(link);

@@ -22,13 +22,13 @@ use super::{
     control::{Answer, Command},
     core::{Input, Output, Standing, Volume},
     devices::Devices,
-    exposure::Done,
+    exposure::{Asker, Done},
     keeping::{Keeping, take_place},
     parked::ParkedVolume,
 };
 use crate::{
     net::{
-        address::{Address, Listener, connect},
+        address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor},
         signal::on_term,
     },
@@ -68,6 +68,8 @@ pub enum FrontendError {
 const CONTROL: Door = Door(0);
 /// Slots of a volume's table beyond which no request is taken from any client.
 const MOST_SLOTS: usize = 2048;
+/// An engine that cannot be connected to for so long is away.
+const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 
 /// Serves until the process is stopped. With a keeper, SIGTERM ends it so that its
 /// successor goes on where it stood.
@@ -84,22 +86,23 @@ pub fn run(args: &FrontendArgs) -> Result<(), FrontendError> {
     let listen = |source| FrontendError::Listen { address: args.control.clone(), source };
     let listener = Listener::bind(&args.control).map_err(listen)?;
     reactor.open_door(CONTROL, listener).map_err(listen)?;
+    let (done, works) = channel();
     let (keeping, parcels) = match &args.keeper {
         Some(path) => {
-            let began = Keeping::begin(path, &mut reactor);
+            let began = Keeping::begin(path, &mut reactor, done.clone());
             let (keeping, parcels) =
                 began.map_err(|source| FrontendError::Keeper { path: path.clone(), source })?;
             (Some(keeping), parcels)
         }
         None => (None, Vec::new()),
     };
-    let (done, works) = channel();
     let mut driver = Driver {
         reactor,
         sender: role::process_name(),
         volumes: HashMap::new(),
         doors: HashMap::new(),
         engines: HashMap::new(),
+        connecting: HashMap::new(),
         clients: Clients::default(),
         devices: Devices::default(),
         works,
@@ -131,6 +134,8 @@ pub(super) struct Driver {
     doors: HashMap<Door, String>,
     /// Which volume each engine connection belongs to.
     engines: HashMap<LinkId, String>,
+    /// Those that do not stand yet: where they lead, and until when they may take.
+    connecting: HashMap<LinkId, (Address, Instant)>,
     pub(super) clients: Clients,
     pub(super) devices: Devices,
     /// What threads beside the loop have done.
@@ -150,7 +155,8 @@ impl Driver {
         loop {
             let deadlines = self.volumes.values().filter_map(|place| place.core.deadline());
             let keeper = self.keeping.as_ref().and_then(Keeping::deadline);
-            let deadline = deadlines.chain(keeper).min();
+            let connecting = self.connecting.values().map(|(_, until)| *until);
+            let deadline = deadlines.chain(keeper).chain(connecting).min();
             self.reactor.wait(deadline, &mut events).map_err(FrontendError::Wait)?;
             let now = Instant::now();
             for event in events.drain(..) {
@@ -171,8 +177,8 @@ impl Driver {
 
     fn on_event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Woken => self.on_done(),
-            Event::Connected(_) => {}
+            Event::Woken => self.on_done(now),
+            Event::Connected(link) => self.on_connected(now, link),
             Event::Accepted { door: CONTROL, .. } => {}
             Event::Accepted { door, link } => match self.doors.get(&door) {
                 Some(volume) => self.clients.accept(&mut self.reactor, link, volume.clone()),
@@ -193,7 +199,20 @@ impl Driver {
         for name in names {
             self.feed(now, &name, Input::Tick);
         }
+        let late = |(link, (_, until)): (&LinkId, &(Address, Instant))| (*until <= now).then_some(*link);
+        let late: Vec<LinkId> = self.connecting.iter().filter_map(late).collect();
+        for link in late {
+            self.reactor.close(link);
+            self.on_closed(now, link);
+        }
         self.look_for_keeper(now);
+    }
+
+    fn on_connected(&mut self, now: Instant, link: LinkId) {
+        let Some((to, _)) = self.connecting.remove(&link) else { return };
+        if let Some(volume) = self.engines.get(&link).cloned() {
+            self.feed(now, &volume, Input::Connected { to, link });
+        }
     }
 
     fn on_engine(&mut self, now: Instant, link: LinkId) {
@@ -237,8 +256,12 @@ impl Driver {
             return;
         }
         self.clients.remove(link);
+        let input = match self.connecting.remove(&link) {
+            Some((to, _)) => Input::Unreachable { to },
+            None => Input::Closed(link),
+        };
         if let Some(volume) = self.engines.remove(&link) {
-            self.feed(now, &volume, Input::Closed(link));
+            self.feed(now, &volume, input);
         }
     }
 
@@ -281,10 +304,10 @@ impl Driver {
     }
 
     fn connect(&mut self, now: Instant, volume: &str, to: Address) {
-        match connect(&to).and_then(|fd| self.reactor.add(fd)) {
+        match self.reactor.connect(&to) {
             Ok(link) => {
                 self.engines.insert(link, volume.to_owned());
-                self.feed(now, volume, Input::Connected { to, link });
+                self.connecting.insert(link, (to, now + CONNECT_WITHIN));
             }
             Err(error) => {
                 tracing::debug!(volume, %to, %error, "connect");
@@ -330,12 +353,10 @@ impl Driver {
     fn on_command(&mut self, now: Instant, link: LinkId, tag: u64, command: Command) -> Option<Answer> {
         match command {
             Command::Attach { volume, size, socket, engine } => {
-                Some(self.attach(now, (volume, size, socket), &engine, None).unwrap_or_else(Answer::Refused))
+                self.attach(now, (link, tag), (volume, size, socket), (&engine, None))
             }
             Command::AttachAs { attachment, volume, size, socket, engine } => {
-                let place = (volume, size, socket);
-                let attached = self.attach(now, place, &engine, Some(attachment));
-                Some(attached.unwrap_or_else(Answer::Refused))
+                self.attach(now, (link, tag), (volume, size, socket), (&engine, Some(attachment)))
             }
             Command::Detach { volume } => {
                 self.detach(&volume);
@@ -354,32 +375,37 @@ impl Driver {
                 if let Some((link, tag)) = earlier {
                     self.tell(link, tag, &Answer::Refused("a later switch-over took its place".into()));
                 }
-                let drain_within = Duration::from_millis(drain_within_ms);
-                self.feed(now, &volume, Input::Switch { to, drain_within });
-                self.keep(&volume);
+                self.keep_and_switch(now, &volume, to, Duration::from_millis(drain_within_ms));
                 None
             }
         }
     }
 
+    /// The answer comes at once, or when a successor of this process would offer the volume too.
     fn attach(
         &mut self,
         now: Instant,
+        asker: Asker,
         (volume, size, socket): (String, u64, PathBuf),
-        engine: &str,
-        attachment: Option<Attachment>,
-    ) -> Result<Answer, String> {
+        (engine, attachment): (&str, Option<Attachment>),
+    ) -> Option<Answer> {
         if self.volumes.contains_key(&volume) {
-            return Ok(Answer::Attached);
+            return Some(Answer::Attached);
         }
-        let standing = Standing { attachment, ..Standing::new(engine.parse()?) };
+        let engine = match engine.parse() {
+            Ok(engine) => engine,
+            Err(why) => return Some(Answer::Refused(why)),
+        };
+        let standing = Standing { attachment, ..Standing::new(engine) };
         let offered = Listener::bind(&Address::Unix(socket.clone())).and_then(|listener| {
             let parked = ParkedVolume { volume: volume.clone(), size, socket: socket.clone(), standing };
             self.offer(now, parked, listener)
         });
-        offered.map_err(|error| format!("listen on {}: {error}", socket.display()))?;
-        self.keep(&volume);
-        Ok(Answer::Attached)
+        if let Err(error) = offered {
+            return Some(Answer::Refused(format!("listen on {}: {error}", socket.display())));
+        }
+        self.keep_and_tell(now, &volume, asker, Answer::Attached);
+        None
     }
 
     /// Opens a volume to clients and connects it to its engine.
@@ -410,8 +436,11 @@ impl Driver {
         self.doors.remove(&place.door);
         // The file may be gone already; nobody can connect either way.
         let _ = std::fs::remove_file(&place.socket);
-        for link in place.core.links() {
+        let ours: Vec<LinkId> =
+            self.engines.iter().filter(|(_, of)| *of == volume).map(|(link, _)| *link).collect();
+        for link in ours {
             self.engines.remove(&link);
+            self.connecting.remove(&link);
             self.reactor.close(link);
         }
         for link in self.clients.of_volume(volume) {

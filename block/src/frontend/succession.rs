@@ -11,13 +11,20 @@
 //! asked; a frontend that was killed leaves no client, for nobody knows what it
 //! had read from it.
 
-use std::{collections::HashMap, os::fd::AsFd, time::Instant};
+use std::{
+    collections::HashMap,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
 use midflight_handover::{Parcel, Stay};
 
 use super::{
-    core::Input,
+    control::Answer,
+    core::{Input, Standing},
     devices::Exposed,
+    exposure::Asker,
+    keeping::Then,
     parked::{ParkedRequest, ParkedTable, ParkedVolume, pack, take, unpack},
     serve::Driver,
     table::Request,
@@ -25,7 +32,10 @@ use super::{
 use crate::{
     epoch::Epoch,
     extent::Extent,
-    net::{address::Listener, reactor::LinkId},
+    net::{
+        address::{Address, Listener},
+        reactor::LinkId,
+    },
 };
 
 const VOLUME: &str = "volume/";
@@ -35,35 +45,81 @@ const DEVICE: &str = "device/";
 
 impl Driver {
     /// Leaves with the keeper what a successor of this process needs of a volume.
-    pub(super) fn keep(&mut self, volume: &str) {
-        let (Some(keeping), Some(place)) = (&mut self.keeping, self.volumes.get(volume)) else { return };
-        let Some(door) = self.reactor.door(place.door) else { return };
+    pub(super) fn keep(&self, volume: &str) {
+        if let Some(place) = self.volumes.get(volume) {
+            self.keep_as(volume, place.core.standing(), None);
+        }
+    }
+
+    /// The same, and what is to be done afterwards; says what that is if nobody keeps anything.
+    fn keep_as(&self, volume: &str, standing: Standing, then: Option<Then>) -> Option<Then> {
+        let (Some(keeping), Some(place)) = (&self.keeping, self.volumes.get(volume)) else { return then };
+        let Some(door) = self.reactor.door(place.door) else { return then };
         let parked = ParkedVolume {
             volume: volume.to_owned(),
             size: place.core.size(),
             socket: place.socket.clone(),
-            standing: place.core.standing(),
+            standing,
         };
-        keeping.put(&format!("{VOLUME}{volume}"), Stay::Lasting, &pack(&parked, &[]), &[door]);
+        keeping.put(format!("{VOLUME}{volume}"), Stay::Lasting, (pack(&parked, &[]), &[door]), then);
+        None
+    }
+
+    /// Tells whoever asked that a volume is offered, once a successor of this process would
+    /// offer it too.
+    pub(super) fn keep_and_tell(&mut self, now: Instant, volume: &str, asker: Asker, answer: Answer) {
+        let Some(place) = self.volumes.get(volume) else { return };
+        let then = Then::Tell(asker, answer);
+        if let Some(then) = self.keep_as(volume, place.core.standing(), Some(then)) {
+            self.go_on(now, then);
+        }
+    }
+
+    /// Goes over to another engine, once a successor of this process would look for it there.
+    pub(super) fn keep_and_switch(
+        &mut self,
+        now: Instant,
+        volume: &str,
+        to: Address,
+        drain_within: Duration,
+    ) {
+        let Some(place) = self.volumes.get(volume) else { return };
+        let standing = Standing { fallback: Some(to.clone()), ..place.core.standing() };
+        let then = Then::Switch { volume: volume.to_owned(), to, drain_within };
+        if let Some(then) = self.keep_as(volume, standing, Some(then)) {
+            self.go_on(now, then);
+        }
+    }
+
+    pub(super) fn go_on(&mut self, now: Instant, then: Then) {
+        match then {
+            Then::Tell((link, tag), answer) => self.tell(link, tag, &answer),
+            Then::Switch { volume, to, drain_within } => {
+                self.feed(now, &volume, Input::Switch { to, drain_within });
+            }
+        }
     }
 
     pub(super) fn forget(&mut self, volume: &str) {
-        if let Some(keeping) = &mut self.keeping {
-            keeping.remove(&format!("{VOLUME}{volume}"));
+        if let Some(keeping) = &self.keeping {
+            keeping.remove(format!("{VOLUME}{volume}"));
         }
     }
 
     /// The kernel's side of a block device stays open whatever happens to this process.
-    pub(super) fn keep_device(&mut self, link: LinkId) {
-        if let (Some(keeping), Some((exposed, session))) = (&mut self.keeping, self.devices.exposed(link)) {
-            let key = format!("{DEVICE}{}", exposed.volume);
-            keeping.put(&key, Stay::Lasting, &pack(&exposed, &[]), &[session]);
+    pub(super) fn keep_device(&mut self, now: Instant, link: LinkId, then: Option<Then>) {
+        match (&self.keeping, self.devices.exposed(link)) {
+            (Some(keeping), Some((exposed, session))) => {
+                let key = format!("{DEVICE}{}", exposed.volume);
+                keeping.put(key, Stay::Lasting, (pack(&exposed, &[]), &[session]), then);
+            }
+            (None, _) | (_, None) => then.into_iter().for_each(|then| self.go_on(now, then)),
         }
     }
 
     pub(super) fn forget_device(&mut self, volume: &str) {
-        if let Some(keeping) = &mut self.keeping {
-            keeping.remove(&format!("{DEVICE}{volume}"));
+        if let Some(keeping) = &self.keeping {
+            keeping.remove(format!("{DEVICE}{volume}"));
         }
     }
 
@@ -75,7 +131,7 @@ impl Driver {
             let names: Vec<String> = self.volumes.keys().cloned().collect();
             names.iter().for_each(|volume| self.keep(volume));
             let devices: Vec<LinkId> = names.iter().filter_map(|name| self.devices.of_volume(name)).collect();
-            devices.into_iter().for_each(|link| self.keep_device(link));
+            devices.into_iter().for_each(|link| self.keep_device(now, link, None));
             tracing::info!(volumes = names.len(), "a new keeper has everything");
         }
     }
@@ -85,7 +141,7 @@ impl Driver {
         let names: Vec<String> = self.volumes.keys().cloned().collect();
         names.iter().for_each(|volume| self.keep(volume));
         let clients = self.clients.links();
-        let Some(keeping) = &mut self.keeping else { return };
+        let Some(keeping) = self.keeping.take() else { return };
         for (volume, place) in &self.volumes {
             let requests: Vec<&Request> = place.core.requests().collect();
             let table = ParkedTable {
@@ -94,13 +150,14 @@ impl Driver {
                 requests: requests.iter().map(|request| ParkedRequest::of(request)).collect(),
             };
             let payloads: Vec<&[u8]> = requests.iter().map(|request| &request.payload[..]).collect();
-            keeping.put(&format!("{TABLE}{volume}"), Stay::Once, &pack(&table, &payloads), &[]);
+            keeping.put(format!("{TABLE}{volume}"), Stay::Once, (pack(&table, &payloads), &[]), None);
         }
         for link in &clients {
             if let Some((state, fd)) = self.clients.park(&mut self.reactor, *link) {
-                keeping.put(&format!("{CLIENT}{}", link.bits()), Stay::Once, &state, &[fd.as_fd()]);
+                keeping.put(format!("{CLIENT}{}", link.bits()), Stay::Once, (state, &[fd.as_fd()]), None);
             }
         }
+        keeping.finish();
         tracing::info!(volumes = names.len(), clients = clients.len(), "parked with the keeper");
     }
 

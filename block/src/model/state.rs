@@ -456,6 +456,10 @@ impl State {
         let lives = self.engines[at].change(|node| match &mut node.core {
             Some(core) => {
                 core.apply(input, &mut out);
+                // When it comes does not matter to anyone: it changes no byte.
+                if core.wants_to_settle() {
+                    core.apply(engine::Input::Settle, &mut out);
+                }
                 true
             }
             None => false,

@@ -7,7 +7,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::{UnixListener, UnixStream},
+        unix::net::UnixListener,
     },
     path::PathBuf,
     str::FromStr,
@@ -89,6 +89,14 @@ impl Listener {
         }
     }
 
+    /// A socket that another process has opened at an address.
+    pub fn given(socket: OwnedFd, at: &Address) -> Listener {
+        match at {
+            Address::Unix(_) => Listener::Unix(socket.into()),
+            Address::Tcp(_) => Listener::Tcp(socket.into()),
+        }
+    }
+
     /// The address with the port that the kernel chose.
     pub fn address(&self, asked: &Address) -> io::Result<Address> {
         match self {
@@ -113,6 +121,7 @@ impl Listener {
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
+                widen(&stream);
                 Ok(stream.into())
             }
             Listener::Tcp(listener) => {
@@ -132,6 +141,15 @@ impl AsFd for Listener {
     }
 }
 
+/// What one side of a Unix socket may send before the other has read it. The kernel's own choice is less than
+/// two requests of 128 KiB, and then both sides are woken for every piece of one.
+const SEND_AHEAD: usize = 1 << 20;
+
+/// Where the kernel does not allow it, less has to do.
+fn widen(socket: &impl AsFd) {
+    let _ = sockopt::set_socket_send_buffer_size(socket, SEND_AHEAD);
+}
+
 fn prepare(stream: TcpStream) -> io::Result<OwnedFd> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
@@ -145,6 +163,7 @@ pub(super) fn begin_connect(address: &Address) -> io::Result<OwnedFd> {
     let (fd, begun) = match address {
         Address::Unix(path) => {
             let fd = open(AddressFamily::UNIX)?;
+            widen(&fd);
             let begun = rustix::net::connect(&fd, &SocketAddrUnix::new(path.as_path())?);
             (fd, begun)
         }
@@ -161,20 +180,6 @@ pub(super) fn begin_connect(address: &Address) -> io::Result<OwnedFd> {
         Err(error) => Err(error.into()),
     }
 }
-
-/// Connects; loopback and Unix sockets answer at once or not at all.
-pub fn connect(address: &Address) -> io::Result<OwnedFd> {
-    match address {
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_nonblocking(true)?;
-            Ok(stream.into())
-        }
-        Address::Tcp(address) => prepare(TcpStream::connect_timeout(address, CONNECT_WITHIN)?),
-    }
-}
-
-const CONNECT_WITHIN: std::time::Duration = std::time::Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

@@ -48,6 +48,8 @@ pub struct Released {
     pub fd: OwnedFd,
     pub input: BytesMut,
     pub output: BytesMut,
+    /// Whether the peer reads compact frames.
+    pub compact: bool,
 }
 
 impl Link {
@@ -70,6 +72,11 @@ impl Link {
         self.fd.as_fd()
     }
 
+    /// Whether the peer reads compact frames.
+    pub fn is_compact(&self) -> bool {
+        self.compact
+    }
+
     /// Bytes not yet taken by the kernel.
     pub fn backlog(&self) -> usize {
         self.queued
@@ -80,7 +87,7 @@ impl Link {
         let mut output = BytesMut::new();
         self.queue.iter().for_each(|bytes| output.extend_from_slice(bytes));
         output.extend_from_slice(&self.small.split());
-        Released { fd: self.fd, input: self.input, output }
+        Released { fd: self.fd, input: self.input, output, compact: self.compact }
     }
 
     pub(super) fn put(&mut self, head: &[u8], payload: Bytes) {

@@ -8,5 +8,4 @@ pub mod link;
 pub mod reactor;
 mod receive;
 pub mod signal;
-pub mod stop;
 mod vigil;

@@ -233,6 +233,7 @@ impl Reactor {
     pub fn resume(&mut self, released: Released) -> io::Result<LinkId> {
         let id = self.add(released.fd)?;
         self.with_dirty(id, |link| {
+            link.compact = released.compact;
             link.input = released.input;
             link.put(&[], released.output.freeze());
         });
@@ -261,6 +262,11 @@ impl Reactor {
             // Whoever does not take it at once does without.
             let _ = link.flush();
         }
+    }
+
+    /// Every connection with a socket.
+    pub fn links(&self) -> Vec<LinkId> {
+        self.links.keys().copied().collect()
     }
 
     pub fn link(&mut self, id: LinkId) -> Option<&mut Link> {

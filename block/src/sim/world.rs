@@ -402,9 +402,15 @@ impl World {
         self.carry_frontend(outputs);
     }
 
-    /// What engines do by themselves: connect to members they lack.
-    fn connect_members(&mut self) {
+    /// What engines do by themselves: connect to members they lack, and flush some time after they began to
+    /// serve.
+    fn mind_engines(&mut self) {
         for at in 0..self.engines.len() {
+            let node = &self.engines[at];
+            let wants = !node.paused && node.core.as_ref().is_some_and(Engine::wants_to_settle);
+            if wants && self.dice().is_multiple_of(50) {
+                self.feed_engine(at, engine::Input::Settle);
+            }
             for member in 0..self.replicas.len() {
                 let node = &self.engines[at];
                 let wants = node.core.as_ref().is_some_and(|core| core.may_connect(member));
@@ -427,7 +433,7 @@ impl World {
 
     /// Does one thing that can happen now; false when nothing can.
     pub(super) fn step(&mut self) -> bool {
-        self.connect_members();
+        self.mind_engines();
         let awake = |node| match node {
             Node::Frontend | Node::Replica(_) => true,
             Node::Engine(at) => !self.engines[at].paused,
