@@ -27,7 +27,10 @@ use crate::{
     instance::{self, client::InstanceArgs, serve::InstanceManagerArgs},
     net::address::Address,
     record::command::{self as record, RecordArgs},
-    replica::serve::{self as replica, ReplicaArgs},
+    replica::{
+        serve::{self as replica, ReplicaArgs},
+        succession::TakeOverError,
+    },
 };
 
 #[derive(Debug, clap::Subcommand)]
@@ -78,6 +81,16 @@ pub enum RoleError {
     #[error(transparent)]
     Backup(#[from] BackupError),
 }
+
+impl RoleError {
+    /// Whether someone did not let this process do what it was started for; nothing was changed.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, RoleError::Replica(replica::ReplicaError::TakeOver(TakeOverError::Refused(_))))
+    }
+}
+
+/// How a process ends that was refused; as `midflight` does where something stands in the way.
+pub const REFUSED: u8 = 3;
 
 impl Role {
     pub fn run(self) -> Result<(), RoleError> {

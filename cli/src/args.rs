@@ -6,9 +6,13 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use midflight_block::role::Role;
+use midflight_block::role::{Role, in_words};
 
-use crate::{command, session::Session};
+use crate::{
+    command,
+    failure::{Exit, Failure},
+    session::Session,
+};
 
 /// Midflight upgrades the engines of stateful systems while they fly.
 ///
@@ -120,7 +124,14 @@ impl Command {
             Command::Volume(Role::Instance(args)) => command::instance::run(args, session),
             Command::Volume(Role::Backup(args)) => command::backup::run(&args, session),
             // The data plane has threads of its own and wants no runtime beside them.
-            Command::Volume(role) => Ok(role.run()?),
+            Command::Volume(role) => role.run().map_err(|error| match error.is_refusal() {
+                true => Failure::with(
+                    Exit::Blocked,
+                    in_words(&error),
+                    "stop the other process, and start this one after it",
+                ),
+                false => error.into(),
+            }),
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use midflight_block::role::{Role, in_words};
+use midflight_block::role::{REFUSED, Role, in_words};
 
 /// Replicated block volumes that change engines while they serve.
 #[derive(Parser)]
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{}", in_words(&error));
-            ExitCode::FAILURE
+            if error.is_refusal() { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -17,13 +17,13 @@ use crate::{
         address::Address,
         reactor::{Door, Event, Reactor, Waker},
     },
-    replica::serve::{self as replica, ReplicaArgs, ReplicaError},
+    replica::serve::{self as replica, Opened, ReplicaArgs, ReplicaError},
 };
 
 /// Names one engine or replica of a host for the life of the process.
 pub type PartId = Door;
 
-enum Part {
+pub enum Part {
     Engine(Box<engine::Serving>),
     Replica(Box<replica::Serving>),
 }
@@ -37,7 +37,22 @@ pub enum Ended {
     Replica(#[from] ReplicaError),
 }
 
+/// A part that has ended, and why. What it held is free after `Part::end`.
+pub struct Over {
+    pub id: PartId,
+    pub part: Part,
+    pub why: Ended,
+}
+
 impl Part {
+    /// Waits for the last sync of a replica; its folder is free afterwards.
+    pub fn end(self) -> Result<(), Ended> {
+        match self {
+            Part::Engine(_) => Ok(()),
+            Part::Replica(replica) => Ok(replica.end()?),
+        }
+    }
+
     fn deadline(&self) -> Option<Instant> {
         match self {
             Part::Engine(engine) => engine.deadline(),
@@ -84,9 +99,13 @@ impl Host {
         self.reactor.waker()
     }
 
-    pub fn add_replica(&mut self, args: &ReplicaArgs) -> Result<(PartId, Address), ReplicaError> {
+    pub fn add_replica(
+        &mut self,
+        opened: Opened,
+        args: &ReplicaArgs,
+    ) -> Result<(PartId, Address), ReplicaError> {
         let id = self.begin_part();
-        let (replica, address) = replica::Serving::begin(args, id, &mut self.reactor)?;
+        let (replica, address) = replica::Serving::begin(opened, args, id, &mut self.reactor)?;
         self.seat(id, Part::Replica(Box::new(replica)));
         Ok((id, address))
     }
@@ -105,10 +124,14 @@ impl Host {
         }
     }
 
-    /// Ends a part: it listens no more, and whoever was connected to it finds out.
-    pub fn remove(&mut self, id: PartId) {
+    /// Takes a part out: it listens no more, and whoever was connected to it finds out.
+    pub fn remove(&mut self, id: PartId) -> Option<Part> {
         self.reactor.dismiss(id);
-        self.parts.remove(&id);
+        self.parts.remove(&id).map(|seat| seat.part)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
     }
 
     fn begin_part(&mut self) -> PartId {
@@ -124,7 +147,7 @@ impl Host {
 
     /// Waits until something happens and lets those handle it whom it concerns. Says
     /// who has ended because of it.
-    pub fn turn(&mut self) -> io::Result<Vec<(PartId, Ended)>> {
+    pub fn turn(&mut self) -> io::Result<Vec<Over>> {
         let until = self.parts.values().filter_map(|seat| seat.due).min();
         let mut events = std::mem::take(&mut self.events);
         self.reactor.wait(until, &mut events)?;
@@ -149,7 +172,7 @@ impl Host {
     }
 
     /// Lets everyone look after itself whose state has changed or whose time has come.
-    fn mind(&mut self, ended: &mut Vec<(PartId, Ended)>) {
+    fn mind(&mut self, ended: &mut Vec<Over>) {
         let now = Instant::now();
         let wants = |seat: &Seat| seat.touched || seat.due.is_some_and(|due| due <= now);
         let ids: Vec<PartId> = self.parts.iter().filter(|(_, seat)| wants(seat)).map(|(id, _)| *id).collect();
@@ -165,15 +188,14 @@ impl Host {
     fn touch(
         &mut self,
         id: PartId,
-        ended: &mut Vec<(PartId, Ended)>,
+        ended: &mut Vec<Over>,
         act: impl FnOnce(&mut Part, &mut Reactor) -> Result<(), Ended>,
     ) {
         let Some(seat) = self.parts.get_mut(&id) else { return };
         seat.touched = true;
         self.reactor.act_for(id);
         if let Err(why) = act(&mut seat.part, &mut self.reactor) {
-            self.remove(id);
-            ended.push((id, why));
+            ended.extend(self.remove(id).map(|part| Over { id, part, why }));
         }
     }
 }

@@ -5,11 +5,11 @@
 
 use std::{io, path::PathBuf, str::FromStr};
 
-use super::{Ended, Host};
+use super::{Ended, Host, Over};
 use crate::{
     engine::serve::{EngineArgs, EngineError, Named},
     net::address::Address,
-    replica::serve::ReplicaArgs,
+    replica::serve::{Opened, ReplicaArgs},
     role,
 };
 
@@ -67,8 +67,10 @@ pub fn run(args: &EngineProcessArgs) -> Result<(), HostError> {
             volume: engine.volume.clone(),
             size: args.local_size.unwrap_or_default(),
             listen: args.local_listen.clone(),
+            take_over: false,
         };
-        let (id, address) = host.add_replica(&replica).map_err(Ended::from)?;
+        let opened = Opened::open(&replica).map_err(Ended::from)?;
+        let (id, address) = host.add_replica(opened, &replica).map_err(Ended::from)?;
         engine.replicas.push(Named { name: name.clone(), address: address.clone() });
         local = Some((id, address));
     }
@@ -78,7 +80,7 @@ pub fn run(args: &EngineProcessArgs) -> Result<(), HostError> {
         role::announce(address);
     }
     loop {
-        for (id, why) in host.turn().map_err(HostError::Wait)? {
+        for Over { id, why, .. } in host.turn().map_err(HostError::Wait)? {
             match why {
                 Ended::Engine(EngineError::Fenced { ours, by }) if local.is_some() => {
                     tracing::info!(%ours, %by, "the volume has moved; its local replica stays");

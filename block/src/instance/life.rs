@@ -8,8 +8,7 @@ use std::{
     error::Error,
     fs, io,
     net::{IpAddr, SocketAddr},
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -19,17 +18,18 @@ use tokio::sync::broadcast;
 
 use super::{
     decide::{Next, Seen, Wish, decide, start_epoch},
+    loops::{self, Guest, Heard, Loops},
     names::{Kind, Name},
     probe::highest_promise,
     process::{self, Process},
     spec::{Particulars, Place, Shelf, Spec},
 };
 use crate::{
-    engine::serve::{self as engine, EngineArgs, Named},
+    engine::serve::{EngineArgs, Named},
     epoch::Epoch,
-    net::{address::Address, stop::Stop},
+    net::address::Address,
     record::{RecordStore, file::FileRecord},
-    replica::serve::{self as replica, ReplicaArgs},
+    replica::serve::{Opened, ReplicaArgs},
     role::in_words,
 };
 
@@ -45,6 +45,8 @@ pub(super) struct World {
     pub(super) node: IpAddr,
     /// Where commands for this node's frontend go.
     pub(super) frontend: Option<Address>,
+    /// Where v2 instances live.
+    pub(super) loops: Loops,
     pub(super) told: broadcast::Sender<Told>,
 }
 
@@ -89,14 +91,14 @@ pub(super) enum Told {
 
 #[derive(Debug)]
 enum Ender {
-    Thread(Stop),
+    Seat(loops::Ender),
     Process(process::Ender),
 }
 
 impl Ender {
     fn end(&self) {
         match self {
-            Ender::Thread(stop) => stop.ask(),
+            Ender::Seat(ender) => ender.end(),
             Ender::Process(ender) => ender.kill(),
         }
     }
@@ -110,6 +112,17 @@ struct Now {
     ran: bool,
     ender: Option<Ender>,
     thread: Option<JoinHandle<()>>,
+    succession: Succession,
+}
+
+/// Whether another process takes the place of the present one.
+#[derive(Debug)]
+enum Succession {
+    None,
+    /// It has been started; nobody knows yet whether it takes over.
+    Begun,
+    /// It has: the present one ends.
+    Done(Process),
 }
 
 /// How an instance begins.
@@ -147,7 +160,8 @@ impl Instance {
     fn new(world: &Arc<World>, spec: Spec, state: State, why: String) -> Instance {
         let place = world.shelf.place(&spec.key());
         let view = View { spec, state, pid: None, restarts: 0, why };
-        let now = Now { view, wish: Wish::Serve, ran: false, ender: None, thread: None };
+        let (wish, succession) = (Wish::Serve, Succession::None);
+        let now = Now { view, wish, ran: false, ender: None, thread: None, succession };
         Instance { world: Arc::clone(world), place, now: Mutex::new(now), changed: Condvar::new() }
     }
 
@@ -248,6 +262,11 @@ impl Instance {
             }
             let began = Instant::now();
             let why = self.serve(taken_up.take());
+            taken_up = self.successor();
+            if taken_up.is_some() {
+                next = Next::Again { epoch: self.view().spec.epoch, after: Duration::ZERO };
+                continue;
+            }
             quick_ends = if began.elapsed() < QUICK { quick_ends + 1 } else { 0 };
             self.change(|now| {
                 (now.ender, now.view.pid, now.view.why) = (None, None, why);
@@ -256,6 +275,68 @@ impl Instance {
             });
             next = decide(self.see(quick_ends));
         }
+    }
+
+    /// Puts a process of another binary in the place of the one that runs; that one ends when the
+    /// other has all it had. If it does not get that far, the present one goes on; `None` if that one may not
+    /// be followed by the other.
+    pub(super) fn replace(&self, wanted: Spec) -> io::Result<Option<View>> {
+        let before = self.view().spec;
+        let binary = self.binary(&wanted);
+        let mut arguments = self.arguments(&wanted);
+        arguments.push("--take-over".to_owned());
+        self.lock().succession = Succession::Begun;
+        let taken = self.place.store(&wanted).and_then(|()| {
+            let mut process = Process::start_beside(&self.place, &binary, &arguments)?;
+            match process.listens(&self.place, LISTENS_WITHIN) {
+                Ok(_) => Ok(Some(process)),
+                Err(error) => {
+                    process.ender()?.kill();
+                    if process.was_refused()? { Ok(None) } else { Err(error) }
+                }
+            }
+        });
+        let mut now = self.lock();
+        let result = match taken {
+            Ok(Some(process)) => {
+                now.view.spec = wanted;
+                now.succession = Succession::Done(process);
+                Ok(true)
+            }
+            not_taken => {
+                now.succession = Succession::None;
+                self.place.store(&before).and(not_taken).map(|_| false)
+            }
+        };
+        drop(now);
+        self.changed.notify_all();
+        Ok(result?.then(|| self.settled_as(&binary)))
+    }
+
+    /// How it is once the process of a binary has taken over.
+    fn settled_as(&self, binary: &Path) -> View {
+        let on_its_way = |now: &mut Now| matches!(now.succession, Succession::Done(_));
+        let waited = self.changed.wait_timeout_while(self.lock(), LISTENS_WITHIN, on_its_way);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        tracing::info!(instance = %self.view().spec.key(), binary = %binary.display(), "taken over");
+        self.settled(LISTENS_WITHIN)
+    }
+
+    /// Who takes the place of a process that has ended, if anyone does.
+    fn successor(&self) -> Option<Process> {
+        let begun = |now: &mut Now| matches!(now.succession, Succession::Begun);
+        let waited = self.changed.wait_timeout_while(self.lock(), 2 * LISTENS_WITHIN, begun);
+        let (mut now, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut process = match std::mem::replace(&mut now.succession, Succession::None) {
+            Succession::Done(process) => process,
+            Succession::None | Succession::Begun => return None,
+        };
+        now.view.state = State::Starting;
+        drop(now);
+        if let Err(error) = process.follow() {
+            tracing::error!(%error, "take the lock of an instance");
+        }
+        Some(process)
     }
 
     fn see(&self, quick_ends: u32) -> Seen {
@@ -343,10 +424,16 @@ impl Instance {
         }
         match &spec.binary {
             None => self.serve_here(&spec),
-            Some(binary) => {
-                let binary = self.world.binaries.as_deref().unwrap_or("".as_ref()).join(binary);
+            Some(_) => {
+                let binary = self.binary(&spec);
                 let started = match taken_up {
                     Some(process) => Ok(process),
+                    // One that has followed another may live when this process does not know of it.
+                    None if spec.key().kind == Kind::Replica => match Process::find(&self.place) {
+                        Ok(Some(process)) => Ok(process),
+                        Ok(None) => Process::start(&self.place, &binary, &self.arguments(&spec)),
+                        Err(error) => Err(error),
+                    },
                     None => Process::start(&self.place, &binary, &self.arguments(&spec)),
                 };
                 match started {
@@ -355,6 +442,12 @@ impl Instance {
                 }
             }
         }
+    }
+
+    /// The program of a v1 instance.
+    fn binary(&self, spec: &Spec) -> PathBuf {
+        let folder = self.world.binaries.as_deref().unwrap_or("".as_ref());
+        spec.binary.as_ref().map_or_else(|| folder.to_owned(), |binary| folder.join(binary))
     }
 
     fn mind(&self, mut process: Process) -> String {
@@ -384,18 +477,30 @@ impl Instance {
         text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
     }
 
+    /// Serves in the loop of the volume until it ends there.
     fn serve_here(&self, spec: &Spec) -> String {
-        let started = |address: &Address, stop| self.running(address, None, Ender::Thread(stop));
-        let ended: Result<Result<(), Box<dyn Error>>, _> =
-            catch_unwind(AssertUnwindSafe(|| match &spec.particulars {
-                Particulars::Replica { size } => Ok(replica::host(&self.replica(spec, *size), started)?),
-                Particulars::Engine { .. } => Ok(engine::host(&self.engine(spec), started)?),
-            }));
-        match ended {
-            Ok(Ok(())) => "it was ended".into(),
-            Ok(Err(error)) => in_words(&*error),
-            Err(_) => "it panicked".into(),
+        self.try_serve_here(spec).unwrap_or_else(|error| in_words(&*error))
+    }
+
+    fn try_serve_here(&self, spec: &Spec) -> Result<String, Box<dyn Error>> {
+        let guest = match &spec.particulars {
+            Particulars::Replica { size } => {
+                let args = self.replica(spec, *size);
+                Guest::Replica(Box::new(Opened::open(&args)?), args)
+            }
+            Particulars::Engine { .. } => Guest::Engine(self.engine(spec)),
+        };
+        for heard in self.world.loops.seat(&spec.volume, guest)? {
+            match heard {
+                Heard::Seated(address, ender) => self.running(&address, None, Ender::Seat(ender)),
+                Heard::NotSeated(why) => return Err(why.into()),
+                Heard::Over(part, why) => {
+                    part.end()?;
+                    return Ok(why);
+                }
+            }
         }
+        Ok("the loop of its volume has ended".into())
     }
 
     /// The node's address; the kernel chooses the port once.
@@ -409,6 +514,7 @@ impl Instance {
             volume: spec.volume.to_string(),
             size,
             listen: spec.address.clone().unwrap_or_else(|| self.anywhere()),
+            take_over: false,
         }
     }
 

@@ -7,6 +7,7 @@
 //! | `spec` | what is on disk |
 //! | `decide` | what becomes of an instance that has ended |
 //! | `process`, `probe` | a v1 process; what replicas have promised |
+//! | `loops` | where v2 instances live, one loop for each volume |
 //! | `life` | one instance from its start to its end |
 //! | `registry`, `commands` | all instances, and what can be asked of them |
 //! | `service`, `backups`, `serve`, `metrics` | the same over gRPC |
@@ -18,6 +19,7 @@ pub mod client;
 mod commands;
 mod decide;
 mod life;
+mod loops;
 mod metrics;
 mod names;
 pub mod order;

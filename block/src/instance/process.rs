@@ -6,7 +6,8 @@
 //! can be told from all others by what its descriptor 0 is. It says where it listens
 //! in the file `address`.
 //!
-//! Invariant: at most one process of an instance at a time.
+//! Invariant: at most one process of an instance at a time; while one follows another, at
+//! most two, of which one has the instance's folder.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -28,7 +29,7 @@ use rustix::{
 };
 
 use super::spec::{Place, Shelf};
-use crate::net::address::Address;
+use crate::{net::address::Address, role::REFUSED};
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -36,6 +37,8 @@ pub(super) struct Process {
     pidfd: OwnedFd,
     /// If this process is its parent and has to wait for it.
     child: Option<Child>,
+    /// The lock file, as its standard input has it, if it was started while another held the lock.
+    unlocked: Option<File>,
 }
 
 /// How often a starting process is looked at.
@@ -43,9 +46,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// A child that holds the lock and is not seen yet is between fork and exec.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
+fn open_lock(place: &Place) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(place.lock())
+}
+
 /// The lock, if nobody has it.
 fn take_lock(place: &Place) -> io::Result<Option<File>> {
-    let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(place.lock())?;
+    let lock = open_lock(place)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(lock)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -58,6 +65,25 @@ impl Process {
         let Some(lock) = take_lock(place)? else {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "its process still runs"));
         };
+        Process::spawn(place, binary, arguments, lock)
+    }
+
+    /// Starts the successor of a process that runs: the lock is not its own before `follow`.
+    pub(super) fn start_beside(place: &Place, binary: &Path, arguments: &[String]) -> io::Result<Process> {
+        let lock = open_lock(place)?;
+        let unlocked = Some(lock.try_clone()?);
+        Ok(Process { unlocked, ..Process::spawn(place, binary, arguments, lock)? })
+    }
+
+    /// The process before it has ended: the lock is this one's.
+    pub(super) fn follow(&mut self) -> io::Result<()> {
+        match self.unlocked.take() {
+            Some(lock) => Ok(rustix::fs::flock(&lock, FlockOperation::LockExclusive)?),
+            None => Ok(()),
+        }
+    }
+
+    fn spawn(place: &Place, binary: &Path, arguments: &[String], lock: File) -> io::Result<Process> {
         let said = File::create(place.address())?;
         let log = OpenOptions::new().create(true).append(true).open(place.log())?;
         let child = Command::new(binary)
@@ -70,18 +96,19 @@ impl Process {
             .spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Process { pid, pidfd, child: Some(child) })
+        Ok(Process { pid, pidfd, child: Some(child), unlocked: None })
     }
 
     /// The process that an instance manager before this one started, if it lives.
     pub(super) fn find(place: &Place) -> io::Result<Option<Process>> {
         let began = Instant::now();
         loop {
-            if take_lock(place)?.is_some() {
-                return Ok(None);
-            }
+            let free = take_lock(place)?.is_some();
             if let Some(found) = scan(&place.lock())? {
                 return Ok(Some(found));
+            }
+            if free {
+                return Ok(None);
             }
             if began.elapsed() > SEEN_WITHIN {
                 return Err(io::Error::other("its lock is held, and by nobody that can be seen"));
@@ -114,6 +141,14 @@ impl Process {
             if began.elapsed() > within {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not say where it listens"));
             }
+        }
+    }
+
+    /// Waits until it has ended; says whether it was refused what it was started for.
+    pub(super) fn was_refused(mut self) -> io::Result<bool> {
+        match &mut self.child {
+            Some(child) => Ok(child.wait()?.code() == Some(REFUSED.into())),
+            None => Ok(false),
         }
     }
 
@@ -180,7 +215,7 @@ fn scan(lock: &Path) -> io::Result<Option<Process>> {
         let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
         // Looked at again: had the pid changed hands, it would not hold the file now.
         if has_it(number) {
-            return Ok(Some(Process { pid, pidfd, child: None }));
+            return Ok(Some(Process { pid, pidfd, child: None, unlocked: None }));
         }
     }
     Ok(None)

@@ -145,11 +145,19 @@ impl Registry {
                 noted.map_err(Refused::failed("note the epoch"))?;
                 Ok(instance.settled(STARTS_WITHIN))
             }
+            Known::Successor => {
+                let wanted = Spec { address: before.spec.address, ..wanted };
+                let replaced = instance.replace(wanted.clone());
+                match replaced.map_err(Refused::failed(format!("replace the process of {key}")))? {
+                    Some(view) => Ok(view),
+                    // Builds too far apart: it comes back by copying what it misses meanwhile.
+                    None => self.start_after(&instance, wanted),
+                }
+            }
             Known::Outdated => {
-                instance.end();
                 // Engines were told where a replica is; to an engine the frontend is sent.
                 let address = before.spec.address.filter(|_| key.kind == Kind::Replica);
-                self.start(Spec { address, ..wanted }, Start::New)
+                self.start_after(&instance, Spec { address, ..wanted })
             }
             Known::Ended => {
                 instance.end();
@@ -157,6 +165,11 @@ impl Registry {
                 self.start(Spec { address, epoch, ..wanted }, Start::Again)
             }
         }
+    }
+
+    fn start_after(&self, old: &Instance, wanted: Spec) -> Result<View, Refused> {
+        old.end();
+        self.start(wanted, Start::New)
     }
 
     fn start(&self, spec: Spec, start: Start) -> Result<View, Refused> {
@@ -188,6 +201,9 @@ impl Registry {
         let differs = here.differs_from(wanted);
         match (view.state, wanted.key().kind) {
             (_, Kind::Engine) if later => Ok(Known::Outdated),
+            (State::Running, Kind::Replica) if later && here.may_be_followed_by(wanted) => {
+                Ok(Known::Successor)
+            }
             (_, Kind::Replica) if later && differs.is_some() => Ok(Known::Outdated),
             (State::Starting | State::Running, _) => match differs {
                 Some(what) => Err(Refused::Different { name: wanted.name.clone(), what }),
@@ -303,6 +319,8 @@ enum Known {
     Same,
     /// The same, and its volume has moved on.
     Later,
+    /// A process of another binary is to take its place while it serves.
+    Successor,
     /// The volume has moved on and it has to follow.
     Outdated,
     /// It does not run.

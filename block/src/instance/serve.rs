@@ -32,8 +32,8 @@ use tonic::{Status, body::Body};
 use tower::Service as _;
 
 use super::{
-    life::World, metrics::Metrics, proto::instance_manager_server::InstanceManagerServer, registry::Registry,
-    secret::Secret, service::Service, spec::Shelf,
+    life::World, loops::Loops, metrics::Metrics, proto::instance_manager_server::InstanceManagerServer,
+    registry::Registry, secret::Secret, service::Service, spec::Shelf,
 };
 use crate::{net::address::Address, role};
 
@@ -99,6 +99,7 @@ pub fn run(args: &InstanceManagerArgs) -> Result<(), InstanceManagerError> {
         node: address.ip(),
         frontend: args.frontend.clone(),
         told: broadcast::channel(WATCH_BEHIND).0,
+        loops: Loops::default(),
     };
     let registry = Arc::new(Registry::open(world, &args.folder).map_err(folder)?);
     let runtime = tokio::runtime::Builder::new_multi_thread()

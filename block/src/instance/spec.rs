@@ -75,6 +75,13 @@ impl Spec {
         matches!(self.particulars, Particulars::Engine { suspended: true, .. })
     }
 
+    /// Whether a process of another binary can take a replica's place while it serves.
+    pub(super) fn may_be_followed_by(&self, other: &Spec) -> bool {
+        let alone = Spec { binary: self.binary.clone(), ..other.clone() };
+        let processes = self.binary.is_some() && other.binary.is_some();
+        processes && self.binary != other.binary && self.differs_from(&alone).is_none()
+    }
+
     /// In what two orders for the same instance differ, if they do.
     pub(super) fn differs_from(&self, other: &Spec) -> Option<&'static str> {
         if self.binary != other.binary {

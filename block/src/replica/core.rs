@@ -8,6 +8,8 @@
 
 use std::{collections::BTreeMap, io};
 
+use serde::{Deserialize, Serialize};
+
 use super::{disk::Disk, layers::SyncPlan, promise::Standing, store::Store};
 use crate::{
     epoch::Epoch,
@@ -53,6 +55,20 @@ pub enum Output {
 #[derive(Debug, Clone)]
 struct Session {
     sender: u64,
+}
+
+/// What a replica knows of its engines, beyond what is in its folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Known {
+    promised: Epoch,
+    version: u64,
+    served_in: u64,
+    last_write: Epoch,
+    owner: Option<u64>,
+    writer: Option<u64>,
+    /// Which process is at the other end of each connection.
+    senders: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Clone)]
@@ -110,6 +126,42 @@ impl<D: Disk> Replica<D> {
             noting: None,
             awaiting_sync: Vec::new(),
         }
+    }
+
+    /// Whether nothing is under way that only this process knows of.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.persisting.is_none()
+            && self.noting.is_none()
+            && [&self.syncing, &self.to_sync, &self.awaiting_note, &self.awaiting_sync]
+                .iter()
+                .all(|waiting| waiting.is_empty())
+            && self.held.is_empty()
+    }
+
+    /// What a successor has to know of those who are connected. True only while it is quiet.
+    pub(super) fn known(&self) -> Known {
+        Known {
+            promised: self.promised,
+            version: self.version,
+            served_in: self.served_in,
+            last_write: self.last_write,
+            owner: self.owner,
+            writer: self.writer.map(LinkId::bits),
+            senders: self.sessions.iter().map(|(link, session)| (link.bits(), session.sender)).collect(),
+        }
+    }
+
+    /// Goes on where a predecessor stood; `links` says what its connections are called here.
+    pub(super) fn go_on(&mut self, known: Known, links: &BTreeMap<u64, LinkId>) {
+        let here = |link: u64| links.get(&link).copied();
+        self.promised = known.promised;
+        self.version = known.version;
+        self.served_in = known.served_in;
+        self.last_write = known.last_write;
+        self.owner = known.owner;
+        self.writer = known.writer.and_then(here);
+        let session = |(link, sender)| Some((here(link)?, Session { sender }));
+        self.sessions = known.senders.into_iter().filter_map(session).collect();
     }
 
     pub fn store(&self) -> &Store<D> {

@@ -8,7 +8,10 @@ use std::{
     fmt::Debug,
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -70,6 +73,16 @@ impl Folder {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(TakeFolder::Owned(path.to_owned())),
             Err(error) => Err(open(error.into())),
         }
+    }
+
+    /// A folder that another process owned, with the lock that it gave away.
+    pub(super) fn given(path: &Path, lock: OwnedFd) -> Folder {
+        Folder { path: path.to_owned(), lock: Arc::new(lock.into()) }
+    }
+
+    /// What makes whoever holds it the owner.
+    pub(super) fn lock(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
     }
 }
 

@@ -3,7 +3,7 @@
 //! `core` decides (`requests` what is asked), `store` keeps the copy, `layers` its bytes, `promise` the fence, `intent` where
 //! copies may differ after a crash, `absent` what other copies miss, `map` a set
 //! of blocks in a file, `disk` is the file system or its twin in memory, `worker` waits for it, `serve`
-//! connects them to sockets.
+//! connects them to sockets, `succession` gives them to another process.
 
 pub mod absent;
 pub mod core;
@@ -17,4 +17,5 @@ pub mod promise;
 mod requests;
 pub mod serve;
 pub mod store;
+pub mod succession;
 mod worker;

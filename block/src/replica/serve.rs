@@ -7,23 +7,24 @@
 //! disk that has lied.
 
 use std::{
+    collections::BTreeMap,
     io,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use super::{
-    core::{Input, Output, Replica},
+    core::{Input, Known, Output, Replica},
     disk::{Folder, TakeFolder},
     promise::{BadPromise, PromiseFile},
     store::Store,
+    succession::{self, Succession, TakeOverError},
     worker::Workers,
 };
 use crate::{
     net::{
         address::{Address, Listener},
         reactor::{Door, Event, LinkId, Reactor},
-        stop::Stop,
     },
     role,
 };
@@ -43,18 +44,23 @@ pub struct ReplicaArgs {
     /// Where engines connect: unix:PATH or IP:PORT; port 0 lets the kernel choose.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub listen: Address,
+    /// Go on in the place of the process that serves the folder now, with its connections; it ends.
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 impl ReplicaArgs {
     /// What starts a process with these arguments.
     pub fn command_line(&self) -> Vec<String> {
-        vec![
+        let mut line = vec![
             "replica".to_owned(),
             format!("--folder={}", self.folder.display()),
             format!("--volume={}", self.volume),
             format!("--size={}", self.size),
             format!("--listen={}", self.listen),
-        ]
+        ];
+        line.extend(self.take_over.then(|| "--take-over".to_owned()));
+        line
     }
 }
 
@@ -71,6 +77,10 @@ pub enum ReplicaError {
     OtherVolume { here: String, asked: String },
     #[error("listen on {address}")]
     Listen { address: Address, source: io::Error },
+    #[error("wait for a successor in {}", folder.display())]
+    Succession { folder: PathBuf, source: io::Error },
+    #[error("take over")]
+    TakeOver(#[from] TakeOverError),
     #[error("wait for messages")]
     Wait(#[source] io::Error),
     #[error("the store failed: {0}")]
@@ -87,39 +97,57 @@ pub fn boot() -> u64 {
 /// Between two looks for damage, of 256 KiB each: a layer of 1 TiB takes five days.
 const SCRUB_EVERY: Duration = Duration::from_millis(100);
 
-/// Serves until the store fails or the process is stopped.
+/// Serves until the store fails, the process is stopped, or a successor has taken over.
 pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
-    host(args, |address, _| role::announce(address))
-}
-
-/// Serves in the calling thread; `started` is told where it can be reached and how it is
-/// ended. When it returns the folder is free.
-pub fn host(args: &ReplicaArgs, started: impl FnOnce(&Address, Stop)) -> Result<(), ReplicaError> {
     let mut reactor = Reactor::new().map_err(ReplicaError::Wait)?;
-    let (mut replica, address) = Serving::begin(args, Door(0), &mut reactor)?;
-    let stop = Stop::of(reactor.waker());
-    started(&address, stop.clone());
-    let served = replica.serve(&mut reactor, &stop);
-    served.and(replica.end())
+    let (mut replica, address) = match args.take_over {
+        true => succession::take_over(args, &mut reactor)?,
+        false => Serving::begin(Opened::open(args)?, args, Door(0), &mut reactor)?,
+    };
+    let failed = |source| ReplicaError::Succession { folder: args.folder.clone(), source };
+    let mut succession = Succession::open(&args.folder, &mut reactor).map_err(failed)?;
+    role::announce(&address);
+    let mut events = Vec::new();
+    loop {
+        let deadline = [replica.deadline(), succession.deadline()].into_iter().flatten().min();
+        reactor.wait(deadline, &mut events).map_err(ReplicaError::Wait)?;
+        for event in events.drain(..) {
+            match event {
+                Event::Readable(link) if succession.is(link) => {
+                    succession.on_asked(&args.volume, &mut reactor);
+                }
+                // What has arrived stays where it is, for this process or the next.
+                Event::Arrived(_) if succession.is_asked() => {}
+                event => replica.on_event(event, &mut reactor)?,
+            }
+        }
+        replica.mind(&mut reactor)?;
+        if succession.is_asked() {
+            replica = match succession.go_on(replica, args, &address, &mut reactor)? {
+                Some(replica) => replica,
+                None => return Ok(()),
+            };
+        }
+    }
 }
 
-/// A copy that is served in a loop that it may share with others; see `host`.
-pub struct Serving {
-    core: Replica<Folder>,
-    workers: Workers<Folder>,
-    outputs: Vec<Output>,
-    /// When the next piece of the layers is looked at for damage.
-    scrub_at: Instant,
+/// A copy that was taken and read, and is not served yet: this may take a while, and no loop
+/// has to wait for it.
+pub struct Opened {
+    folder: Folder,
+    promise: PromiseFile<Folder>,
+    store: Store<Folder>,
+    boot: u64,
 }
 
-impl Serving {
-    /// Takes the folder and opens `door` to engines; says where they can reach it.
-    pub fn begin(
-        args: &ReplicaArgs,
-        door: Door,
-        reactor: &mut Reactor,
-    ) -> Result<(Serving, Address), ReplicaError> {
-        let folder = Folder::take(&args.folder)?;
+impl Opened {
+    /// Takes the folder.
+    pub fn open(args: &ReplicaArgs) -> Result<Opened, ReplicaError> {
+        Opened::in_folder(Folder::take(&args.folder)?, args)
+    }
+
+    /// In a folder that this process owns.
+    pub(super) fn in_folder(folder: Folder, args: &ReplicaArgs) -> Result<Opened, ReplicaError> {
         let promise = PromiseFile::open(folder.clone())?;
         let boot = boot();
         let store = Store::open(&folder, args.size, boot)
@@ -128,29 +156,71 @@ impl Serving {
             let (here, asked) = (here.to_owned(), args.volume.clone());
             return Err(ReplicaError::OtherVolume { here, asked });
         }
+        Ok(Opened { folder, promise, store, boot })
+    }
+}
+
+/// A copy that is served in a loop that it may share with others; see `host`.
+pub struct Serving {
+    core: Replica<Folder>,
+    folder: Folder,
+    workers: Workers<Folder>,
+    outputs: Vec<Output>,
+    /// When the next piece of the layers is looked at for damage.
+    scrub_at: Instant,
+}
+
+impl Serving {
+    /// Opens `door` to engines; says where they can reach it.
+    pub fn begin(
+        opened: Opened,
+        args: &ReplicaArgs,
+        door: Door,
+        reactor: &mut Reactor,
+    ) -> Result<(Serving, Address), ReplicaError> {
         let listen = |source| ReplicaError::Listen { address: args.listen.clone(), source };
         let listener = Listener::bind(&args.listen).map_err(listen)?;
         let address = listener.address(&args.listen).map_err(listen)?;
         reactor.open_door(door, listener).map_err(listen)?;
-
-        let core = Replica::new(args.volume.clone(), store, promise.standing(), boot);
-        let workers = Workers::start(&folder, promise, reactor.waker());
-        tracing::info!(volume = args.volume, %address, promised = %core.promised(), "replica serves");
-        Ok((Serving { core, workers, outputs: Vec::new(), scrub_at: Instant::now() + SCRUB_EVERY }, address))
+        let replica = Serving::new(opened, args, reactor);
+        tracing::info!(volume = args.volume, %address, promised = %replica.core.promised(), "replica serves");
+        Ok((replica, address))
     }
 
-    fn serve(&mut self, reactor: &mut Reactor, stop: &Stop) -> Result<(), ReplicaError> {
-        let mut events = Vec::new();
-        while !stop.is_asked() {
-            reactor.wait(self.deadline(), &mut events).map_err(ReplicaError::Wait)?;
-            events.drain(..).try_for_each(|event| self.on_event(event, reactor))?;
-            self.mind(reactor)?;
-        }
-        Ok(())
+    fn new(opened: Opened, args: &ReplicaArgs, reactor: &Reactor) -> Serving {
+        let Opened { folder, promise, store, boot } = opened;
+        let core = Replica::new(args.volume.clone(), store, promise.standing(), boot);
+        let workers = Workers::start(&folder, promise, reactor.waker());
+        Serving { core, folder, workers, outputs: Vec::new(), scrub_at: Instant::now() + SCRUB_EVERY }
+    }
+
+    /// Goes on where a predecessor stood, with its connections.
+    pub(super) fn resume(
+        opened: Opened,
+        args: &ReplicaArgs,
+        known: Known,
+        links: &BTreeMap<u64, LinkId>,
+        reactor: &Reactor,
+    ) -> Serving {
+        let mut replica = Serving::new(opened, args, reactor);
+        replica.core.go_on(known, links);
+        replica
+    }
+
+    /// Whether nothing is under way that only this process knows of.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.core.is_quiet()
+    }
+
+    /// Closes the copy's files; the folder is still this process's.
+    pub(super) fn let_go(self) -> Result<(Folder, Known), ReplicaError> {
+        let (folder, known) = (self.folder.clone(), self.core.known());
+        self.end()?;
+        Ok((folder, known))
     }
 
     /// Waits for the last sync; the folder is free afterwards.
-    fn end(self) -> Result<(), ReplicaError> {
+    pub fn end(self) -> Result<(), ReplicaError> {
         let Serving { core, workers, .. } = self;
         drop(core);
         workers.end().map_err(ReplicaError::Dead)
@@ -186,7 +256,7 @@ impl Serving {
         self.feed(Input::Scrub, reactor)
     }
 
-    fn on_arrived(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), ReplicaError> {
+    pub(super) fn on_arrived(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), ReplicaError> {
         loop {
             match reactor.next_frame(link) {
                 Ok(Some(frame)) => self.feed(Input::Frame(link, frame), reactor)?,
