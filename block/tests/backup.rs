@@ -22,7 +22,7 @@ use midflight_block::{
     replica::{disk::Folder, serve::boot, store::Store},
     tour::Plane,
 };
-use volume::{Load, VOLUME, layout, start, until};
+use volume::{VOLUME, layout, start, until};
 
 const SIZE: u64 = 24 << 20;
 const PIECE: u64 = 2 << 20;
@@ -80,7 +80,7 @@ fn a_standby_volume_follows_the_backups_of_one_under_load() {
     let engine = plane.engine().address().to_string();
     let create =
         |name: &str| run(&["create", "--engine", &engine, "--volume", VOLUME, "--snapshot", name], &target);
-    let load = Load::on(&plane, 5);
+    let load = volume::load(&plane, 5);
     std::thread::sleep(Duration::from_millis(300));
     snapshot(&mut plane, "one");
     let first = create("one");

@@ -25,7 +25,7 @@ use midflight_block::{
         hello::{Features, Hello, Versions},
     },
 };
-use nodes::{Load, Nodes, mfblock, soon, target, volume};
+use nodes::{Nodes, mfblock, soon, target, volume};
 
 /// The binary of the next version, which also has the failpoints: the one that
 /// `MIDFLIGHT_NEXT` names, or else one that is built here. After `dev/test` has built it,
@@ -104,7 +104,7 @@ fn both_builds_serve_each_other_and_the_way_back_is_open() {
     let mut nodes = nodes_with_both();
     let members = nodes.create_replicas("old");
     let engine = nodes.create_engine(0, "old", Epoch::of_term(1).bits(), &members);
-    let load = Load::on(nodes.attach(&engine));
+    let load = nodes::load(nodes.attach(&engine));
     for round in [["next", "next"], ["old", "old"], ["next", "old"], ["old", "next"]] {
         let [replica, engine] = round;
         replace_replica(&mut nodes, 1, replica).unwrap();
@@ -122,7 +122,7 @@ fn what_is_new_on_disk_is_used_only_once_the_upgrade_is_final() {
     let mut nodes = nodes_with_both();
     let members = nodes.create_replicas("old");
     let engine = nodes.create_engine(0, "old", Epoch::of_term(1).bits(), &members);
-    let load = Load::on(nodes.attach(&engine));
+    let load = nodes::load(nodes.attach(&engine));
     replace_replica(&mut nodes, 1, "next").unwrap();
     replace_replica(&mut nodes, 2, "next").unwrap();
     let engine = move_to(&mut nodes, "next").unwrap();
@@ -161,7 +161,7 @@ fn engines_that_fail_are_left_for_the_old_build_and_the_client_only_waits() {
     let mut nodes = nodes_with_both();
     let members = nodes.create_replicas("old");
     let engine = nodes.create_engine(0, "old", Epoch::of_term(1).bits(), &members);
-    let load = Load::on(nodes.attach(&engine));
+    let load = nodes::load(nodes.attach(&engine));
     for failpoint in ["engine-start", "engine-go", "engine-serve"] {
         soon();
         let moved = move_to(&mut nodes, failpoint);

@@ -20,7 +20,7 @@ use midflight_block::{
     nbd::client::{Ask, NbdClient},
     tour::{DRAIN_WITHIN, Plane, replicas_equal},
 };
-use volume::{Load, VOLUME, start, until};
+use volume::{VOLUME, start, until};
 
 const SIZE: u64 = 16 << 20;
 
@@ -28,7 +28,7 @@ const SIZE: u64 = 16 << 20;
 fn clients_do_not_notice_that_the_frontend_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path(), SIZE);
-    let load = Load::on(&plane, 11);
+    let load = volume::load(&plane, 11);
     let mut negotiating = UnixStream::connect(plane.socket()).unwrap();
     for round in 0..6 {
         thread::sleep(Duration::from_millis(40));
@@ -47,7 +47,7 @@ fn clients_do_not_notice_that_the_frontend_is_replaced() {
 fn a_keeper_is_replaced_under_the_frontend() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path(), SIZE);
-    let load = Load::on(&plane, 11);
+    let load = volume::load(&plane, 11);
     let log = folder.path().join("processes.log");
     for round in 1..=2 {
         plane.replace_keeper().unwrap();

@@ -20,7 +20,7 @@ use midflight_block::{
     instance::{
         Secret,
         order::{Orders, orders, refusal},
-        proto::{self, Reason},
+        proto::{self, Reason, backup_event::Event},
     },
     nbd::client::{Ask, NbdClient},
     net::address::Address,
@@ -144,9 +144,11 @@ fn every_command_may_be_given_twice_and_none_too_late() {
         ("resume",           |n, o, e| n.runtime.block_on(o.resume(target("e-0", e))).map(drop)),
         ("status",           |n, o, e| n.runtime.block_on(o.status(target("e-0", e))).map(drop)),
         ("create snapshot",  |n, o, e| n.runtime.block_on(o.create_snapshot(snapshot(e, "s"))).map(drop)),
+        ("create backup",    |n, o, e| n.runtime.block_on(back_up(n, o, e)).map(drop)),
         ("revert snapshot",  |n, o, e| n.runtime.block_on(o.revert_snapshot(snapshot(e, "s"))).map(drop)),
         ("delete snapshot",  |n, o, e| n.runtime.block_on(o.delete_snapshot(snapshot(e, "s"))).map(drop)),
         ("expand",           |n, o, e| n.runtime.block_on(o.expand(proto::ExpandRequest { engine: ask(e), size: 2 * SIZE })).map(drop)),
+        ("throttle",         |n, o, e| n.runtime.block_on(o.throttle(proto::ThrottleRequest { engine: ask(e), bytes_per_second: 1 << 20 })).map(drop)),
         ("remove replica",   |n, o, e| n.runtime.block_on(o.remove_replica(member(e, "r-2", ""))).map(drop)),
         ("add replica",      |n, o, e| { let to = n.members()[2].address.clone(); n.runtime.block_on(o.add_replica(member(e, "r-2", &to))).map(drop) }),
         ("rebuild replica",  |n, o, e| n.runtime.block_on(o.rebuild_replica(member(e, "r-2", ""))).map(drop)),
@@ -171,6 +173,92 @@ fn every_command_may_be_given_twice_and_none_too_late() {
     let mut orders = nodes.orders(0);
     let refused = nodes.runtime.block_on(orders.create(replica(0, "", old))).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "it is not forgotten: {refused}");
+}
+
+/// The last event of a stream, and how many told of progress.
+async fn last(
+    events: Result<tonic::Response<tonic::Streaming<proto::BackupEvent>>, Status>,
+) -> Result<(usize, Event), Status> {
+    let (mut events, mut told) = (events?.into_inner(), 0);
+    loop {
+        match events.message().await?.expect("the last event is a result").event.expect("an event is one") {
+            Event::Progress(_) => told += 1,
+            event => return Ok((told, event)),
+        }
+    }
+}
+
+fn backups(nodes: &Nodes) -> String {
+    nodes.root().join("backups").display().to_string()
+}
+
+async fn back_up(nodes: &Nodes, orders: &mut Orders, epoch: u64) -> Result<(usize, Event), Status> {
+    let request = proto::CreateBackupRequest {
+        engine: ask(epoch),
+        target: backups(nodes),
+        snapshot: "s".into(),
+        backup: String::new(),
+    };
+    last(orders.create_backup(request).await).await
+}
+
+#[test]
+fn backups_are_made_listed_verified_and_restored_on_order() {
+    let mut nodes = Nodes::start(1);
+    let members = nodes.create_replicas("");
+    let epoch = term(1);
+    let made = nodes.create_engine(0, "", epoch, &members);
+    let socket = nodes.attach(&made);
+    let mut client = NbdClient::connect(&socket, &volume()).unwrap();
+    let mut write = |fill: u8| {
+        assert_eq!(client.call(Ask::Write { offset: 4096, data: &[fill; 4096] }).unwrap().error, 0);
+    };
+    write(1);
+    let mut orders = nodes.orders(0);
+    nodes.runtime.block_on(orders.create_snapshot(snapshot(epoch, "s"))).unwrap();
+    let (told, created) = nodes.runtime.block_on(back_up(&nodes, &mut orders, epoch)).unwrap();
+    let Event::Created(created) = created else { panic!("{created:?}") };
+    assert!(told > 0, "the end is told");
+    assert_eq!((created.new_blocks, created.size), (1, SIZE));
+    write(2);
+    let target = backups(&nodes);
+    let restore = || proto::RestoreBackupRequest {
+        engine: ask(epoch),
+        target: target.clone(),
+        volume: String::new(),
+        backup: "s".into(),
+    };
+    let attached = nodes.runtime.block_on(async { last(orders.restore_backup(restore()).await).await });
+    assert_eq!(attached.unwrap_err().code(), Code::Unavailable, "a frontend is connected");
+    nodes.detach();
+    for _ in 0..2 {
+        let (_, restored) =
+            nodes.runtime.block_on(async { last(orders.restore_backup(restore()).await).await }).unwrap();
+        let Event::Restored(restored) = restored else { panic!("{restored:?}") };
+        assert_eq!(restored.backup, "s");
+    }
+    let socket = nodes.attach(&made);
+    let mut client = NbdClient::connect(&socket, &volume()).unwrap();
+    let found = client.call(Ask::Read { offset: 4096, length: 4096 }).unwrap();
+    assert!(found.error == 0 && found.data.iter().all(|byte| *byte == 1), "the volume is what it was");
+    let which = |backup: &str| proto::BackupsRequest {
+        target: target.clone(),
+        volume: volume(),
+        backup: backup.into(),
+    };
+    let listed = nodes.runtime.block_on(orders.list_backups(which(""))).unwrap().into_inner().backups;
+    assert_eq!(listed.iter().map(|backup| &*backup.backup).collect::<Vec<_>>(), ["s"]);
+    let (_, verified) =
+        nodes.runtime.block_on(async { last(orders.verify_backups(which("")).await).await }).unwrap();
+    let Event::Verified(verified) = verified else { panic!("{verified:?}") };
+    assert_eq!((verified.backups, verified.blocks, verified.damaged.len()), (1, 1, 0));
+    for removed in [1, 0] {
+        let swept = nodes.runtime.block_on(orders.delete_backup(which("s"))).unwrap().into_inner();
+        assert_eq!((swept.removed_blocks, swept.kept_blocks), (removed, 0));
+    }
+    let relative = proto::BackupsRequest { target: "backups".into(), ..which("") };
+    let refused = nodes.runtime.block_on(orders.list_backups(relative)).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
 #[test]

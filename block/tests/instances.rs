@@ -16,7 +16,7 @@ use midflight_block::{
     nbd::client::{Ask, NbdClient},
     record::RecordStore,
 };
-use nodes::{Load, Nodes, soon, target, volume};
+use nodes::{Nodes, soon, target, volume};
 use rustix::process::{Pid, Signal};
 
 /// A new client is served.
@@ -35,7 +35,7 @@ fn an_engine_moves_between_instance_managers_and_the_client_only_waits() {
     let mut nodes = Nodes::start(3);
     let members = nodes.create_replicas("");
     let first = nodes.create_engine(0, "", Epoch::of_term(1).bits(), &members);
-    let load = Load::on(nodes.attach(&first));
+    let load = nodes::load(nodes.attach(&first));
     for node in [1, 2, 0, 1] {
         soon();
         let epoch = nodes.next_term();
@@ -56,7 +56,7 @@ fn processes_live_on_without_their_instance_manager_and_are_taken_up_again() {
     let members = nodes.create_replicas("old");
     let engine = nodes.create_engine(0, "old", Epoch::of_term(1).bits(), &members);
     let socket = nodes.attach(&engine);
-    let load = Load::on(socket.clone());
+    let load = nodes::load(socket.clone());
     soon();
     let before = nodes.list(0);
     nodes.nodes.iter_mut().for_each(|node| node.process.kill());
@@ -97,7 +97,7 @@ fn a_killed_instance_manager_loses_its_engine_to_another_and_nothing_else() {
     let members = nodes.create_replicas("");
     let engine = nodes.create_engine(0, "", Epoch::of_term(1).bits(), &members);
     let socket = nodes.attach(&engine);
-    let load = Load::on(socket.clone());
+    let load = nodes::load(socket.clone());
     soon();
     let began = Instant::now();
     nodes.nodes[0].process.kill();
@@ -136,7 +136,7 @@ fn replicas_come_and_go_under_load() {
     let mut nodes = Nodes::start(3);
     let members = nodes.create_replicas("");
     let engine = nodes.create_engine(0, "", Epoch::of_term(1).bits(), &members);
-    let load = Load::on(nodes.attach(&engine));
+    let load = nodes::load(nodes.attach(&engine));
     soon();
     let mut orders = nodes.orders(0);
     let request = |name: &str, address: &str| proto::ReplicaRequest {
@@ -170,6 +170,39 @@ fn replicas_come_and_go_under_load() {
         let address = &members[number].address;
         runtime.block_on(orders.add_replica(request(&format!("r-{number}"), address))).unwrap();
     }
+    nodes.wait_until_whole();
+    load.judge();
+    assert!(nodes.copies_are_equal());
+}
+
+#[test]
+fn replicas_of_another_binary_take_over_from_those_that_serve() {
+    let mut nodes = Nodes::start(3);
+    std::fs::copy(nodes::mfblock(), nodes.root().join("binaries/new")).unwrap();
+    let members = nodes.create_replicas("old");
+    let engine = nodes.create_engine(0, "old", nodes.find(0, "r-0").epoch, &members);
+    let load = nodes::load(nodes.attach(&engine));
+    soon();
+    let before = nodes.record.read().unwrap().1;
+    let epoch = nodes.next_term();
+    for (node, member) in members.iter().enumerate() {
+        let old = nodes.find(node, &member.name).pid;
+        let again = nodes.create_replica(node, "new", epoch);
+        assert_eq!(again.address, member.address, "engines find it where it was");
+        let now = nodes.find(node, &member.name);
+        assert_eq!((now.binary.as_str(), now.state()), ("new", State::Running));
+        assert_ne!(now.pid, old);
+        soon();
+    }
+    assert_eq!(nodes.record.read().unwrap().1.member_version, before.member_version, "nobody was dropped");
+    // The engine of the new binary follows; who is killed after that comes back as what took over.
+    let next = nodes.create_engine(1, "new", epoch, &members);
+    nodes.switch(&next).unwrap();
+    kill(&nodes.find(2, "r-2"));
+    nodes.wait_until("it is started again", |nodes| {
+        let now = nodes.find(2, "r-2");
+        now.state() == State::Running && now.restarts > 0 && now.binary == "new"
+    });
     nodes.wait_until_whole();
     load.judge();
     assert!(nodes.copies_are_equal());

@@ -14,7 +14,7 @@ use std::{
 
 use midflight_block::tour::{DRAIN_WITHIN, Layout, Plane, TourError, replicas_equal};
 use rustix::process::{Pid, Signal};
-use volume::{Load, WHOLE_WITHIN, layout, start};
+use volume::{WHOLE_WITHIN, layout, start};
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -35,7 +35,7 @@ impl Dice {
 fn a_killed_replica_is_dropped_by_the_record_and_rebuilt_by_what_it_missed() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path(), 32 << 20);
-    let load = Load::on(&plane, 5);
+    let load = volume::load(&plane, 5);
     for number in 0..3 {
         thread::sleep(Duration::from_millis(100));
         plane.replica(number).kill();
@@ -67,7 +67,7 @@ fn kill_at_random(kills: u64, begin: impl FnOnce(Layout) -> Result<Plane, TourEr
     let kills = from_environment("MIDFLIGHT_KILLS", kills);
     let folder = tempfile::tempdir().unwrap();
     let mut plane = begin(layout(folder.path(), 8 << 20)).unwrap();
-    let load = Load::on(&plane, seed);
+    let load = volume::load(&plane, seed);
     let mut chaos = Chaos { dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), dead: [false; 3] };
     for _ in 0..kills {
         chaos.disturb(&mut plane).unwrap_or_else(|error| {

@@ -8,7 +8,7 @@ mod volume;
 use std::{thread, time::Duration};
 
 use midflight_block::tour::{DRAIN_WITHIN, Layout, Plane, replicas_equal};
-use volume::{Load, WHOLE_WITHIN, layout, until};
+use volume::{WHOLE_WITHIN, layout, until};
 
 /// A plane of `replicas`, the first in the engine's process, under a client that
 /// verifies; at the end nothing is lost and all copies are alike.
@@ -16,7 +16,7 @@ fn under_load(replicas: usize, act: impl FnOnce(&mut Plane)) {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout { replicas, ..layout(folder.path(), 8 << 20) };
     let mut plane = Plane::start_with_local(layout).unwrap();
-    let load = Load::on(&plane, 3);
+    let load = volume::load(&plane, 3);
     act(&mut plane);
     plane.wait_until_whole(WHOLE_WITHIN).unwrap();
     load.judge();

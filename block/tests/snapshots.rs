@@ -13,7 +13,7 @@ use midflight_block::{
     replica::{disk::Folder, serve::boot, store::Store},
     tour::{Plane, replicas_equal},
 };
-use volume::{Load, VOLUME, WHOLE_WITHIN, start, status, until};
+use volume::{VOLUME, WHOLE_WITHIN, start, status, until};
 
 const SIZE: u64 = 8 << 20;
 /// The oldest layer of a copy.
@@ -51,7 +51,7 @@ fn write(plane: &Plane, fill: u8) {
 fn snapshots_under_load_reach_a_replica_that_was_dead() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path(), SIZE);
-    let load = Load::on(&plane, 9);
+    let load = volume::load(&plane, 9);
     snapshot(&mut plane, "one");
     plane.replica(1).kill();
     until("it is dropped", || plane.record().unwrap().in_service() == 2);

@@ -9,13 +9,13 @@ use std::{thread, time::Duration};
 
 use midflight_block::tour::{DRAIN_WITHIN, Plane, replicas_equal, switch_under_load};
 use rustix::process::Signal;
-use volume::{Load, layout, start};
+use volume::{layout, start};
 
 const SIZE: u64 = 8 << 20;
 
 /// Keeps a client busy while `act` does things to the plane; what it saw is clean.
 fn under_load(plane: &mut Plane, act: impl FnOnce(&mut Plane)) {
-    let load = Load::on(plane, 3);
+    let load = volume::load(plane, 3);
     act(plane);
     load.judge();
 }

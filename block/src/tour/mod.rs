@@ -4,11 +4,12 @@
 //! Invariant: dropping a `Plane` leaves no process behind.
 
 mod frontends;
+pub mod managed;
 pub mod process;
 
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -27,6 +28,7 @@ use crate::{
     epoch::Epoch,
     extent::Extent,
     frontend::control::{Answer, Command, Switched},
+    instance::order::OrderError,
     net::address::Address,
     record::{Attachment, Record, RecordError, RecordStore, file::FileRecord},
     replica::{disk::Folder, serve::boot, store::Store},
@@ -57,6 +59,12 @@ pub enum TourError {
     Folder { path: PathBuf, source: io::Error },
     #[error("replace the frontend")]
     Frontend { source: io::Error },
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    #[error("order something of an instance manager: {}", .0.message())]
+    Refused(#[from] Box<tonic::Status>),
+    #[error("{name} is {state}: {why}")]
+    NotRunning { name: String, state: &'static str, why: String },
     #[error("the client's thread ended without a report")]
     NoReport,
     #[error("not every copy is in service after {within:?}: {record:?}")]
@@ -267,6 +275,23 @@ impl Plane {
         }
     }
 
+    /// Puts another process, of another binary if one is given, in the place of a replica's, which keeps its connections.
+    pub fn replace_replica(&mut self, number: usize, binary: Option<&Path>) -> Result<(), TourError> {
+        let layout =
+            Layout { binary: binary.unwrap_or(&self.layout.binary).to_owned(), ..self.layout.clone() };
+        let ended = |source| TourError::Folder { path: replica_folder(&self.layout, number), source };
+        let Some(old) = &mut self.replicas[number] else { return self.restart_engine() };
+        let arguments = replica_arguments(&layout, number, &self.addresses[number]);
+        let arguments = arguments.into_iter().chain(["--take-over".to_owned()]);
+        let successor = Process::start(&layout.binary, "replica", arguments, &log(&layout))?;
+        let status = old.wait_for_end(SWITCH_WITHIN).map_err(ended)?;
+        *old = successor;
+        match status.success() {
+            true => Ok(()),
+            false => Err(ended(io::Error::other(status.to_string()))),
+        }
+    }
+
     /// Asks something of the engine that serves now. What it refuses for the moment is
     /// asked again for a while.
     pub fn command(
@@ -343,11 +368,17 @@ fn node_address(number: usize) -> Address {
     Address::Tcp((std::net::Ipv4Addr::new(127, 0, 0, node), 0).into())
 }
 
+fn replica_arguments(layout: &Layout, number: usize, listen: &Address) -> Vec<String> {
+    vec![
+        format!("--folder={}", replica_folder(layout, number).display()),
+        format!("--volume={}", layout.volume),
+        format!("--size={}", layout.size),
+        format!("--listen={listen}"),
+    ]
+}
+
 fn start_replica(layout: &Layout, number: usize, listen: &Address) -> Result<Process, StartError> {
-    let folder = replica_folder(layout, number).display().to_string();
-    let (size, listen) = (layout.size.to_string(), listen.to_string());
-    let arguments = ["--folder", &folder, "--volume", &layout.volume, "--size", &size, "--listen", &listen];
-    Process::start(&layout.binary, "replica", arguments, &log(layout))
+    Process::start(&layout.binary, "replica", replica_arguments(layout, number, listen), &log(layout))
 }
 
 fn start_engine(

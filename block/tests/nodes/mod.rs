@@ -6,20 +6,20 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on says why and fails")]
 
+#[path = "../load/mod.rs"]
+mod load;
+
 use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    thread::{self, JoinHandle},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
+pub(crate) use load::Load;
 use midflight_block::{
     caller::FrontendControl,
-    check::workload::{Report, Workload, WorkloadError},
     epoch::Epoch,
     frontend::control::Command,
     instance::{
@@ -181,19 +181,31 @@ impl Nodes {
         self.runtime.block_on(orders.create(request)).map(tonic::Response::into_inner)
     }
 
-    /// Starts the frontend and offers the volume on its NBD socket.
+    /// Offers the volume on the NBD socket of the frontend, which is started the first time.
     pub(crate) fn attach(&mut self, engine: &proto::Instance) -> PathBuf {
+        if self.frontends.is_empty() {
+            self.start_frontend();
+        }
+        let socket = self.root().join("nbd.sock");
+        let (volume, engine) = (volume(), engine.address.clone());
+        let command = Command::Attach { volume, size: SIZE, socket: socket.clone(), engine };
+        FrontendControl::connect(self.frontends[0].address()).unwrap().call(&command).unwrap();
+        socket
+    }
+
+    fn start_frontend(&mut self) {
         let keeper = self.root().join("keeper.sock").display().to_string();
         let log = self.root().join("log");
         let keeping = Process::start(&mfblock(), "keeper", ["--listen", &keeper], &log).unwrap();
         let arguments = ["--control", &self.frontend(), "--keeper", &keeper];
         let frontend = Process::start(&mfblock(), "frontend", arguments, &log).unwrap();
-        let socket = self.root().join("nbd.sock");
-        let mut control = FrontendControl::connect(frontend.address()).unwrap();
-        let (volume, engine) = (volume(), engine.address.clone());
-        control.call(&Command::Attach { volume, size: SIZE, socket: socket.clone(), engine }).unwrap();
         self.frontends.extend([frontend, keeping]);
-        socket
+    }
+
+    /// Takes the volume from its frontend.
+    pub(crate) fn detach(&self) {
+        let mut control = FrontendControl::connect(self.frontends[0].address()).unwrap();
+        control.call(&Command::Detach { volume: volume() }).unwrap();
     }
 
     /// Asks this node's frontend to go over to an engine.
@@ -329,37 +341,9 @@ pub(crate) fn target(name: &str, epoch: u64) -> proto::EngineRequest {
     proto::EngineRequest { name: name.into(), volume: volume(), epoch }
 }
 
-/// A client that writes, reads and judges until it is told to stop.
-pub(crate) struct Load {
-    stop: Arc<AtomicBool>,
-    client: JoinHandle<Result<Report, WorkloadError>>,
-}
-
-impl Load {
-    pub(crate) fn on(socket: PathBuf) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
-        let workload = Workload { socket, volume: volume(), depth: 16, blocks: 0, seed: 11 };
-        let client = {
-            let stop = Arc::clone(&stop);
-            thread::spawn(move || workload.run(Duration::from_secs(600), &stop))
-        };
-        Load { stop, client }
-    }
-
-    /// The client's report; it is clean.
-    pub(crate) fn judge(self) -> Report {
-        self.stop.store(true, Ordering::Relaxed);
-        let began = Instant::now();
-        while !self.client.is_finished() {
-            assert!(began.elapsed() < WITHIN, "the client never gets its last answers");
-            thread::sleep(Duration::from_millis(5));
-        }
-        let report = self.client.join().expect("the client does not panic").expect("it is not cut off");
-        assert_eq!(report.complaints, Vec::<String>::new());
-        assert_eq!(report.errors, 0);
-        assert!(report.writes > 0 && report.verified_blocks > 0, "{report:?}");
-        report
-    }
+/// Keeps the volume busy.
+pub(crate) fn load(socket: PathBuf) -> Load {
+    Load::on(socket, volume(), 11)
 }
 
 /// Lets the load run for a while, so that requests are under way when the next thing happens.

@@ -2,18 +2,17 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+#[path = "../load/mod.rs"]
+mod load;
+
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
+pub(crate) use load::Load;
 use midflight_block::{
-    check::workload::{Report, Workload, WorkloadError},
     engine::control::{Answer, Command, Status},
     tour::{Layout, Plane},
 };
@@ -50,36 +49,7 @@ pub(crate) fn status(plane: &mut Plane) -> Status {
     }
 }
 
-/// A client that writes, reads and judges until it is told to stop.
-pub(crate) struct Load {
-    stop: Arc<AtomicBool>,
-    client: JoinHandle<Result<Report, WorkloadError>>,
-}
-
-impl Load {
-    pub(crate) fn on(plane: &Plane, seed: u64) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
-        let workload = Workload { socket: plane.socket(), volume: VOLUME.into(), depth: 16, blocks: 0, seed };
-        let client = {
-            let stop = Arc::clone(&stop);
-            thread::spawn(move || workload.run(Duration::from_secs(3600), &stop))
-        };
-        Load { stop, client }
-    }
-
-    /// What became of the client.
-    pub(crate) fn end(self) -> Result<Report, WorkloadError> {
-        self.stop.store(true, Ordering::Relaxed);
-        until("the client gets its last answers", || self.client.is_finished());
-        self.client.join().expect("the client does not panic")
-    }
-
-    /// The client's report; it is clean.
-    pub(crate) fn judge(self) -> Report {
-        let report = self.end().expect("the client is not cut off");
-        assert_eq!(report.complaints, Vec::<String>::new());
-        assert_eq!(report.errors, 0);
-        assert!(report.writes > 0 && report.verified_blocks > 0, "{report:?}");
-        report
-    }
+/// Keeps the volume of a plane busy.
+pub(crate) fn load(plane: &Plane, seed: u64) -> Load {
+    Load::on(plane.socket(), VOLUME.into(), seed)
 }

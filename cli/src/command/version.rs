@@ -1,6 +1,7 @@
 //! `midflight version`: what this binary is. Other processes ask it of an image's binary, too.
 
 use clap::Args;
+use midflight_block::{instance, replica::layers::FORMATS, wire::hello::VERSIONS};
 use serde::Serialize;
 
 use crate::{
@@ -19,12 +20,37 @@ struct About {
     profile: &'static str,
     os: &'static str,
     architecture: &'static str,
+    /// What the engines of this binary can do: a range that does not overlap is refused.
+    engine: Ranges,
+}
+
+/// Versions, from the oldest to the newest.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Ranges {
+    /// Of the instance manager's API.
+    api: Range,
+    /// Of what engines, replicas and frontends say to each other.
+    wire: Range,
+    /// Of replica folders.
+    disk: Range,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Range {
+    oldest: u32,
+    newest: u32,
 }
 
 impl Answer for About {
     fn to_table(&self, _: Paint) -> String {
         format!("midflight {} ({}, {}/{})\n", self.version, self.profile, self.os, self.architecture)
     }
+}
+
+fn range((oldest, newest): (u32, u32)) -> Range {
+    Range { oldest, newest }
 }
 
 impl Version {
@@ -34,6 +60,11 @@ impl Version {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
             os: std::env::consts::OS,
             architecture: std::env::consts::ARCH,
+            engine: Ranges {
+                api: range(instance::API),
+                wire: range((VERSIONS.oldest.into(), VERSIONS.newest.into())),
+                disk: range((*FORMATS.start(), *FORMATS.end())),
+            },
         })
     }
 }

@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap::Args;
 use midflight_block::{
     check::stopwatch::{Stopwatch, Waits},
-    tour::{DRAIN_WITHIN, Plane},
+    tour::{DRAIN_WITHIN, Plane, managed::Managed},
 };
 use rustix::process::Signal;
 use serde::Serialize;
@@ -36,8 +36,10 @@ use crate::{
 /// Measure how long clients wait while engines change
 ///
 /// A volume of three replicas changes engines under a client with sixteen random writes under way: as planned, and
-/// because the engine was killed; on the machine as it is, and with CPU hogs beside. In the same run a qemu-nbd
-/// reconnects to one that was ended and started again. Needs qemu-nbd.
+/// because the engine was killed, or the instance manager around it; on the machine as it is, and with CPU hogs beside. A planned switch is from the order to
+/// the frontend until everyone who met it has an answer; the start of the next engine's process before it and the end of
+/// the old one's after it are measured by themselves. In the same run a qemu-nbd reconnects to one that was ended and
+/// started again. Needs qemu-nbd.
 #[derive(Debug, Args)]
 pub(crate) struct PauseBench {
     /// Planned switches
@@ -46,6 +48,9 @@ pub(crate) struct PauseBench {
     /// Engines to kill
     #[arg(long, default_value_t = 20)]
     kills: usize,
+    /// Instance managers to kill, with an engine and a copy inside
+    #[arg(long, default_value_t = 10)]
+    manager_kills: usize,
     /// Reconnects of qemu
     #[arg(long, default_value_t = 5)]
     reconnects: usize,
@@ -136,62 +141,97 @@ impl PauseBench {
         let mut pauses = Vec::new();
         for hogs in [0, self.hogs].into_iter().take(if self.hogs == 0 { 1 } else { 2 }) {
             let _busy = Hogs::start(hogs);
-            pauses.push(self.planned(errand, &mut plane, hogs)?);
-            pauses.push(self.killed(errand, &mut plane, hogs)?);
-            pauses.push(self.reconnected(errand, hogs)?);
+            pauses.extend(self.planned(errand, &mut plane, hogs)?);
+            pauses.extend(self.killed(errand, &mut plane, hogs)?);
+            pauses.extend(self.killed_manager(errand, hogs)?);
+            pauses.extend(self.reconnected(errand, hogs)?);
         }
         Ok(Measured { conditions: conditions.after(), others_percent, pauses })
     }
 
-    fn planned(&self, errand: &Errand, plane: &mut Plane, hogs: usize) -> anyhow::Result<Pauses> {
+    /// The next engine is there before the frontend hears of it, and the old one ends afterwards: what
+    /// these two cost clients is measured by itself.
+    fn planned(&self, errand: &Errand, plane: &mut Plane, hogs: usize) -> anyhow::Result<[Pauses; 3]> {
         let mut replayed = 0;
-        let mut pauses = observe(&plane.socket(), VOLUME, ("planned switch", hogs), self.switches, || {
+        let whats = ["planned switch", "start of the next", "end of the old"];
+        let mut pauses = observe(&plane.socket(), VOLUME, (whats, hogs), self.switches, || {
             errand.go_on()?;
-            let began = Instant::now();
-            replayed += plane.switch(DRAIN_WITHIN).context("switch engines")?.replayed;
-            Ok((began, Instant::now()))
+            let (next, start) = timed(|| plane.start_successor().context("start the next engine"));
+            let next = next?;
+            thread::sleep(UNDISTURBED);
+            let (switched, switch) = timed(|| plane.switch_to(next, DRAIN_WITHIN).context("switch engines"));
+            let (switched, old) = switched?;
+            replayed += switched.replayed;
+            thread::sleep(UNDISTURBED);
+            let ((), end) = timed(|| drop(old));
+            Ok([switch, start, end])
         })?;
-        pauses.replayed = Some(replayed);
+        pauses[0].replayed = Some(replayed);
         Ok(pauses)
     }
 
-    fn killed(&self, errand: &Errand, plane: &mut Plane, hogs: usize) -> anyhow::Result<Pauses> {
-        observe(&plane.socket(), VOLUME, ("killed engine", hogs), self.kills, || {
+    fn killed(&self, errand: &Errand, plane: &mut Plane, hogs: usize) -> anyhow::Result<[Pauses; 1]> {
+        observe(&plane.socket(), VOLUME, (["killed engine"], hogs), self.kills, || {
             errand.go_on()?;
-            let began = Instant::now();
-            plane.engine().signal(Signal::KILL).context("kill the engine")?;
-            plane.engine().wait_for_end(Duration::from_secs(10)).context("wait for the engine's end")?;
-            plane.restart_engine().context("start the engine again")?;
-            Ok((began, Instant::now()))
+            let (killed, span) = timed(|| {
+                plane.engine().signal(Signal::KILL).context("kill the engine")?;
+                plane.engine().wait_for_end(Duration::from_secs(10)).context("wait for the engine's end")?;
+                plane.restart_engine().context("start the engine again")
+            });
+            killed.map(|()| [span])
         })
     }
 
-    fn reconnected(&self, errand: &Errand, hogs: usize) -> anyhow::Result<Pauses> {
+    /// The engine and one copy were in it; another process is started, and both are created again.
+    fn killed_manager(&self, errand: &Errand, hogs: usize) -> anyhow::Result<[Pauses; 1]> {
+        let layout = errand.layout(&format!("managed-{hogs}"), self.size_mib << 20, 3);
+        let volume = layout.volume.clone();
+        let mut plane = Managed::start(layout).context("start instance managers")?;
+        fill_volume(&plane.socket(), &volume, self.size_mib << 20)?;
+        observe(&plane.socket(), &volume, (["killed manager"], hogs), self.manager_kills, || {
+            errand.go_on()?;
+            let (killed, span) = timed(|| plane.kill_manager().context("kill the instance manager"));
+            killed.map(|()| [span])
+        })
+    }
+
+    fn reconnected(&self, errand: &Errand, hogs: usize) -> anyhow::Result<[Pauses; 1]> {
         let file = errand.folder().join("peer");
         fill_file(&file, self.size_mib << 20)?;
         let (back_at, front_at) = (Socket::free_port()?, errand.folder().join("peer.sock"));
         let mut back = Some(QemuNbd::start(&Source::File(&file), &back_at)?);
         let _front = QemuNbd::start(&Source::Reconnecting(&back_at), &Socket::Unix(front_at.clone()))?;
-        observe(&front_at, "", ("qemu reconnect", hogs), self.reconnects, || {
+        observe(&front_at, "", (["qemu reconnect"], hogs), self.reconnects, || {
             errand.go_on()?;
-            let began = Instant::now();
-            if let Some(back) = back.take() {
-                back.end(Signal::TERM)?;
-            }
-            back = Some(QemuNbd::start(&Source::File(&file), &back_at)?);
-            Ok((began, Instant::now()))
+            let (restarted, span) = timed(|| {
+                if let Some(back) = back.take() {
+                    back.end(Signal::TERM)?;
+                }
+                back = Some(QemuNbd::start(&Source::File(&file), &back_at)?);
+                anyhow::Ok(())
+            });
+            restarted.map(|()| [span])
         })
     }
 }
 
-/// Lets changes happen under a client. `change` says from when to when.
-fn observe(
+/// From when to when something was done.
+type Span = (Instant, Instant);
+
+fn timed<T>(act: impl FnOnce() -> T) -> (T, Span) {
+    let began = Instant::now();
+    let result = act();
+    (result, (began, Instant::now()))
+}
+
+/// Lets changes happen under a client. `change` says when each of its parts was done.
+fn observe<const PARTS: usize>(
     socket: &Path,
     export: &str,
-    (what, hogs): (&'static str, usize),
+    (whats, hogs): ([&'static str; PARTS], usize),
     count: usize,
-    mut change: impl FnMut() -> anyhow::Result<(Instant, Instant)>,
-) -> anyhow::Result<Pauses> {
+    mut change: impl FnMut() -> anyhow::Result<[Span; PARTS]>,
+) -> anyhow::Result<[Pauses; PARTS]> {
     let client = Stopwatch::start(socket, export, DEPTH).with_context(|| format!("connect to {export:?}"))?;
     thread::sleep(10 * UNDISTURBED);
     let mut change_and_wait = || {
@@ -201,8 +241,12 @@ fn observe(
         anyhow::Ok(change)
     };
     let changes: anyhow::Result<Vec<_>> = (0..count).map(|_| change_and_wait()).collect();
-    let waits = client.stop().with_context(|| format!("{what}: the client was cut off"))?;
-    Ok(summary(what, hogs, &changes?, &waits))
+    let waits = client.stop().with_context(|| format!("{}: the client was cut off", whats[0]))?;
+    let changes = changes?;
+    Ok(std::array::from_fn(|part| {
+        let spans: Vec<Span> = changes.iter().map(|spans| spans[part]).collect();
+        summary(whats[part], hogs, &spans, &waits)
+    }))
 }
 
 /// Returns when every write that was under way has been answered.
@@ -215,7 +259,7 @@ fn await_answers(client: &Stopwatch) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn summary(what: &'static str, hogs: usize, changes: &[(Instant, Instant)], waits: &Waits) -> Pauses {
+fn summary(what: &'static str, hogs: usize, changes: &[Span], waits: &Waits) -> Pauses {
     let longest = changes.iter().map(|(from, to)| waits.longest(*from, *to).as_secs_f64() * 1000.0);
     let longest: Vec<f64> = longest.collect();
     let share = |share: f64| quantile(&longest, share).unwrap_or(0.0);
