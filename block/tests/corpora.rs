@@ -4,16 +4,19 @@
 
 use std::path::Path;
 
+#[path = "../fuzz/metadata.rs"]
+mod metadata;
 #[path = "../fuzz/readers.rs"]
 mod readers;
 
 #[test]
 fn every_input_of_the_corpora_is_read_as_it_must_be() {
     type Reader = fn(&[u8]);
-    let targets: [(&str, Reader); 4] = [
+    let targets: [(&str, Reader); 5] = [
         ("backup_manifest", readers::backup_manifest),
         ("nbd_handshake", readers::nbd_handshake),
         ("nbd_requests", readers::nbd_requests),
+        ("replica_metadata", metadata::replica_metadata),
         ("wire_frames", readers::wire_frames),
     ];
     for (name, read) in targets {
