@@ -3,6 +3,7 @@
 //! The invariant: names and values of upstream's kinds are upstream's, and what
 //! the schemas accept is what the types can hold.
 
+mod attempt;
 pub mod condition;
 mod crds;
 mod epoch;
@@ -15,6 +16,7 @@ pub mod settings;
 mod size;
 mod wire;
 
+pub use attempt::{Attempt, ENGINE_UPGRADE, ENGINE_UPGRADE_ATTEMPT, FINALIZED, Initiator, Outcome, Way};
 pub use crds::{MANAGED_BY, MANAGER, System, crds, render, system_of};
 pub use epoch::{Epoch, Term};
 pub use names::{

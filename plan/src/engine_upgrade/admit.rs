@@ -1,0 +1,61 @@
+//! Decides whether somebody may ask a volume for another engine image.
+//!
+//! The invariant: going back to the image that runs is always allowed, and whatever an automatic
+//! upgrade would begin is allowed, too.
+
+use midflight_api::ImageRef;
+use midflight_api::longhorn::{DataEngine, VolumeState};
+
+use super::facts::{Volume, World};
+use super::judge;
+use super::reason::Reason;
+
+/// Why an image is refused. Shown to the user verbatim.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(
+        "concurrent-automatic-engine-upgrade-per-node-limit is {limit}: while it is above 0, volumes are upgraded to the \
+         default engine image {default} and no other can be chosen; set it to 0 to choose another"
+    )]
+    NotTheDefault { limit: usize, default: ImageRef },
+    #[error("a v2 volume has no engine image of its own; upgrade the data engine of its nodes instead")]
+    DataEngineV2,
+    #[error("there is no EngineImage for {0}; create one first")]
+    Unknown(ImageRef),
+    #[error("{0} is not compatible with what runs here; the status of its EngineImage lists its versions")]
+    Incompatible(ImageRef),
+    #[error("{reason}; {}", .reason.way_out())]
+    Unfit { reason: Reason },
+}
+
+/// Whether the volume, as it is, may be asked for the image.
+pub fn admit(volume: &Volume, image: &ImageRef, world: &World) -> Result<(), Refusal> {
+    if *image == volume.wanted || volume.current.is_empty() || *image == volume.current {
+        return Ok(());
+    }
+    if volume.engine != DataEngine::V1 {
+        return Err(Refusal::DataEngineV2);
+    }
+    if world.policy.per_node > 0 && *image != world.target {
+        return Err(Refusal::NotTheDefault { limit: world.policy.per_node, default: world.target.clone() });
+    }
+    let Some(new) = world.images.get(image) else {
+        return Err(Refusal::Unknown(image.clone()));
+    };
+    if new.incompatible {
+        return Err(Refusal::Incompatible(image.clone()));
+    }
+    if volume.state == VolumeState::Attached {
+        match judge::live(volume, new, world) {
+            // It changes nothing, but harms nothing either.
+            Ok(()) | Err(Reason::SameCommit { .. }) => {}
+            Err(reason) => return Err(Refusal::Unfit { reason }),
+        }
+    }
+    judge::readable(volume, new, world).map_err(|reason| Refusal::Unfit { reason })?;
+    match judge::on_every_node(volume, new) {
+        // Nothing of it is anywhere yet, so nothing can be missing.
+        Ok(()) | Err(Reason::NotPlaced) => Ok(()),
+        Err(reason) => Err(Refusal::Unfit { reason }),
+    }
+}

@@ -1,0 +1,168 @@
+//! Decides what becomes of an attempt: whether it has arrived, is too late, or was taken back.
+//!
+//! The invariant: an attempt that began automatically ends, at its deadline at the latest, and then
+//! the volume is asked for the image that it had before.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use midflight_api::{Attempt, ImageRef, Initiator, Outcome, VolumeName, Way};
+
+use super::facts::{Policy, Version, Volume};
+
+/// Rest after the first failure; it doubles with each further one.
+const FIRST_REST: Duration = Duration::from_secs(60);
+/// Longest rest.
+const LONGEST_REST: Duration = Duration::from_secs(6 * 3600);
+
+/// One patch of one volume. It holds only if the volume is still as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Change {
+    pub volume: VolumeName,
+    /// State of the volume that this was decided on.
+    pub version: Version,
+    /// New `spec.image`, if that changes.
+    pub image: Option<ImageRef>,
+    /// What the annotation will say.
+    pub attempt: Attempt,
+    pub why: Why,
+}
+
+/// What a change means to a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// The volume begins to move to the target.
+    Begins,
+    /// It has arrived.
+    Arrived,
+    /// It has not arrived in time, and goes back.
+    GoesBack,
+    /// Somebody asked for the old image before it had arrived.
+    TakenBack,
+    /// Somebody asked for another image; the time is taken.
+    Noticed,
+}
+
+/// What is to be done about an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Upkeep {
+    /// To be done now.
+    pub(super) change: Option<Change>,
+    /// Whether the volume holds a place in the limits.
+    pub(super) counts: bool,
+    /// When this may be judged otherwise.
+    pub(super) until: Option<Timestamp>,
+}
+
+/// How long a volume rests after so many failures in a row.
+pub fn back_off(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    (FIRST_REST * (1 << doublings)).min(LONGEST_REST)
+}
+
+/// Until when a volume rests whose attempt failed.
+pub(super) fn rests_until(failed: &Attempt) -> Timestamp {
+    after(failed.ended_at.unwrap_or(failed.issued_at), back_off(failed.failures))
+}
+
+/// A moment so much later, or the last there is.
+pub(super) fn after(moment: Timestamp, wait: Duration) -> Timestamp {
+    moment.checked_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+/// The change with which a volume begins to move.
+pub(super) fn begin(volume: &Volume, way: Way, target: &ImageRef, now: Timestamp) -> Change {
+    let before = volume.attempt.as_ref().filter(|last| last.to == *target && last.outcome == Outcome::Failed);
+    Change {
+        volume: volume.name.clone(),
+        version: volume.version,
+        image: Some(target.clone()),
+        attempt: Attempt {
+            by: Initiator::Automatic,
+            way,
+            from: volume.current.clone(),
+            to: target.clone(),
+            node: volume.seat().cloned().unwrap_or_default(),
+            issued_at: now,
+            ended_at: None,
+            outcome: Outcome::Running,
+            failures: before.map_or(0, |last| last.failures),
+        },
+        why: Why::Begins,
+    }
+}
+
+/// What is to be done about the attempt of a volume, now and later.
+pub(super) fn upkeep(volume: &Volume, policy: &Policy, now: Timestamp) -> Upkeep {
+    let idle = Upkeep { change: None, counts: false, until: None };
+    let change = |image, attempt, why| {
+        Some(Change { volume: volume.name.clone(), version: volume.version, image, attempt, why })
+    };
+    if volume.deleting || volume.current.is_empty() {
+        return Upkeep { counts: volume.is_upgrading(), ..idle };
+    }
+    let notice = || {
+        // Nobody counts while upgrades are off, so nobody needs the time.
+        let change =
+            if policy.per_node == 0 { None } else { change(None, manual(volume, now), Why::Noticed) };
+        Upkeep { change, counts: true, until: None }
+    };
+    let Some(attempt) = volume.attempt.as_ref() else {
+        return if volume.is_upgrading() { notice() } else { idle };
+    };
+    if !volume.is_upgrading() {
+        let arrived = attempt.to == volume.current;
+        let why = if arrived { Why::Arrived } else { Why::TakenBack };
+        return match attempt.outcome {
+            Outcome::Running => Upkeep { change: change(None, ended(attempt, arrived, now), why), ..idle },
+            Outcome::Done | Outcome::Failed => idle,
+        };
+    }
+    match (attempt.outcome, attempt.by) {
+        (Outcome::Running, by) if attempt.to == volume.wanted => {
+            let deadline = after(attempt.issued_at, policy.deadline);
+            match by {
+                Initiator::Automatic if now >= deadline => {
+                    let back = Some(volume.current.clone());
+                    Upkeep {
+                        change: change(back, ended(attempt, false, now), Why::GoesBack),
+                        counts: true,
+                        until: None,
+                    }
+                }
+                Initiator::User if now >= deadline => idle,
+                Initiator::Automatic | Initiator::User => {
+                    Upkeep { change: None, counts: true, until: Some(deadline) }
+                }
+            }
+        }
+        (Outcome::Failed, _) if attempt.from == volume.wanted => {
+            // It arrived in the very moment in which it was asked back.
+            let deadline = after(attempt.ended_at.unwrap_or(attempt.issued_at), policy.deadline);
+            if now >= deadline { idle } else { Upkeep { change: None, counts: true, until: Some(deadline) } }
+        }
+        (Outcome::Running | Outcome::Done | Outcome::Failed, _) => notice(),
+    }
+}
+
+/// An attempt that ends now.
+fn ended(attempt: &Attempt, arrived: bool, now: Timestamp) -> Attempt {
+    let outcome = if arrived { Outcome::Done } else { Outcome::Failed };
+    let failures = if arrived { 0 } else { attempt.failures.saturating_add(1) };
+    Attempt { outcome, failures, ended_at: Some(now), ..attempt.clone() }
+}
+
+/// The attempt of somebody who changed `spec.image`, from when it was first seen.
+fn manual(volume: &Volume, now: Timestamp) -> Attempt {
+    Attempt {
+        by: Initiator::User,
+        way: if volume.node.is_empty() { Way::Detached } else { Way::Live },
+        from: volume.current.clone(),
+        to: volume.wanted.clone(),
+        node: volume.seat().cloned().unwrap_or_default(),
+        issued_at: now,
+        ended_at: None,
+        outcome: Outcome::Running,
+        failures: 0,
+    }
+}

@@ -1,0 +1,224 @@
+//! What the rules look at: volumes, engine images and settings, reduced to what matters.
+//!
+//! The invariant: a field that the API left out, or that this version does not know, never makes a
+//! volume look safer than it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use midflight_api::longhorn::{
+    self, DataEngine, DataLocality, EngineImage, EngineImageStatus, Robustness, VolumeState,
+};
+use midflight_api::settings;
+use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, ImageRef, NodeName, Size, VolumeName};
+
+use super::reason::Hold;
+
+/// Which state of an object was read. A later one is greater.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// Of a resourceVersion; 0 if it is not a number.
+    pub fn of(resource_version: &str) -> Version {
+        Version(resource_version.parse().unwrap_or_default())
+    }
+
+    pub fn next(self) -> Version {
+        Version(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Volume {
+    pub name: VolumeName,
+    pub version: Version,
+    pub size: Size,
+    pub engine: DataEngine,
+    /// Image it should run; empty asks for nothing.
+    pub wanted: ImageRef,
+    /// Image it runs; empty until it is known.
+    pub current: ImageRef,
+    pub state: VolumeState,
+    pub robustness: Robustness,
+    pub locality: DataLocality,
+    /// Node it is attached to.
+    pub node: NodeName,
+    /// Node it was last attached to.
+    pub owner: NodeName,
+    /// Nodes that hold its replicas.
+    pub replicas: BTreeSet<NodeName>,
+    pub deleting: bool,
+    pub standby: bool,
+    pub expanding: bool,
+    pub restoring: bool,
+    pub migrating: bool,
+    /// Whether its owner asked to leave it alone.
+    pub opted_out: bool,
+    /// Image whose on-disk features are in use; empty if none.
+    pub finalized: ImageRef,
+    pub attempt: Option<Attempt>,
+}
+
+impl Volume {
+    /// What an object of the API and the nodes of its replicas say.
+    pub fn of(object: &longhorn::Volume, replicas: BTreeSet<NodeName>) -> Volume {
+        let metadata = &object.metadata;
+        let none = BTreeMap::new();
+        let annotations = metadata.annotations.as_ref().unwrap_or(&none);
+        let status = object.status.clone().unwrap_or_default();
+        Volume {
+            name: metadata.name.as_deref().unwrap_or_default().into(),
+            version: Version::of(metadata.resource_version.as_deref().unwrap_or_default()),
+            size: object.spec.size,
+            engine: object.spec.data_engine,
+            wanted: object.spec.image.clone(),
+            state: status.state,
+            robustness: status.robustness,
+            locality: object.spec.data_locality,
+            replicas,
+            deleting: metadata.deletion_timestamp.is_some() || status.state == VolumeState::Deleting,
+            standby: status.is_standby || object.spec.standby,
+            expanding: status.expansion_required,
+            restoring: status.restore_required,
+            migrating: object.is_migrating(),
+            opted_out: annotations.get(ENGINE_UPGRADE).is_some_and(|value| value == "never"),
+            finalized: annotations.get(FINALIZED).map(String::as_str).unwrap_or_default().into(),
+            attempt: Attempt::of(annotations),
+            current: status.current_image,
+            node: status.current_node_id,
+            owner: status.owner_id,
+        }
+    }
+
+    /// Node on whose limit it counts: where it is attached, else where it was last, else that of its first replica.
+    pub fn seat(&self) -> Option<&NodeName> {
+        [&self.node, &self.owner].into_iter().find(|node| !node.is_empty()).or(self.replicas.first())
+    }
+
+    /// Whether it is on its way to another image, or stuck on it. Volumes of the v2 data engine never are:
+    /// their image says nothing about what runs.
+    pub fn is_upgrading(&self) -> bool {
+        self.engine == DataEngine::V1
+            && !self.current.is_empty()
+            && !self.wanted.is_empty()
+            && self.wanted != self.current
+    }
+
+    /// Nodes that must have an image before the volume can run it.
+    pub(super) fn needs(&self) -> impl Iterator<Item = &NodeName> {
+        self.replicas.iter().chain(Some(&self.node).filter(|node| !node.is_empty()))
+    }
+}
+
+/// What the settings ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Volumes of a node that may be on their way at once; 0 is off.
+    pub per_node: usize,
+    /// Volumes of the cluster; 0 is no limit.
+    pub cluster: usize,
+    pub paused: bool,
+    /// Rest of a node after one upgrade of it has ended.
+    pub settle: Duration,
+    /// Volumes whose upgrade may fail before no further one begins; 0 is any number.
+    pub failures: usize,
+    pub deadline: Duration,
+    /// Whether a live upgrade between two images of one commit is worth it.
+    pub same_commit: bool,
+}
+
+impl Policy {
+    /// From the values of settings by name. One that is not there has its default; a value that
+    /// cannot be read is the default, too, and turns nothing on.
+    pub fn of<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Policy {
+        let text = |name: &'static str| match value(name).filter(|text| settings::check(name, text).is_ok()) {
+            Some(text) => text.to_owned(),
+            None => settings::find(name).map(|setting| setting.default).unwrap_or_default().to_owned(),
+        };
+        let number = |name| text(name).parse::<u32>().unwrap_or_default();
+        let seconds = |name| Duration::from_secs(number(name).into());
+        Policy {
+            per_node: number("concurrent-automatic-engine-upgrade-per-node-limit") as usize,
+            cluster: number("concurrent-automatic-engine-upgrade-cluster-limit") as usize,
+            paused: text("automatic-engine-upgrade-paused") == "true",
+            settle: seconds("automatic-engine-upgrade-settle-seconds"),
+            failures: number("automatic-engine-upgrade-failure-threshold") as usize,
+            deadline: seconds("automatic-engine-upgrade-deadline-seconds"),
+            same_commit: text("allow-live-engine-upgrade-on-same-image-commit") == "true",
+        }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy::of(|_| None)
+    }
+}
+
+/// What holds for all volumes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct World {
+    /// Image that upgrades lead to.
+    pub target: ImageRef,
+    pub policy: Policy,
+    pub images: BTreeMap<ImageRef, EngineImageStatus>,
+}
+
+impl World {
+    /// From the values of settings by name, and the engine images there are.
+    pub fn of<'a, 'b>(
+        value: impl Fn(&str) -> Option<&'a str>,
+        images: impl IntoIterator<Item = &'b EngineImage>,
+    ) -> World {
+        World {
+            target: value("default-engine-image").unwrap_or_default().into(),
+            policy: Policy::of(&value),
+            images: images.into_iter().map(|image| (image.spec.image.clone(), facts_of(image))).collect(),
+        }
+    }
+
+    /// Why no upgrade can begin, whatever the volumes are.
+    pub fn hold(&self) -> Option<Hold> {
+        let image = || self.target.clone();
+        if self.target.is_empty() {
+            return Some(Hold::NoTarget);
+        }
+        let Some(target) = self.images.get(&self.target) else {
+            return Some(Hold::Unknown { image: image() });
+        };
+        if target.incompatible {
+            return Some(Hold::Incompatible { image: image() });
+        }
+        if !target.node_deployment_map.values().any(|there| *there) {
+            return Some(Hold::Nowhere { image: image() });
+        }
+        if self.policy.per_node == 0 {
+            return Some(Hold::Off);
+        }
+        self.policy.paused.then_some(Hold::Paused)
+    }
+}
+
+/// What the rules ask of an image. What changes all the time and decides nothing is left out, so that two worlds are
+/// equal exactly if they lead to the same decisions.
+fn facts_of(image: &EngineImage) -> EngineImageStatus {
+    let status = image.status.clone().unwrap_or_default();
+    EngineImageStatus {
+        incompatible: status.incompatible,
+        node_deployment_map: status.node_deployment_map,
+        git_commit: status.git_commit,
+        controller_api_version: status.controller_api_version,
+        controller_api_min_version: status.controller_api_min_version,
+        data_format_version: status.data_format_version,
+        ..EngineImageStatus::default()
+    }
+}

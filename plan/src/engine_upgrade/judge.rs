@@ -1,0 +1,147 @@
+//! Decides where one volume stands: there, on its way, a candidate, or left out and why.
+//!
+//! The invariant: a DR, expanding, rebuilding or degraded volume is never a candidate, in any state.
+
+use jiff::Timestamp;
+use midflight_api::longhorn::{DataEngine, DataLocality, EngineImageStatus, Robustness, VolumeState};
+use midflight_api::{ImageRef, Initiator, NodeName, Outcome, Way};
+
+use super::attempt;
+use super::facts::{Volume, World};
+use super::reason::Reason;
+
+/// Where one volume stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It runs the target.
+    There,
+    /// It is on its way to an image, whichever; nothing else is asked of it.
+    UnderWay,
+    /// It may move to the target this way, when there is room.
+    Candidate(Way),
+    LeftOut(Reason),
+}
+
+/// Where the volume stands. That upgrades are off or on hold is not asked here.
+pub fn judge(volume: &Volume, world: &World, now: Timestamp) -> Standing {
+    if volume.deleting {
+        return Standing::LeftOut(Reason::Deleting);
+    }
+    if volume.engine != DataEngine::V1 {
+        return Standing::LeftOut(Reason::DataEngineV2);
+    }
+    if volume.is_upgrading() {
+        return Standing::UnderWay;
+    }
+    if volume.current == world.target && !volume.current.is_empty() {
+        return Standing::There;
+    }
+    match candidate(volume, world, now) {
+        Ok(way) => Standing::Candidate(way),
+        Err(reason) => Standing::LeftOut(reason),
+    }
+}
+
+/// The way a volume of an older image may move.
+fn candidate(volume: &Volume, world: &World, now: Timestamp) -> Result<Way, Reason> {
+    let Some(new) = world.images.get(&world.target) else {
+        return Err(Reason::NotOnNodes { nodes: volume.needs().cloned().collect() });
+    };
+    if volume.opted_out {
+        return Err(Reason::OptedOut);
+    }
+    if volume.standby {
+        return Err(Reason::Standby);
+    }
+    if volume.expanding {
+        return Err(Reason::Expanding);
+    }
+    if volume.restoring {
+        return Err(Reason::Restoring);
+    }
+    if volume.migrating {
+        return Err(Reason::Migrating);
+    }
+    if volume.current.is_empty() {
+        return Err(Reason::NoImageYet);
+    }
+    let way = match volume.state {
+        VolumeState::Detached => Way::Detached,
+        VolumeState::Attached => Way::Live,
+        VolumeState::Undefined
+        | VolumeState::Creating
+        | VolumeState::Attaching
+        | VolumeState::Detaching
+        | VolumeState::Deleting
+        | VolumeState::Unrecognised => return Err(Reason::Unsettled(volume.state)),
+    };
+    match way {
+        Way::Detached if volume.robustness == Robustness::Faulted => return Err(Reason::Faulted),
+        Way::Detached => {}
+        Way::Live => live(volume, new, world)?,
+    }
+    readable(volume, new, world)?;
+    on_every_node(volume, new)?;
+    rested(volume, &world.target, now)?;
+    Ok(way)
+}
+
+/// Whether an attached volume can change its engine under its clients.
+pub(super) fn live(volume: &Volume, new: &EngineImageStatus, world: &World) -> Result<(), Reason> {
+    match volume.robustness {
+        Robustness::Healthy => {}
+        Robustness::Degraded => return Err(Reason::Degraded),
+        Robustness::Faulted => return Err(Reason::Faulted),
+        Robustness::Undefined | Robustness::Unknown | Robustness::Unrecognised => {
+            return Err(Reason::RobustnessUnknown);
+        }
+    }
+    if volume.locality == DataLocality::StrictLocal {
+        return Err(Reason::StrictLocal);
+    }
+    let Some(old) = world.images.get(&volume.current) else {
+        return Err(Reason::CurrentUnknown(volume.current.clone()));
+    };
+    if !new.takes_over_from(old) {
+        let (version, min) = (old.controller_api_version, new.controller_api_min_version);
+        return Err(Reason::ApiVersions { version, min, max: new.controller_api_version });
+    }
+    if !world.policy.same_commit && !new.git_commit.is_empty() && new.git_commit == old.git_commit {
+        return Err(Reason::SameCommit { commit: new.git_commit.to_string() });
+    }
+    Ok(())
+}
+
+/// Whether the new image reads what is on the disks.
+pub(super) fn readable(volume: &Volume, new: &EngineImageStatus, world: &World) -> Result<(), Reason> {
+    match world.images.get(&volume.finalized) {
+        Some(finalized) if finalized.data_format_version > new.data_format_version => {
+            Err(Reason::Finalized { image: volume.finalized.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn on_every_node(volume: &Volume, new: &EngineImageStatus) -> Result<(), Reason> {
+    if volume.replicas.is_empty() || volume.seat().is_none() {
+        return Err(Reason::NotPlaced);
+    }
+    let lacks = |node: &&NodeName| new.node_deployment_map.get(*node) != Some(&true);
+    let mut nodes: Vec<NodeName> = volume.needs().filter(lacks).cloned().collect();
+    nodes.sort();
+    nodes.dedup();
+    if nodes.is_empty() { Ok(()) } else { Err(Reason::NotOnNodes { nodes }) }
+}
+
+/// Whether enough time has passed since the last attempt to reach this image failed.
+fn rested(volume: &Volume, target: &ImageRef, now: Timestamp) -> Result<(), Reason> {
+    match &volume.attempt {
+        Some(last)
+            if last.outcome == Outcome::Failed && last.by == Initiator::Automatic && last.to == *target =>
+        {
+            let until = attempt::rests_until(last);
+            if now < until { Err(Reason::BackingOff { failures: last.failures, until }) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}

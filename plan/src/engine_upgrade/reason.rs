@@ -1,0 +1,178 @@
+//! Why an upgrade does not happen, and what would make it happen.
+//!
+//! The invariant: every reason reaches the user in the same words, in the plan, in conditions and in
+//! events, and each of them names a way out.
+
+use jiff::Timestamp;
+use midflight_api::longhorn::VolumeState;
+use midflight_api::{ImageRef, NodeName};
+
+/// Why no upgrade begins in the whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Hold {
+    #[error("no image is the default: the setting default-engine-image is empty")]
+    NoTarget,
+    #[error("there is no EngineImage for {image}")]
+    Unknown { image: ImageRef },
+    #[error("{image} is not compatible with what runs here")]
+    Incompatible { image: ImageRef },
+    #[error("{image} is not deployed on any node yet")]
+    Nowhere { image: ImageRef },
+    #[error("automatic engine upgrades are off: concurrent-automatic-engine-upgrade-per-node-limit is 0")]
+    Off,
+    #[error("automatic engine upgrades are paused")]
+    Paused,
+    #[error("halted: {failed} volumes failed to move, and {threshold} are enough to stop")]
+    Halted { failed: usize, threshold: usize },
+}
+
+impl Hold {
+    /// One word that a program can match on.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Hold::NoTarget => "NoDefaultImage",
+            Hold::Unknown { .. } => "DefaultImageUnknown",
+            Hold::Incompatible { .. } => "DefaultImageIncompatible",
+            Hold::Nowhere { .. } => "DefaultImageNotDeployed",
+            Hold::Off => "Off",
+            Hold::Paused => "Paused",
+            Hold::Halted { .. } => "Halted",
+        }
+    }
+
+    /// What would let upgrades begin.
+    pub fn way_out(&self) -> String {
+        match self {
+            Hold::NoTarget => "set default-engine-image, or name an image with --to".into(),
+            Hold::Unknown { image } => format!("create an EngineImage with spec.image {image}"),
+            Hold::Incompatible { .. } => {
+                "choose an image whose versions this cluster supports; the EngineImage's status lists them".into()
+            }
+            Hold::Nowhere { .. } => {
+                "wait until its DaemonSet runs; the condition `ready` of the EngineImage says what is in the way".into()
+            }
+            Hold::Off => "set concurrent-automatic-engine-upgrade-per-node-limit to 1 or more".into(),
+            Hold::Paused => "set automatic-engine-upgrade-paused to false".into(),
+            Hold::Halted { .. } => "find out why the volumes failed; then raise automatic-engine-upgrade-failure-threshold, \
+                choose another default image, or remove the annotation midflight.dev/engine-upgrade-attempt from them"
+                .into(),
+        }
+    }
+}
+
+/// Why a volume is left out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    #[error("it is being deleted")]
+    Deleting,
+    #[error("it is a v2 volume, whose engine runs in the instance manager of its node")]
+    DataEngineV2,
+    #[error("its annotation midflight.dev/engine-upgrade says never")]
+    OptedOut,
+    #[error("it follows a backup (DR), and a new engine would restore it from the start")]
+    Standby,
+    #[error("it is expanding")]
+    Expanding,
+    #[error("it is being restored")]
+    Restoring,
+    #[error("it is moving to another node")]
+    Migrating,
+    #[error("it has no engine image yet")]
+    NoImageYet,
+    #[error("it is {0}")]
+    Unsettled(VolumeState),
+    #[error("it is faulted: no replica is left to serve")]
+    Faulted,
+    #[error("it is degraded: a replica is missing or being rebuilt")]
+    Degraded,
+    #[error("it is attached, and how many replicas serve is not known")]
+    RobustnessUnknown,
+    #[error("it is attached and strict-local, and such a volume cannot change its engine live")]
+    StrictLocal,
+    #[error("it has no replica and no node yet")]
+    NotPlaced,
+    #[error("nothing is known of the image {0} that it runs, so a live change cannot be judged")]
+    CurrentUnknown(ImageRef),
+    #[error(
+        "it runs version {version} of the engine's interface, and the new image takes over from {min} to {max}"
+    )]
+    ApiVersions { version: i32, min: i32, max: i32 },
+    #[error("both images were built from the commit {commit}, so a live change would change nothing")]
+    SameCommit { commit: String },
+    #[error("it was finalized for {image}, whose format on disk the new image cannot read")]
+    Finalized { image: ImageRef },
+    #[error("the new image is not on {}", list(.nodes))]
+    NotOnNodes { nodes: Vec<NodeName> },
+    #[error("it failed {failures} times to move, and rests until {until}")]
+    BackingOff { failures: u32, until: Timestamp },
+}
+
+impl Reason {
+    /// One word that a program can match on.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Reason::Deleting => "Deleting",
+            Reason::DataEngineV2 => "DataEngineV2",
+            Reason::OptedOut => "OptedOut",
+            Reason::Standby => "Standby",
+            Reason::Expanding => "Expanding",
+            Reason::Restoring => "Restoring",
+            Reason::Migrating => "Migrating",
+            Reason::NoImageYet => "NoImageYet",
+            Reason::Unsettled(_) => "Unsettled",
+            Reason::Faulted => "Faulted",
+            Reason::Degraded => "Degraded",
+            Reason::RobustnessUnknown => "RobustnessUnknown",
+            Reason::StrictLocal => "StrictLocal",
+            Reason::NotPlaced => "NotPlaced",
+            Reason::CurrentUnknown(_) => "CurrentImageUnknown",
+            Reason::ApiVersions { .. } => "IncompatibleVersions",
+            Reason::SameCommit { .. } => "SameCommit",
+            Reason::Finalized { .. } => "Finalized",
+            Reason::NotOnNodes { .. } => "ImageNotOnNodes",
+            Reason::BackingOff { .. } => "BackingOff",
+        }
+    }
+
+    /// What would let the volume move.
+    pub fn way_out(&self) -> &'static str {
+        match self {
+            Reason::Deleting => "nothing: it goes away",
+            Reason::DataEngineV2 => "upgrade the data engine of its nodes instead",
+            Reason::OptedOut => "remove the annotation midflight.dev/engine-upgrade",
+            Reason::Standby => "activate it, or set the limit to 0 and change spec.image by hand",
+            Reason::Expanding => "wait until it has grown",
+            Reason::Restoring => "wait until it is restored",
+            Reason::Migrating => "wait until it has moved",
+            Reason::NoImageYet | Reason::Unsettled(_) => "wait until it is attached or detached",
+            Reason::Faulted => "salvage it, or restore it from a backup",
+            Reason::Degraded => {
+                "wait for the rebuild; if none runs, make room for the replica or lower numberOfReplicas"
+            }
+            Reason::RobustnessUnknown => "wait for its controller to look at it",
+            Reason::StrictLocal | Reason::CurrentUnknown(_) | Reason::ApiVersions { .. } => {
+                "scale its workload down and up: it moves while it is detached"
+            }
+            Reason::SameCommit { .. } => {
+                "scale its workload down and up, or set allow-live-engine-upgrade-on-same-image-commit to true"
+            }
+            Reason::NotPlaced => "make room for its replicas",
+            Reason::Finalized { .. } => {
+                "choose a default image that is not older than the one it was finalized for"
+            }
+            Reason::NotOnNodes { .. } => "wait for the image on these nodes, or bring them back",
+            Reason::BackingOff { .. } => {
+                "wait, or remove its annotation midflight.dev/engine-upgrade-attempt to try at once"
+            }
+        }
+    }
+
+    /// Whether the volume is meant to move and only waits for something.
+    pub fn is_waiting(&self) -> bool {
+        !matches!(self, Reason::Deleting | Reason::DataEngineV2 | Reason::OptedOut)
+    }
+}
+
+fn list(nodes: &[NodeName]) -> String {
+    nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,276 @@
+//! The limits hold at every moment, and the same world leads to the same order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use midflight_api::longhorn::{DataEngine, VolumeState};
+use midflight_api::{Attempt, Initiator, NodeName, Outcome, Size};
+use proptest::prelude::*;
+
+use super::super::attempt::{Change, Why};
+use super::super::facts::{Policy, Volume, World};
+use super::super::fleet::Fleet;
+use super::super::reason::Hold;
+use super::{NEW, NODES, OLD, at, attached, attempt, detached, world};
+
+/// What the API makes of a change.
+fn apply(volume: &Volume, change: &Change) -> Volume {
+    let wanted = change.image.clone().unwrap_or(volume.wanted.clone());
+    let attempt = Some(change.attempt.clone());
+    Volume { wanted, attempt, version: volume.version.next(), ..volume.clone() }
+}
+
+fn arrived(volume: &Volume) -> Volume {
+    Volume { current: volume.wanted.clone(), version: volume.version.next(), ..volume.clone() }
+}
+
+fn fleet(world: World, volumes: &[Volume]) -> Fleet {
+    let mut fleet = Fleet::new(world);
+    for volume in volumes {
+        fleet.observe(volume.clone(), at(0));
+    }
+    fleet
+}
+
+fn begun(fleet: &mut Fleet, seconds: i64) -> Vec<String> {
+    std::iter::from_fn(|| fleet.next(at(seconds))).map(|change| change.volume.to_string()).collect()
+}
+
+#[test]
+fn a_change_counts_before_the_api_has_shown_it() {
+    let mut fleet = fleet(world(1), &[detached("a", "node-1"), detached("b", "node-1")]);
+    let first = fleet.next(at(0)).unwrap();
+    assert_eq!((first.volume.as_str(), first.why), ("a", Why::Begins));
+    assert_eq!(fleet.next(at(0)), None, "the place is taken before the API has answered");
+
+    let shown = apply(fleet.volume(&"a".into()).unwrap(), &first);
+    fleet.observe(detached("a", "node-1"), at(1));
+    assert_eq!(fleet.next(at(1)), None, "an old state does not give the place back");
+    fleet.observe(shown.clone(), at(1));
+    assert_eq!(fleet.next(at(1)), None);
+    fleet.observe(arrived(&shown), at(2));
+    let done = fleet.next(at(2)).unwrap();
+    assert_eq!((done.volume.as_str(), done.why, done.image.clone()), ("a", Why::Arrived, None));
+    assert_eq!(fleet.next(at(2)).unwrap().volume, "b");
+}
+
+#[test]
+fn a_refused_change_gives_its_place_back() {
+    let mut fleet = fleet(world(1), &[detached("a", "node-1")]);
+    fleet.next(at(0)).unwrap();
+    fleet.refused(&"a".into(), at(5));
+    assert_eq!(fleet.next(at(5)).unwrap().volume, "a");
+}
+
+#[test]
+fn a_volume_that_is_gone_gives_its_place_back() {
+    let mut fleet = fleet(world(1), &[detached("a", "node-1"), detached("b", "node-1")]);
+    assert_eq!(begun(&mut fleet, 0), ["a"]);
+    fleet.forget(&"a".into(), at(1));
+    assert_eq!(begun(&mut fleet, 1), ["b"]);
+}
+
+#[test]
+fn a_change_of_the_settings_acts_at_once_and_keeps_what_was_issued() {
+    let volumes: Vec<Volume> = ["a", "b", "c", "d"].map(|name| detached(name, "node-1")).into();
+    let mut fleet = fleet(world(0), &volumes);
+    assert_eq!(begun(&mut fleet, 0), [""; 0]);
+    assert_eq!(fleet.hold(), Some(Hold::Off));
+    fleet.change_world(world(1), at(1));
+    assert_eq!(begun(&mut fleet, 1), ["a"]);
+    fleet.change_world(world(3), at(2));
+    assert_eq!(begun(&mut fleet, 2), ["b", "c"]);
+    fleet.change_world(world(1), at(3));
+    assert_eq!(begun(&mut fleet, 3), [""; 0]);
+}
+
+#[test]
+fn paused_begins_nothing_but_still_goes_back() {
+    let late = Volume {
+        wanted: NEW.into(),
+        attempt: Some(attempt(Initiator::Automatic, Outcome::Running)),
+        ..attached("late", "node-1")
+    };
+    let paused = World { policy: Policy { paused: true, ..world(3).policy }, ..world(3) };
+    let mut fleet = fleet(paused, &[late, detached("a", "node-1")]);
+    assert_eq!(fleet.wake_at(), Some(at(600)));
+    assert_eq!(begun(&mut fleet, 599), [""; 0]);
+    let back = fleet.next(at(600)).unwrap();
+    assert_eq!((back.volume.as_str(), back.why, back.image), ("late", Why::GoesBack, Some(OLD.into())));
+    assert_eq!(begun(&mut fleet, 600), [""; 0]);
+}
+
+#[test]
+fn enough_failures_halt_the_rest_until_somebody_acts() {
+    let failed = |name| Volume {
+        attempt: Some(attempt(Initiator::Automatic, Outcome::Failed)),
+        ..detached(name, "node-1")
+    };
+    let volumes = [failed("a"), failed("b"), detached("c", "node-1")];
+    let threshold = |failures| World { policy: Policy { failures, ..world(9).policy }, ..world(9) };
+    let mut halted = fleet(threshold(2), &volumes);
+    assert_eq!(begun(&mut halted, 21), [""; 0]);
+    assert_eq!(halted.hold(), Some(Hold::Halted { failed: 2, threshold: 2 }));
+
+    let mut cleared = halted.clone();
+    let version = volumes[0].version.next();
+    cleared.observe(Volume { version, attempt: None, ..volumes[0].clone() }, at(21));
+    assert_eq!(begun(&mut cleared, 21), ["a", "c"]);
+    halted.change_world(threshold(3), at(21));
+    assert_eq!(begun(&mut halted, 21), ["c"]);
+    assert_eq!(halted.wake_at(), Some(at(80)), "the back-off of those that failed");
+    assert_eq!(begun(&mut halted, 80), ["a", "b"]);
+
+    let mut other = fleet(threshold(2), &volumes);
+    other.change_world(World { target: "engine:v3".into(), ..threshold(2) }, at(21));
+    assert_ne!(other.hold(), Some(Hold::Halted { failed: 2, threshold: 2 }));
+}
+
+#[test]
+fn a_stuck_upgrade_of_a_user_frees_its_place_and_is_not_touched() {
+    let stuck = Attempt { to: "mine".into(), ..attempt(Initiator::User, Outcome::Running) };
+    let stuck = Volume { wanted: "mine".into(), attempt: Some(stuck), ..attached("stuck", "node-1") };
+    let mut fleet = fleet(world(1), &[stuck, detached("a", "node-1")]);
+    assert_eq!(begun(&mut fleet, 599), [""; 0]);
+    assert_eq!(begun(&mut fleet, 600), ["a"]);
+}
+
+#[test]
+fn v2_volumes_take_no_place() {
+    let v2 = |name| Volume { engine: DataEngine::V2, wanted: NEW.into(), ..detached(name, "node-1") };
+    let mut fleet = fleet(world(1), &[v2("a"), v2("b"), detached("c", "node-1")]);
+    assert_eq!(begun(&mut fleet, 0), ["c"]);
+}
+
+#[test]
+fn a_node_rests_after_an_upgrade_has_ended() {
+    let done = Volume {
+        wanted: NEW.into(),
+        current: NEW.into(),
+        attempt: Some(attempt(Initiator::Automatic, Outcome::Done)),
+        ..attached("done", "node-1")
+    };
+    let settle = World { policy: Policy { settle: Duration::from_secs(30), ..world(2).policy }, ..world(2) };
+    let mut fleet = fleet(settle, &[done, detached("a", "node-1"), detached("b", "node-2")]);
+    assert_eq!(begun(&mut fleet, 21), ["b"]);
+    assert_eq!(fleet.wake_at(), Some(at(50)));
+    assert_eq!(begun(&mut fleet, 50), ["a"]);
+}
+
+/// One thing that happens to a cluster.
+#[derive(Debug, Clone)]
+enum Happening {
+    /// The controller asks for changes, and the API takes so many of them.
+    Step(usize),
+    /// The API tells the controller the state of a volume.
+    Show(usize),
+    /// A volume arrives at the image it wants.
+    Arrive(usize),
+    /// A volume is attached to a node or detached.
+    Move(usize, Option<usize>),
+    /// A user asks for an image.
+    Ask(usize, bool),
+    Wait(i64),
+    Limit(usize),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        3 => (1..4usize).prop_map(Happening::Step),
+        3 => (0..8usize).prop_map(Happening::Show),
+        2 => (0..8usize).prop_map(Happening::Arrive),
+        1 => (0..8usize, proptest::option::of(0..3usize)).prop_map(|(volume, node)| Happening::Move(volume, node)),
+        1 => (0..8usize, any::<bool>()).prop_map(|(volume, new)| Happening::Ask(volume, new)),
+        1 => (0..700i64).prop_map(Happening::Wait),
+        1 => (0..4usize).prop_map(Happening::Limit),
+    ]
+}
+
+/// How many volumes of each node are on their way.
+fn upgrading<'a>(volumes: impl Iterator<Item = &'a Volume>) -> BTreeMap<NodeName, usize> {
+    let mut nodes = BTreeMap::new();
+    for volume in volumes.filter(|volume| volume.is_upgrading()) {
+        *nodes.entry(volume.seat().cloned().unwrap_or_default()).or_insert(0) += 1;
+    }
+    nodes
+}
+
+proptest! {
+    #[test]
+    fn the_limits_are_never_exceeded_by_a_begin(happenings in proptest::collection::vec(happening(), 0..80), cluster in 0..4usize) {
+        let mut truth: Vec<Volume> = (0..8)
+            .map(|number| {
+                let size = Size::from_bytes(number as u64 % 3);
+                Volume { size, ..detached(&format!("v{number}"), NODES[number % 3]) }
+            })
+            .collect();
+        let (mut now, mut limit) = (0, 2);
+        // What users ask for comes on top of the limits.
+        let mut asked = BTreeSet::new();
+        let settings = |limit| World { policy: Policy { cluster, failures: 0, ..world(limit).policy }, ..world(limit) };
+        let mut controller = fleet(settings(limit), &truth);
+        for happening in happenings {
+            match happening {
+                Happening::Step(most) => for _ in 0..most {
+                    let Some(change) = controller.next(at(now)) else { break };
+                    let volume = truth.iter_mut().find(|volume| volume.name == change.volume).unwrap();
+                    if volume.version != change.version {
+                        continue; // Refused: the volume has changed since it was seen.
+                    }
+                    *volume = apply(volume, &change);
+                    let node = volume.seat().cloned().unwrap_or_default();
+                    if change.why == Why::Begins {
+                        let nodes = upgrading(truth.iter().filter(|volume| !asked.contains(&volume.name)));
+                        prop_assert!(nodes.get(&node).is_none_or(|count| *count <= limit), "{nodes:?} with limit {limit}");
+                        let all: usize = nodes.values().sum();
+                        prop_assert!(cluster == 0 || all <= cluster, "{nodes:?} with {cluster} in all");
+                    }
+                },
+                Happening::Show(number) => controller.observe(truth[number].clone(), at(now)),
+                Happening::Arrive(number) => truth[number] = arrived(&truth[number]),
+                Happening::Move(number, node) => {
+                    let volume = &truth[number];
+                    let version = volume.version.next();
+                    // Volumes on their way stay: else a node may come to have more than its limit.
+                    if !volume.is_upgrading() {
+                        truth[number] = match node {
+                            Some(node) => {
+                                let (wanted, current) = (volume.wanted.clone(), volume.current.clone());
+                                let at_node = attached(volume.name.as_str(), NODES[node]);
+                                Volume { version, wanted, current, attempt: volume.attempt.clone(), ..at_node }
+                            }
+                            None => Volume { version, node: "".into(), state: VolumeState::Detached, ..volume.clone() },
+                        };
+                    }
+                }
+                Happening::Ask(number, new) => {
+                    let wanted = if new { NEW } else { OLD };
+                    let volume = &truth[number];
+                    asked.insert(volume.name.clone());
+                    truth[number] = Volume { wanted: wanted.into(), version: volume.version.next(), ..volume.clone() };
+                }
+                Happening::Wait(seconds) => now += seconds,
+                Happening::Limit(to) => {
+                    limit = to;
+                    controller.change_world(settings(limit), at(now));
+                }
+            }
+        }
+    }
+
+    /// What was learnt bit by bit is what is learnt at once.
+    #[test]
+    fn the_order_depends_on_the_world_alone(order in Just((0..8usize).collect::<Vec<_>>()).prop_shuffle(), limit in 1..4usize) {
+        let volumes: Vec<Volume> = (0..8)
+            .map(|number| {
+                let name = format!("v{number}");
+                let volume = if number % 2 == 0 { detached(&name, NODES[number % 3]) } else { attached(&name, NODES[number % 3]) };
+                Volume { size: Size::from_bytes(number as u64 % 3), ..volume }
+            })
+            .collect();
+        let mut straight = fleet(world(limit), &volumes);
+        let shuffled: Vec<Volume> = order.iter().map(|number| volumes[*number].clone()).collect();
+        let mut other = fleet(world(limit), &shuffled);
+        prop_assert_eq!(begun(&mut straight, 0), begun(&mut other, 0));
+    }
+}
