@@ -69,6 +69,7 @@ pub(crate) enum Command {
     Up(command::up::Up),
     Down(command::down::Down),
     Status(command::status::Status),
+    Plan(command::plan::Plan),
     Migrate(Box<command::migrate::Migrate>),
     Tour(command::tour::Tour),
     Bench(command::bench::Bench),
@@ -97,6 +98,7 @@ impl Command {
             Command::Up(_)
             | Command::Down(_)
             | Command::Status(_)
+            | Command::Plan(_)
             | Command::Migrate(_)
             | Command::Tour(_)
             | Command::Bench(_)
@@ -111,6 +113,7 @@ impl Command {
             Command::Up(up) => session.block_on(up.run(session)),
             Command::Down(down) => session.block_on(down.run(session)),
             Command::Status(status) => session.block_on(status.run(session)),
+            Command::Plan(plan) => session.block_on(plan.run(session)),
             Command::Migrate(migrate) => migrate.run(session),
             Command::Tour(tour) => session.block_on(tour.run(session)),
             Command::Bench(bench) => session.block_on(bench.run(session)),

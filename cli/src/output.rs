@@ -66,6 +66,29 @@ pub(crate) fn quoted(path: &str) -> String {
     if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
+/// The two largest units, as kubectl prints ages.
+pub(crate) fn duration(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// Bytes in the largest unit that fits.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => {
+            let tenths = bytes * 10 / unit;
+            format!("{}.{} {name}", tenths / 10, tenths % 10)
+        }
+        None => format!("{bytes} B"),
+    }
+}
+
 /// Colours, where someone can see them and does not mind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paint {
@@ -129,6 +152,18 @@ mod tests {
     fn paths_can_be_pasted_into_a_shell() {
         for (path, text) in [("/a/b-c_1.d", "/a/b-c_1.d"), ("/a b", "'/a b'"), ("/it's", r"'/it'\''s'")] {
             assert_eq!(quoted(path), text);
+        }
+    }
+
+    #[test]
+    fn durations_and_sizes_read_well() {
+        for (seconds, text) in
+            [(0, "0s"), (59, "59s"), (61, "1m1s"), (7260, "2h1m"), (90_000, "1d1h"), (-5, "0s")]
+        {
+            assert_eq!(duration(seconds), text);
+        }
+        for (bytes, text) in [(12, "12 B"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (3 << 30, "3.0 GiB")] {
+            assert_eq!(size(bytes), text);
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod endpoint;
 pub mod history;
 pub mod kinds;
+pub mod longhorn;
 pub mod place;
 pub mod server;
 pub mod webhook;

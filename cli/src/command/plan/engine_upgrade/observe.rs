@@ -1,0 +1,79 @@
+//! Reads Longhorn's objects of a cluster, ours or Longhorn's own.
+//!
+//! The invariant: lists are read page by page, so that no cluster is too large for one answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use anyhow::Context;
+use kube::api::{Api, ListParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource, ResourceExt};
+use midflight_api::NodeName;
+use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
+use midflight_plan::engine_upgrade::{self as plan, World};
+use serde::de::DeserializeOwned;
+
+use crate::failure::Failure;
+use crate::target::refusal;
+
+const PAGE: u32 = 1000;
+
+/// What holds for all volumes, and the volumes.
+pub(super) async fn cluster(client: &Client) -> anyhow::Result<(World, Vec<plan::Volume>)> {
+    let (volumes, replicas, images, settings) = tokio::try_join!(
+        all::<Volume>(client),
+        all::<Replica>(client),
+        all::<EngineImage>(client),
+        all::<Setting>(client),
+    )?;
+    let values: BTreeMap<String, String> =
+        settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
+    let value = |name: &str| values.get(name).map(String::as_str);
+    let world = World::of(value, &images);
+    let mut nodes = nodes_of_replicas(&replicas);
+    let volumes = volumes.iter().map(|volume| {
+        let of = nodes.remove(&volume.name_any()).unwrap_or_default();
+        plan::Volume::of(volume, of)
+    });
+    Ok((world, volumes.collect()))
+}
+
+/// The nodes that hold replicas of a volume, by its name.
+fn nodes_of_replicas(replicas: &[Replica]) -> BTreeMap<String, BTreeSet<NodeName>> {
+    let mut nodes: BTreeMap<String, BTreeSet<NodeName>> = BTreeMap::new();
+    for replica in replicas {
+        let spec = &replica.spec.instance;
+        let labelled = || replica.labels().get(VOLUME_LABEL).cloned().unwrap_or_default();
+        let volume = if spec.volume_name.is_empty() { labelled() } else { spec.volume_name.to_string() };
+        if !spec.node_id.is_empty() {
+            nodes.entry(volume).or_default().insert(spec.node_id.clone());
+        }
+    }
+    nodes
+}
+
+async fn all<K>(client: &Client) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut page = ListParams::default().limit(PAGE);
+    let mut objects = Vec::new();
+    loop {
+        let list = match api.list(&page).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {
+                return Err(Failure::error(
+                    format!("this API does not serve {}.{}", K::plural(&()), K::group(&())),
+                    "name a cluster with Longhorn's objects by --kubeconfig, or start one with `midflight up`",
+                ));
+            }
+            list => list.map_err(refusal).with_context(|| format!("list {}", K::plural(&())))?,
+        };
+        objects.extend(list.items);
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(objects),
+        }
+    }
+}
