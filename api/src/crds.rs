@@ -40,8 +40,21 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         let labels = crd.metadata.labels.get_or_insert_default();
         labels.insert(MANAGED_BY.into(), MANAGER.into());
         crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
+        if crd.spec.names.kind == "Volume" {
+            add_rules(crd, &longhorn::rules_of_whole_volumes());
+        }
     }
     all
+}
+
+/// Puts rules at the top of a kind's schema, where they see both spec and status.
+fn add_rules(crd: &mut CustomResourceDefinition, rules: &[Value]) {
+    for version in &mut crd.spec.versions {
+        let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+        let schema = schema.expect("every kind has a schema");
+        let rules = rules.iter().map(|rule| serde_json::from_value(rule.clone()).expect("it is a rule"));
+        schema.x_kubernetes_validations.get_or_insert_default().extend(rules);
+    }
 }
 
 /// A system whose kinds we share where it does not run.

@@ -9,6 +9,7 @@ use midflight_api::longhorn::Volume;
 
 use crate::bootstrap::Standing;
 use crate::controller::Operator;
+use crate::engine_upgrade::EngineUpgrades;
 use crate::storage::EngineImages;
 use crate::write::Writer;
 
@@ -18,6 +19,8 @@ pub async fn run(writer: Arc<Writer>, standing: &Standing) {
     if standing.installed.iter().any(|name| name == Volume::crd_name()) {
         let images = EngineImages::new(&mut operator);
         operator.add(images);
+        let upgrades = EngineUpgrades::new(&mut operator);
+        operator.add(upgrades);
     }
     operator.run().await;
 }

@@ -4,14 +4,17 @@
 //! stands on. Then it runs the controllers; `controller/` tells how one is added. The invariant: every
 //! write to the API goes through [`Writer`], so that a test can stop the operator around each one.
 
+mod admission;
 mod bootstrap;
 pub mod controller;
 mod controllers;
+mod engine_upgrade;
 mod storage;
 #[cfg(test)]
 mod testing;
 mod write;
 
+pub use admission::{Admission, AdmissionError};
 pub use bootstrap::{BootstrapError, Standing, bootstrap, bootstrap_with};
 pub use controllers::run;
 pub use write::{Cut, Moment, WriteError, Writer};

@@ -20,6 +20,11 @@ impl Cluster {
         Cluster { server, client, _folder: folder }
     }
 
+    /// A client of somebody else.
+    pub(crate) fn user(&self, name: &str) -> Client {
+        Client::new(self.server.service(Identity::admin(name)), "default")
+    }
+
     pub(crate) async fn close(self) {
         self.server.shutdown().await;
     }

@@ -7,6 +7,7 @@ mod backup;
 mod condition;
 mod engine;
 mod engine_image;
+mod guard;
 mod image;
 mod instance;
 mod instance_manager;
@@ -46,6 +47,8 @@ pub use volume::{
     AccessMode, CompressionMethod, DataLocality, KubernetesStatus, OfflineRebuilding, Robustness,
     SwitchoverState, Volume, VolumeSpec, VolumeState, VolumeStatus, WorkloadStatus,
 };
+
+pub(crate) use guard::rules as rules_of_whole_volumes;
 
 /// Group of all kinds here.
 pub const GROUP: &str = "longhorn.io";

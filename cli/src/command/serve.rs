@@ -10,7 +10,7 @@ use midflight_apiserver::{
     auth::{Identity, NodeRule, Reach},
     store,
 };
-use midflight_operator::Writer;
+use midflight_operator::{Admission, Writer};
 use tracing::{info, warn};
 
 use super::role::{self, Stage};
@@ -66,11 +66,14 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     let writer = Arc::new(Writer::new(client));
     let standing =
         midflight_operator::bootstrap_with(&writer).await.context("install Midflight's own kinds")?;
+    let admission = Admission::open().await.context("prepare to judge changes of volumes")?;
+    admission.register(&writer).await.context("have the API ask about changes of volumes")?;
     stage.ready()?;
     memory::give_back_what_is_free();
 
     tokio::select! {
         () = stage.asked_to_end() => {}
+        () = admission.serve(writer.client().clone()) => anyhow::bail!("admission has ended"),
         () = midflight_operator::run(writer, &standing) => anyhow::bail!("the controllers have ended"),
     }
     server.shutdown().await;

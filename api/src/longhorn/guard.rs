@@ -1,0 +1,44 @@
+//! When the engine image of a volume may change, as far as the volume itself can tell.
+//!
+//! These rules stand at the top of the Volume's schema, since they look at its status. What needs
+//! other objects to be judged is not here. The invariant: going back to `status.currentImage` is
+//! always allowed.
+
+use serde_json::Value;
+
+use crate::wire::rule;
+
+/// Nothing changes, nothing runs yet, or it goes back to what runs.
+const HARMLESS: &str = "!has(self.spec.image) || (has(oldSelf.spec.image) && self.spec.image == oldSelf.spec.image) || \
+    !has(oldSelf.status) || !has(oldSelf.status.currentImage) || oldSelf.status.currentImage == '' || \
+    self.spec.image == oldSelf.status.currentImage";
+
+const DETACHED: &str = "!has(oldSelf.status.state) || oldSelf.status.state != 'attached'";
+
+/// The rules of a whole Volume.
+pub(crate) fn rules() -> Vec<Value> {
+    let guard = |condition: &str, message: &str| rule(&format!("{HARMLESS} || {condition}"), message);
+    vec![
+        guard(
+            "!has(oldSelf.spec.image) || oldSelf.spec.image == '' || oldSelf.spec.image == oldSelf.status.currentImage",
+            "the volume is on its way to another engine image; set spec.image back to status.currentImage first",
+        ),
+        guard(
+            "((!has(oldSelf.spec.migrationNodeID) || oldSelf.spec.migrationNodeID == '') && \
+             (!has(oldSelf.status.currentMigrationNodeID) || oldSelf.status.currentMigrationNodeID == ''))",
+            "the volume is moving to another node; change spec.image when it has moved",
+        ),
+        guard(
+            &format!(
+                "{DETACHED} || (has(oldSelf.status.robustness) && oldSelf.status.robustness == 'healthy')"
+            ),
+            "the volume is attached and not healthy; wait for its replicas, or detach it, before spec.image changes",
+        ),
+        guard(
+            &format!(
+                "{DETACHED} || !has(oldSelf.spec.dataLocality) || oldSelf.spec.dataLocality != 'strict-local'"
+            ),
+            "a strict-local volume cannot change its engine while it is attached; detach it before spec.image changes",
+        ),
+    ]
+}

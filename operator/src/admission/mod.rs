@@ -1,0 +1,153 @@
+//! Answers the API server's questions whether a volume may be asked for another engine image.
+//!
+//! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
+//! question is judged by what the API says at that moment, never by a cache.
+
+mod certificate;
+mod register;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
+use midflight_plan::engine_upgrade::{self as plan, World, admit};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tracing::{debug, warn};
+
+use crate::write::{WriteError, Writer};
+
+/// Longest question; an object of the API is at most 1.5 MiB, and a question holds two.
+const LONGEST_QUESTION: usize = 4 * 1024 * 1024;
+
+/// Why questions cannot be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmissionError {
+    #[error("make a certificate for the admission webhook")]
+    Certificate { source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("listen for questions of the API server")]
+    Listen { source: io::Error },
+    #[error("ask the API who we are")]
+    Identity { source: Box<WriteError> },
+    #[error("register the admission webhook")]
+    Register { source: Box<WriteError> },
+}
+
+/// Answers questions on a loopback address until it is dropped.
+pub struct Admission {
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    ca_bundle: String,
+    address: SocketAddr,
+}
+
+impl Admission {
+    /// Takes a free port of loopback.
+    pub async fn open() -> Result<Admission, AdmissionError> {
+        let listen = |source| AdmissionError::Listen { source };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let (tls, ca_bundle) =
+            certificate::make(address.ip()).map_err(|source| AdmissionError::Certificate { source })?;
+        Ok(Admission { listener, tls, ca_bundle, address })
+    }
+
+    /// Makes the API server ask here from now on.
+    pub async fn register(&self, writer: &Writer) -> Result<(), AdmissionError> {
+        register::register(writer, self.address, &self.ca_bundle).await
+    }
+
+    /// Answers, for ever.
+    pub async fn serve(self, client: Client) {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((socket, _)) => {
+                        let (tls, client) = (self.tls.clone(), client.clone());
+                        connections.spawn(async move {
+                            let Ok(stream) = tls.accept(socket).await else { return };
+                            let service = service_fn(|request| answer(request, client.clone()));
+                            let http = hyper::server::conn::http1::Builder::new();
+                            if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+                                debug!(%error, "a question was broken off");
+                            }
+                        });
+                    }
+                    Err(error) => warn!(%error, "a question could not be accepted"),
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+}
+
+async fn answer(request: Request<Incoming>, client: Client) -> Result<Response<Full<Bytes>>, Infallible> {
+    let body = Limited::new(request.into_body(), LONGEST_QUESTION).collect().await;
+    let review = body.ok().and_then(|body| serde_json::from_slice::<Value>(&body.to_bytes()).ok());
+    let Some(review) = review else {
+        return Ok(reply(StatusCode::BAD_REQUEST, "this is no AdmissionReview".into()));
+    };
+    let verdict = judge(&review["request"], &client).await;
+    Ok(match verdict {
+        Ok(verdict) => {
+            let response = response(&review["request"]["uid"], verdict);
+            let answer = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response });
+            reply(StatusCode::OK, answer.to_string())
+        }
+        Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    })
+}
+
+fn response(uid: &Value, verdict: Result<(), plan::Refusal>) -> Value {
+    match verdict {
+        Ok(()) => json!({ "uid": uid, "allowed": true }),
+        Err(refusal) => {
+            let status = json!({ "message": refusal.to_string(), "reason": "Forbidden", "code": 403 });
+            json!({ "uid": uid, "allowed": false, "status": status })
+        }
+    }
+}
+
+fn reply(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Whether a change of a volume is allowed. What is not known here is a failure, which counts as a refusal.
+async fn judge(request: &Value, client: &Client) -> Result<Result<(), plan::Refusal>, kube::Error> {
+    let read =
+        |object: &Value| serde_json::from_value::<Volume>(object.clone()).map_err(kube::Error::SerdeError);
+    let (old, new) = (read(&request["oldObject"])?, read(&request["object"])?);
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let images: Api<EngineImage> = Api::namespaced(client.clone(), NAMESPACE);
+    let replicas: Api<Replica> = Api::namespaced(client.clone(), NAMESPACE);
+    let all = ListParams::default();
+    let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={}", old.name_any()));
+    let (settings, images, replicas) =
+        tokio::try_join!(settings.list(&all), images.list(&all), replicas.list(&of_volume))?;
+    let values: BTreeMap<String, String> =
+        settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
+    let value = |name: &str| values.get(name).map(String::as_str);
+    let world = World::of(value, &images);
+    let nodes = replicas.into_iter().map(|replica| replica.spec.instance.node_id);
+    let volume = plan::Volume::of(&old, nodes.filter(|node| !node.is_empty()).collect());
+    Ok(admit(&volume, &new.spec.image, &world))
+}

@@ -1,0 +1,58 @@
+//! Tells the API server which questions to ask, and where.
+//!
+//! The invariant: while nobody answers, only the controllers may ask for another engine image, and
+//! everybody may go back; nothing else depends on the webhook.
+
+use std::net::SocketAddr;
+
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use midflight_api::{MANAGED_BY, MANAGER};
+use serde_json::json;
+
+use super::AdmissionError;
+use crate::write::Writer;
+
+/// Name of the configuration.
+const NAME: &str = "midflight";
+
+pub(super) async fn register(
+    writer: &Writer,
+    address: SocketAddr,
+    ca_bundle: &str,
+) -> Result<(), AdmissionError> {
+    let reviews: Api<SelfSubjectReview> = Api::all(writer.client().clone());
+    let who = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let who = who.map_err(|error| AdmissionError::Identity { source: Box::new(error.into()) })?;
+    let user = who.status.and_then(|status| status.user_info?.username).unwrap_or_default();
+    let image_changes =
+        "has(object.spec.image) && (!has(oldObject.spec.image) || object.spec.image != oldObject.spec.image)";
+    let goes_elsewhere = "!has(oldObject.status) || !has(oldObject.status.currentImage) || \
+         object.spec.image != oldObject.status.currentImage";
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": NAME, "labels": { MANAGED_BY: MANAGER } },
+        "webhooks": [{
+            "name": "engine-image.midflight.dev",
+            "clientConfig": { "url": format!("https://{address}/engine-image"), "caBundle": ca_bundle },
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
+                "operations": ["UPDATE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [
+                { "name": "the-image-changes", "expression": image_changes },
+                // The way back is open, also while nobody answers.
+                { "name": "it-does-not-go-back", "expression": goes_elsewhere },
+                // The controllers judge by the same rules before they write.
+                { "name": "somebody-else-asks", "expression": format!("request.userInfo.username != {user:?}") },
+            ],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }],
+    });
+    let all: Api<ValidatingWebhookConfiguration> = Api::all(writer.client().clone());
+    let parameters = PatchParams::apply(MANAGER).force();
+    let applied =
+        writer.send("apply", NAME, all.patch(NAME, &parameters, &Patch::Apply(&configuration))).await;
+    applied.map(drop).map_err(|source| AdmissionError::Register { source: Box::new(source) })
+}

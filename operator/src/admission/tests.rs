@@ -1,0 +1,89 @@
+//! The guards hold at the API, whoever writes: seed 000, case 2, and user experience 3.
+
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
+use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
+use serde_json::{Value, json};
+
+use super::Admission;
+use crate::bootstrap;
+use crate::testing::Cluster;
+use crate::write::Writer;
+
+const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
+
+async fn make<K>(client: &Client, name: &str, spec: Value, status: Value)
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), NAMESPACE);
+    let labels = json!({ "longhornvolume": spec["volumeName"].as_str().unwrap_or("none") });
+    let object = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
+        "metadata": { "name": name, "labels": labels }, "spec": spec });
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let status = Patch::Merge(json!({ "status": status }));
+    api.patch_status(name, &PatchParams::default(), &status).await.unwrap();
+}
+
+/// What the API says to somebody who asks a volume for an image.
+async fn ask(client: &Client, volume: &str, image: &str) -> Result<(), String> {
+    let volumes: Api<Volume> = Api::namespaced(client.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({ "spec": { "image": image } }));
+    match volumes.patch(volume, &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(status.message.clone()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn limit(client: &Client, value: &str) -> Result<(), String> {
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({ "value": value }));
+    settings.patch(LIMIT, &PatchParams::default(), &patch).await.map(drop).map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn only_the_default_image_can_be_chosen_while_upgrades_are_automatic() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let admission = Admission::open().await.unwrap();
+    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let (own, user) = (&cluster.client, &cluster.user("user"));
+    for image in ["old", "new", "mine"] {
+        let status = json!({ "state": "deployed", "controllerAPIVersion": 5, "controllerAPIMinVersion": 3,
+            "nodeDeploymentMap": { "node-1": true } });
+        make::<EngineImage>(own, &format!("ei-{image}"), json!({ "image": image }), status).await;
+    }
+    let settings: Api<Setting> = Api::namespaced(own.clone(), NAMESPACE);
+    let default = Patch::Merge(json!({ "value": "new" }));
+    settings.patch("default-engine-image", &PatchParams::default(), &default).await.unwrap();
+    let spec =
+        json!({ "size": "1073741824", "image": "old", "fromBackup": "s3://b?backup=x", "Standby": true });
+    let status = json!({ "state": "attached", "robustness": "healthy", "currentImage": "old", "currentNodeID": "node-1",
+        "isStandby": true });
+    make::<Volume>(own, "dr", spec, status).await;
+    make::<Replica>(own, "dr-r", json!({ "volumeName": "dr", "nodeID": "node-1" }), json!({})).await;
+
+    assert!(limit(user, "-1").await.unwrap_err().contains("a whole number from 0"));
+    limit(user, "3").await.unwrap();
+    let refused = ask(user, "dr", "mine").await.unwrap_err();
+    assert!(
+        refused.contains("engine-image.midflight.dev") && refused.contains("default engine image new"),
+        "{refused}"
+    );
+    ask(user, "dr", "new").await.unwrap();
+    ask(user, "dr", "old").await.unwrap();
+    assert!(ask(user, "dr", "nobody's").await.is_err());
+
+    limit(user, "0").await.unwrap();
+    assert!(ask(user, "dr", "nobodys").await.unwrap_err().contains("there is no EngineImage for nobodys"));
+    ask(user, "dr", "mine").await.unwrap();
+
+    serving.abort();
+    ask(user, "dr", "old").await.expect("the way back needs no answer");
+    ask(user, "dr", "mine").await.expect_err("nobody answers");
+    ask(own, "dr", "mine").await.expect("the controllers need no answer");
+    cluster.close().await;
+}

@@ -1,0 +1,311 @@
+//! Moves volumes to the default engine image, as `plan::engine_upgrade` decides.
+//!
+//! Every turn tells the fleet what changed and carries out what the fleet then asks for, whichever
+//! volume that is about. A change is one patch: `spec.image` and the annotation that tells of the
+//! attempt. The invariant: a change whose fate is not known is sent again, never another in its place.
+
+mod told;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
+use midflight_api::{ENGINE_UPGRADE_ATTEMPT, NodeName, VolumeName};
+use midflight_plan::engine_upgrade::{self as plan, Change, Fleet, Hold, Reason, Standing, World, judge};
+
+use crate::controller::{
+    Controller, Index, Key, Next, Objects, Operator, Stale, TurnError, Wake, WriteFailed,
+};
+
+/// The setting whose object tells why no upgrade begins.
+const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
+/// How often deadlines, rests and back-offs are looked at.
+const LOOK_AT_THE_CLOCK: Duration = Duration::from_secs(1);
+/// Changes of one turn that are on their way to the API at once.
+const AT_ONCE: usize = 8;
+
+pub(crate) struct EngineUpgrades {
+    volumes: Objects<Volume>,
+    replicas: (Objects<Replica>, Index<Replica>),
+    images: Objects<EngineImage>,
+    settings: Objects<Setting>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What a turn is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Topic {
+    /// Settings, images, the clock.
+    World,
+    Volume(Key),
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Topic::World => f.write_str("settings and images"),
+            Topic::Volume(key) => key.fmt(f),
+        }
+    }
+}
+
+/// What all turns know.
+#[derive(Default)]
+struct Known {
+    /// Nothing is decided before every volume was told.
+    fleet: Option<Fleet>,
+    /// The objects as the fleet was told of them.
+    objects: HashMap<VolumeName, Arc<Volume>>,
+    /// Changes that may or may not have been made.
+    unsure: BTreeMap<VolumeName, (Arc<Volume>, Change)>,
+    /// The last reason that was told of a volume that is left out.
+    told: HashMap<VolumeName, &'static str>,
+    told_hold: Option<&'static str>,
+}
+
+/// What a turn looks at.
+pub(crate) struct Look {
+    topic: Topic,
+    now: Timestamp,
+    known: Arc<Mutex<Known>>,
+    news: News,
+}
+
+/// What people were not told yet.
+#[derive(Default)]
+struct News {
+    left_out: Vec<(Arc<Volume>, Reason)>,
+    /// Why nothing begins, told of the setting.
+    hold: Option<(Arc<Setting>, Hold)>,
+}
+
+impl EngineUpgrades {
+    pub(crate) fn new(operator: &mut Operator) -> EngineUpgrades {
+        let replicas: Objects<Replica> = operator.objects();
+        let of_volume = replicas.index(|replica| vec![replica.spec.instance.volume_name.to_string()]);
+        EngineUpgrades {
+            volumes: operator.objects(),
+            replicas: (replicas, of_volume),
+            images: operator.objects(),
+            settings: operator.objects(),
+            known: Arc::default(),
+        }
+    }
+
+    fn world(&self) -> Result<World, Stale> {
+        let settings = self.settings.all()?;
+        let values: HashMap<String, &str> =
+            settings.iter().map(|setting| (setting.name_any(), setting.value.as_str())).collect();
+        let value = |name: &str| values.get(name).copied();
+        let images = self.images.all()?;
+        Ok(World::of(value, images.iter().map(|image| &**image)))
+    }
+
+    fn nodes(&self, volume: &str) -> Result<BTreeSet<NodeName>, Stale> {
+        let (replicas, of_volume) = &self.replicas;
+        let nodes =
+            replicas.by(*of_volume, volume)?.into_iter().map(|replica| replica.spec.instance.node_id.clone());
+        Ok(nodes.filter(|node| !node.is_empty()).collect())
+    }
+
+    /// Tells the fleet of a volume.
+    fn tell_of(&self, known: &mut Known, object: Arc<Volume>, now: Timestamp) -> Result<(), Stale> {
+        let volume = plan::Volume::of(&object, self.nodes(&object.name_any())?);
+        let Some(fleet) = &mut known.fleet else { return Ok(()) };
+        let name = volume.name.clone();
+        let is_newest = fleet.volume(&name).is_none_or(|there| there.version <= volume.version);
+        fleet.observe(volume, now);
+        if is_newest {
+            known.objects.insert(name, object);
+        }
+        Ok(())
+    }
+
+    /// Tells a new fleet of all that is there.
+    fn begin(&self, known: &mut Known, now: Timestamp) -> Result<(), Stale> {
+        if known.fleet.is_some() {
+            return Ok(());
+        }
+        let (world, volumes) = (self.world()?, self.volumes.all()?);
+        known.fleet = Some(Fleet::new(world));
+        let mut told = Ok(());
+        for volume in volumes {
+            told = told.and_then(|()| self.tell_of(known, volume, now));
+        }
+        if told.is_err() {
+            *known = Known::default();
+        }
+        told
+    }
+
+    /// Carries one change out. What is not known to have failed or to be done is kept for another try.
+    async fn carry_out(&self, object: Arc<Volume>, change: Change) -> Result<(), TurnError> {
+        let mut written = Arc::clone(&object);
+        let sent = self.volumes.change(&mut written, |volume| {
+            volume.annotations_mut().insert(ENGINE_UPGRADE_ATTEMPT.into(), change.attempt.to_annotation());
+            if let Some(image) = &change.image {
+                volume.spec.image.clone_from(image);
+            }
+        });
+        let sent = sent.await;
+        let now = Timestamp::now();
+        match sent {
+            Ok(()) => {
+                self.tell_of(&mut lock(&self.known), Arc::clone(&written), now)?;
+                if let Some(told) = told::of_change(&change) {
+                    self.volumes.tell(&written, &told.news(Self::NAME)).await;
+                }
+                Ok(())
+            }
+            // A later state is there, and the watch will show it.
+            Err(failed) if failed.source.is_conflict() || failed.source.is_not_found() => Ok(()),
+            Err(failed) => {
+                let mut known = lock(&self.known);
+                if is_refusal(&failed) {
+                    known.fleet.as_mut().into_iter().for_each(|fleet| fleet.refused(&change.volume, now));
+                } else {
+                    known.unsure.insert(change.volume.clone(), (object, change));
+                }
+                Err(failed.into())
+            }
+        }
+    }
+}
+
+/// Whether the API has said that it did not make the write.
+fn is_refusal(failed: &WriteFailed) -> bool {
+    use crate::write::WriteError;
+    match &failed.source {
+        WriteError::Api(kube::Error::Api(status)) => (400..500).contains(&status.code) && status.code != 408,
+        WriteError::Api(_) | WriteError::AnswerLost | WriteError::Ended => false,
+    }
+}
+
+fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Known {
+    /// Why the volume is left out, if that was not told yet. While nothing begins at all, that is told instead.
+    fn news_of(&mut self, name: &VolumeName, now: Timestamp) -> Option<(Arc<Volume>, Reason)> {
+        let (fleet, object) = (self.fleet.as_ref()?, self.objects.get(name)?);
+        let volume = fleet.volume(name).filter(|_| fleet.hold().is_none())?;
+        match judge(volume, fleet.world(), now) {
+            Standing::LeftOut(reason) if reason.is_waiting() => {
+                let is_new = self.told.insert(name.clone(), reason.word()) != Some(reason.word());
+                is_new.then(|| (Arc::clone(object), reason))
+            }
+            Standing::LeftOut(_) | Standing::There | Standing::UnderWay | Standing::Candidate(_) => {
+                self.told.remove(name);
+                None
+            }
+        }
+    }
+
+    /// Takes over another world. If it is one in which upgrades begin, every volume may be left out for another reason.
+    fn change_world(&mut self, world: World, now: Timestamp) -> Vec<(Arc<Volume>, Reason)> {
+        let Some(fleet) = self.fleet.as_mut().filter(|fleet| *fleet.world() != world) else {
+            return Vec::new();
+        };
+        fleet.change_world(world, now);
+        let left_out: Vec<VolumeName> = fleet.left_out(now).map(|(volume, _)| volume.name.clone()).collect();
+        left_out.iter().filter_map(|name| self.news_of(name, now)).collect()
+    }
+
+    /// Every change that may begin now, and those whose fate is not known.
+    fn changes(&mut self, now: Timestamp) -> Vec<(Arc<Volume>, Change)> {
+        let mut changes: Vec<_> = std::mem::take(&mut self.unsure).into_values().collect();
+        let Some(fleet) = &mut self.fleet else { return changes };
+        while let Some(change) = fleet.next(now) {
+            if let Some(object) = self.objects.get(&change.volume) {
+                changes.push((Arc::clone(object), change));
+            }
+        }
+        changes
+    }
+}
+
+impl Controller for EngineUpgrades {
+    const NAME: &'static str = "engine-upgrade";
+    type Key = Topic;
+    type Seen = Look;
+    type Decision = Vec<(Arc<Volume>, Change)>;
+
+    fn watch(&self, wake: &Wake<Topic>) {
+        wake.on(&self.volumes, |volume| vec![Topic::Volume(Key::of(volume))]);
+        wake.on(&self.replicas.0, |replica| {
+            let volume = replica.spec.instance.volume_name.as_str();
+            vec![Topic::Volume(Key::new(&replica.namespace().unwrap_or_default(), volume))]
+        });
+        wake.on(&self.images, |_| vec![Topic::World]);
+        wake.on(&self.settings, |_| vec![Topic::World]);
+    }
+
+    async fn observe(&self, topic: &Topic) -> Result<Option<Look>, TurnError> {
+        let now = Timestamp::now();
+        let mut known = lock(&self.known);
+        self.begin(&mut known, now)?;
+        let mut news = News::default();
+        match topic {
+            Topic::World => {
+                news.left_out = known.change_world(self.world()?, now);
+                // That upgrades are off, as they are by default, is no news.
+                let is_on = |fleet: &&Fleet| fleet.world().policy.per_node > 0;
+                let hold = known.fleet.as_ref().filter(is_on).and_then(Fleet::hold);
+                let word = hold.as_ref().map(Hold::word);
+                let setting = self.settings.get(&Key::new(NAMESPACE, LIMIT))?;
+                let was = std::mem::replace(&mut known.told_hold, word);
+                news.hold = setting.zip(hold.filter(|_| was != word));
+            }
+            Topic::Volume(key) => {
+                let name = VolumeName::from(key.name.as_str());
+                match self.volumes.get(key)? {
+                    Some(object) => {
+                        self.tell_of(&mut known, object, now)?;
+                        news.left_out.extend(known.news_of(&name, now));
+                    }
+                    None => {
+                        known.fleet.as_mut().into_iter().for_each(|fleet| fleet.forget(&name, now));
+                        known.objects.remove(&name);
+                        known.unsure.remove(&name);
+                        known.told.remove(&name);
+                    }
+                }
+            }
+        }
+        Ok(Some(Look { topic: topic.clone(), now, known: Arc::clone(&self.known), news }))
+    }
+
+    fn decide(seen: &Look) -> Self::Decision {
+        lock(&seen.known).changes(seen.now)
+    }
+
+    async fn report(&self, seen: &mut Look, _: &Self::Decision) -> Result<(), TurnError> {
+        if let Some((setting, hold)) = &seen.news.hold {
+            self.settings.tell(setting, &told::of_hold(hold).news(Self::NAME)).await;
+        }
+        Ok(())
+    }
+
+    async fn act(&self, seen: Look, changes: Self::Decision) -> Result<Next, TurnError> {
+        let sent = futures::stream::iter(changes).map(|(object, change)| self.carry_out(object, change));
+        let sent: Vec<Result<(), TurnError>> = sent.buffer_unordered(AT_ONCE).collect().await;
+        // Those who wait can wait for the news, too.
+        for (volume, reason) in &seen.news.left_out {
+            self.volumes.tell(volume, &told::of_volume(reason).news(Self::NAME)).await;
+        }
+        sent.into_iter().collect::<Result<(), TurnError>>()?;
+        Ok(match seen.topic {
+            Topic::World => Next::After(LOOK_AT_THE_CLOCK),
+            Topic::Volume(_) => Next::OnChange,
+        })
+    }
+}
