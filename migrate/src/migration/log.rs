@@ -128,14 +128,14 @@ pub enum Drift {
     #[error("{id} was changed after it was applied at {applied_at}:\n{diff}")]
     Changed { id: String, applied_at: Timestamp, diff: String },
 
-    #[error("{id} of release {release} is applied, but not among the migrations at hand")]
-    Missing { id: String, release: String },
+    #[error("{id} of release {release} is applied, but not among the migrations at hand:\n{diff}")]
+    Missing { id: String, release: String, diff: String },
 
     #[error("{id} was proposed at {then} when it was applied, and says {now} today")]
     Redated { id: String, then: Timestamp, now: Timestamp },
 
-    #[error("{id} says that it runs after {other}, but was applied before it")]
-    Reordered { id: String, other: String },
+    #[error("{id} says that it runs after {other}, but was applied before it:\n{diff}")]
+    Reordered { id: String, other: String, diff: String },
 
     #[error("{id} was logged with checksum version {version}, which this tool cannot compare")]
     OtherChecksum { id: String, version: u32 },
@@ -175,7 +175,8 @@ pub fn compare(available: &[Migration], entries: &[Entry]) -> Vec<Drift> {
         let Some(migration) = at_hand.get(entry.id.as_str()) else {
             let replaced = available.iter().any(|other| other.header.replaces.contains(&entry.id));
             if !replaced {
-                drifts.push(Drift::Missing { id: entry.id.clone(), release: entry.release.clone() });
+                let (id, release) = (entry.id.clone(), entry.release.clone());
+                drifts.push(Drift::Missing { id, release, diff: difference(text(entry), "") });
             }
             continue;
         };
@@ -186,7 +187,9 @@ pub fn compare(available: &[Migration], entries: &[Entry]) -> Vec<Drift> {
         }
         let early = migration.header.after.iter().find(|other| position.get(other.as_str()) > Some(&i));
         if let Some(other) = early {
-            drifts.push(Drift::Reordered { id: entry.id.clone(), other: other.clone() });
+            let (id, other) = (entry.id.clone(), other.clone());
+            let diff = reordered(entries, i, &other);
+            drifts.push(Drift::Reordered { id, other, diff });
         }
     }
     drifts
@@ -202,10 +205,26 @@ fn changed(entry: &Entry, migration: &Migration) -> Option<Drift> {
     if logged == migration.checksum.as_str() {
         return None;
     }
-    let before = entry.source.as_deref().unwrap_or("(the log has no text of it)\n");
-    let diff = TextDiff::from_lines(before, migration.source.as_str())
-        .unified_diff()
-        .header("applied", "today")
-        .to_string();
+    let diff = difference(text(entry), &migration.source);
     Some(Drift::Changed { id: entry.id.clone(), applied_at: entry.applied_at, diff })
+}
+
+/// What was applied, as people wrote it.
+fn text(entry: &Entry) -> &str {
+    entry.source.as_deref().unwrap_or("(the log has no text of it)\n")
+}
+
+/// The order in which migrations were applied, beside one in which the one at `early` comes after `other`.
+fn reordered(entries: &[Entry], early: usize, other: &str) -> String {
+    let lines = |ids: &[&str]| ids.iter().map(|id| format!("{id}\n")).collect::<String>();
+    let applied: Vec<&str> = entries.iter().map(|entry| entry.id.as_str()).collect();
+    let mut today = applied.clone();
+    let moved = today.remove(early);
+    let behind = today.iter().position(|id| *id == other).map_or(today.len(), |at| at + 1);
+    today.insert(behind, moved);
+    difference(&lines(&applied), &lines(&today))
+}
+
+fn difference(applied: &str, today: &str) -> String {
+    TextDiff::from_lines(applied, today).unified_diff().header("applied", "today").to_string()
 }

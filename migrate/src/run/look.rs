@@ -175,9 +175,12 @@ impl Database {
     }
 }
 
-/// Where log and files disagree, in words; what is not at hand in one sentence.
+/// Where log and files disagree, in words; where several are not at hand, these in one sentence.
 fn disagreements(drift: &[Drift]) -> Vec<String> {
     let missing: Vec<&str> = drift.iter().filter_map(Drift::missing).collect();
+    if missing.len() == 1 {
+        return drift.iter().map(ToString::to_string).collect();
+    }
     let others = drift.iter().filter(|drift| drift.missing().is_none()).map(ToString::to_string);
     let sentence = (!missing.is_empty())
         .then(|| format!("applied, but not among the migrations at hand: {}", missing.join(", ")));
