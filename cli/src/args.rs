@@ -70,6 +70,7 @@ pub(crate) enum Command {
     Down(command::down::Down),
     Status(command::status::Status),
     Plan(command::plan::Plan),
+    Volume(command::volume::VolumeCommand),
     Migrate(Box<command::migrate::Migrate>),
     Tour(command::tour::Tour),
     Bench(command::bench::Bench),
@@ -86,19 +87,20 @@ pub(crate) enum Command {
     Fuse(midflight_fuse::daemon::FuseArgs),
     /// The processes of a volume.
     #[command(flatten)]
-    Volume(Role),
+    Process(Role),
 }
 
 impl Command {
     /// A role is a long-lived process that `up` starts; its stderr is a log file.
     pub(crate) fn is_role(&self) -> bool {
         match self {
-            Command::Volume(role) => !matches!(role, Role::Instance(_) | Role::Backup(_)),
+            Command::Process(role) => !matches!(role, Role::Instance(_) | Role::Backup(_)),
             Command::Serve(_) | Command::Agent(_) | Command::Csi(_) | Command::Fuse(_) => true,
             Command::Up(_)
             | Command::Down(_)
             | Command::Status(_)
             | Command::Plan(_)
+            | Command::Volume(_)
             | Command::Migrate(_)
             | Command::Tour(_)
             | Command::Bench(_)
@@ -114,6 +116,7 @@ impl Command {
             Command::Down(down) => session.block_on(down.run(session)),
             Command::Status(status) => session.block_on(status.run(session)),
             Command::Plan(plan) => session.block_on(plan.run(session)),
+            Command::Volume(volume) => session.block_on(volume.run(session)),
             Command::Migrate(migrate) => migrate.run(session),
             Command::Tour(tour) => session.block_on(tour.run(session)),
             Command::Bench(bench) => session.block_on(bench.run(session)),
@@ -124,10 +127,10 @@ impl Command {
             Command::Agent(agent) => session.block_on(agent.run(session)),
             Command::Csi(csi) => session.block_on(csi.run(session)),
             Command::Fuse(args) => Ok(midflight_fuse::daemon::run(&args)?),
-            Command::Volume(Role::Instance(args)) => command::instance::run(args, session),
-            Command::Volume(Role::Backup(args)) => command::backup::run(&args, session),
+            Command::Process(Role::Instance(args)) => command::instance::run(args, session),
+            Command::Process(Role::Backup(args)) => command::backup::run(&args, session),
             // The data plane has threads of its own and wants no runtime beside them.
-            Command::Volume(role) => role.run().map_err(|error| match error.is_refusal() {
+            Command::Process(role) => role.run().map_err(|error| match error.is_refusal() {
                 true => Failure::with(
                     Exit::Blocked,
                     in_words(&error),

@@ -3,24 +3,51 @@
 //! The invariant: a controller runs only where the kinds it writes are ours.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::core::CustomResourceExt;
 use midflight_api::longhorn::Volume;
+use tokio::time::sleep;
+use tracing::warn;
 
 use crate::bootstrap::Standing;
 use crate::controller::Operator;
 use crate::engine_upgrade::EngineUpgrades;
-use crate::storage::EngineImages;
+use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, Volumes};
 use crate::write::Writer;
+
+/// How long to wait before the secret of the instance managers is asked for again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Runs every controller that may run in this cluster, until the process ends.
 pub async fn run(writer: Arc<Writer>, standing: &Standing) {
-    let mut operator = Operator::new(writer);
+    let mut operator = Operator::new(Arc::clone(&writer));
     if standing.installed.iter().any(|name| name == Volume::crd_name()) {
+        let Some(orders) = orders(&writer).await else { return };
         let images = EngineImages::new(&mut operator);
         operator.add(images);
         let upgrades = EngineUpgrades::new(&mut operator);
         operator.add(upgrades);
+        let nodes = Nodes::new(&mut operator);
+        operator.add(nodes);
+        let managers = InstanceManagers::new(&mut operator, Arc::clone(&orders));
+        operator.add(managers);
+        let volumes = Volumes::new(&mut operator, orders);
+        operator.add(volumes);
     }
     operator.run().await;
+}
+
+/// The way to give orders to instance managers; nothing once the writer has ended.
+async fn orders(writer: &Writer) -> Option<Arc<Orders>> {
+    loop {
+        match Orders::open(writer).await {
+            Ok(orders) => return Some(Arc::new(orders)),
+            Err(error) => warn!(%error, "no orders can be given to instance managers yet"),
+        }
+        tokio::select! {
+            () = writer.ended() => return None,
+            () = sleep(ASK_AGAIN) => {}
+        }
+    }
 }

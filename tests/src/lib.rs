@@ -7,5 +7,6 @@ pub mod kinds;
 pub mod longhorn;
 pub mod place;
 pub mod server;
+pub mod storage;
 pub mod webhook;
 pub mod wire;

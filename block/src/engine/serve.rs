@@ -5,7 +5,6 @@
 
 use std::{
     io,
-    path::PathBuf,
     str::FromStr,
     time::{Duration, Instant},
 };
@@ -23,7 +22,7 @@ use crate::{
     },
     record::{
         Record, RecordError, RecordStore, Wish,
-        file::FileRecord,
+        place::RecordPlace,
         scribe::{Outcome, Scribe},
     },
     role,
@@ -42,9 +41,9 @@ pub struct EngineArgs {
     /// How often this engine was restarted within its term.
     #[arg(long, default_value_t = 0)]
     pub incarnation: u16,
-    /// File with the volume's record.
+    /// The volume's record: a file, or api:KUBECONFIG#VOLUME in a cluster.
     #[arg(long)]
-    pub record: PathBuf,
+    pub record: RecordPlace,
     /// Where a replica of the record can be reached: NAME=ADDRESS; give it once for each.
     #[arg(long = "replica")]
     pub replicas: Vec<Named>,
@@ -64,7 +63,7 @@ impl EngineArgs {
             format!("--volume={}", self.volume),
             format!("--term={}", self.term),
             format!("--incarnation={}", self.incarnation),
-            format!("--record={}", self.record.display()),
+            format!("--record={}", self.record),
             format!("--listen={}", self.listen),
         ];
         line.extend(self.replicas.iter().map(|named| format!("--replica={}={}", named.name, named.address)));
@@ -135,7 +134,7 @@ impl Serving {
     ) -> Result<(Serving, Address), EngineError> {
         let epoch = Epoch::from_bits(Epoch::of_term(args.term).bits() | u64::from(args.incarnation));
         failpoint::reached(Point::Start);
-        let mut store = FileRecord::at(&args.record);
+        let mut store = args.record.open()?;
         let (_, record) = store.read()?;
         if record.term != args.term {
             return Err(EngineError::OtherTerm { ours: args.term, theirs: record.term });

@@ -138,11 +138,11 @@ impl Registry {
         target: &Target,
         change: impl Fn(&Record) -> Result<Option<Record>, &'static str>,
     ) -> Result<bool, Refused> {
-        let mut store = self.world().record(&target.volume);
         let failed = |error: crate::record::RecordError| Refused::Failed {
             doing: "change the record".into(),
             why: crate::role::in_words(&error),
         };
+        let mut store = self.world().record(&target.volume).map_err(failed)?;
         loop {
             let (seen, record) = store.read().map_err(failed)?;
             if record.term != target.epoch.term() {

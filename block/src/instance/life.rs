@@ -28,7 +28,10 @@ use crate::{
     engine::serve::{EngineArgs, Named},
     epoch::Epoch,
     net::address::Address,
-    record::{RecordStore, file::FileRecord},
+    record::{
+        RecordError, RecordStore,
+        place::{OpenRecord, Records},
+    },
     replica::serve::{Opened, ReplicaArgs},
     role::in_words,
 };
@@ -37,8 +40,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) shelf: Shelf,
-    /// Folder of the volumes' records.
-    pub(super) records: PathBuf,
+    /// Where the volumes' records are.
+    pub(super) records: Records,
     /// Folder of the binaries that v1 instances are started from.
     pub(super) binaries: Option<PathBuf>,
     /// Address of this node.
@@ -47,17 +50,19 @@ pub(super) struct World {
     pub(super) frontend: Option<Address>,
     /// Where v2 instances live.
     pub(super) loops: Loops,
+    /// Folder in which that offers volumes, as its clients see it.
+    pub(super) endpoints: Option<PathBuf>,
     pub(super) told: broadcast::Sender<Told>,
 }
 
 impl World {
-    pub(super) fn record(&self, volume: &Name) -> FileRecord {
-        FileRecord::at(&self.records.join(format!("{volume}.record")))
+    pub(super) fn record(&self, volume: &Name) -> Result<OpenRecord, RecordError> {
+        self.records.of(volume.as_str()).open()
     }
 
     /// Term of the volume's record, if that can be read.
     pub(super) fn term(&self, volume: &Name) -> Option<u64> {
-        self.record(volume).read().ok().map(|(_, record)| record.term)
+        self.record(volume).and_then(|mut record| record.read()).ok().map(|(_, record)| record.term)
     }
 }
 
@@ -530,7 +535,7 @@ impl Instance {
             volume: spec.volume.to_string(),
             term: spec.epoch.term(),
             incarnation: spec.epoch.incarnation(),
-            record: self.world.records.join(format!("{}.record", spec.volume)),
+            record: self.world.records.of(spec.volume.as_str()),
             replicas: spec.members().iter().map(named).collect(),
             listen: spec.address.clone().unwrap_or_else(first),
             suspended: spec.is_suspended(),

@@ -9,10 +9,12 @@
 //! | `process`, `probe` | a v1 process; what replicas have promised |
 //! | `loops` | where v2 instances live, one loop for each volume |
 //! | `life` | one instance from its start to its end |
-//! | `registry`, `commands` | all instances, and what can be asked of them |
-//! | `service`, `backups`, `serve`, `metrics` | the same over gRPC |
+//! | `registry`, `commands`, `attach` | all instances, what can be asked of them and of the frontend |
+//! | `service`, `backups`, `serve`, `metrics`, `announce` | the same over gRPC |
 //! | `client`, `backup_orders`, `order` | the other side, for people and programs |
 
+mod announce;
+mod attach;
 mod backup_orders;
 mod backups;
 pub mod client;

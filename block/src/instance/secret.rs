@@ -8,6 +8,7 @@ use std::{
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::Path,
+    str::FromStr,
 };
 
 use subtle::ConstantTimeEq;
@@ -30,12 +31,7 @@ impl Secret {
         }
         let mut text = String::new();
         file.take(LONGEST).read_to_string(&mut text)?;
-        let text = text.trim().to_owned();
-        let printable = text.bytes().all(|byte| byte.is_ascii_graphic());
-        if text.len() < SHORTEST || !printable {
-            return Err(refuse(format!("a secret is at least {SHORTEST} printable characters in one line")));
-        }
-        Ok(Secret(text))
+        text.parse().map_err(refuse)
     }
 
     /// The header that proves that a caller knows it.
@@ -47,6 +43,19 @@ impl Secret {
     pub fn admits(&self, header: Option<&[u8]>) -> bool {
         let Some(given) = header.and_then(|raw| raw.strip_prefix(SCHEME.as_bytes())) else { return false };
         given.ct_eq(self.0.as_bytes()).into()
+    }
+}
+
+impl FromStr for Secret {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Secret, String> {
+        let text = text.trim();
+        let printable = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if text.len() < SHORTEST || !printable {
+            return Err(format!("a secret is at least {SHORTEST} printable characters in one line"));
+        }
+        Ok(Secret(text.to_owned()))
     }
 }
 

@@ -32,10 +32,10 @@ use tonic::{Status, body::Body};
 use tower::Service as _;
 
 use super::{
-    life::World, loops::Loops, metrics::Metrics, proto::instance_manager_server::InstanceManagerServer,
+    announce::announce, life::World, loops::Loops, metrics::Metrics, proto::instance_manager_server::InstanceManagerServer,
     registry::Registry, secret::Secret, service::Service, spec::Shelf,
 };
-use crate::{net::address::Address, role};
+use crate::{net::address::Address, record::place::Records, role};
 
 /// Host the engines and replicas of a node.
 #[derive(Debug, Clone, clap::Args)]
@@ -47,17 +47,26 @@ pub struct InstanceManagerArgs {
     #[arg(long)]
     pub listen: SocketAddr,
     /// File with the cluster's secret, which nobody else can read.
+    #[arg(long, required_unless_present = "secret_text")]
+    pub secret: Option<PathBuf>,
+    /// The secret itself, for a pod that has it in its environment.
+    #[arg(long, env = "MIDFLIGHT_INSTANCE_SECRET", hide = true)]
+    pub secret_text: Option<Secret>,
+    /// The volumes' records: a folder, or api:KUBECONFIG in a cluster.
     #[arg(long)]
-    pub secret: PathBuf,
-    /// Folder of the volumes' records.
+    pub records: Records,
+    /// The InstanceManager in the cluster that is to say where commands are taken.
     #[arg(long)]
-    pub records: PathBuf,
+    pub name: Option<String>,
     /// Folder of the binaries that v1 instances are started from.
     #[arg(long)]
     pub binaries: Option<PathBuf>,
     /// Where this node's frontend takes commands: unix:PATH.
     #[arg(long)]
     pub frontend: Option<Address>,
+    /// Folder of the frontend's socket, as its clients see it [default: as it is named in --frontend]
+    #[arg(long)]
+    pub endpoints: Option<PathBuf>,
 }
 
 /// Why an instance manager does not serve (any more).
@@ -89,8 +98,7 @@ pub fn run(args: &InstanceManagerArgs) -> Result<(), InstanceManagerError> {
     if address.ip().is_unspecified() || address.ip().is_multicast() {
         return Err(InstanceManagerError::Everywhere(address));
     }
-    let secret = Secret::load(&args.secret)
-        .map_err(|source| InstanceManagerError::Secret { path: args.secret.clone(), source })?;
+    let secret = secret(args)?;
     let folder = |source| InstanceManagerError::Folder { path: args.folder.clone(), source };
     let world = World {
         shelf: Shelf::open(&args.folder).map_err(folder)?,
@@ -98,6 +106,7 @@ pub fn run(args: &InstanceManagerArgs) -> Result<(), InstanceManagerError> {
         binaries: args.binaries.clone(),
         node: address.ip(),
         frontend: args.frontend.clone(),
+        endpoints: args.endpoints.clone(),
         told: broadcast::channel(WATCH_BEHIND).0,
         loops: Loops::default(),
     };
@@ -107,23 +116,38 @@ pub fn run(args: &InstanceManagerArgs) -> Result<(), InstanceManagerError> {
         .enable_all()
         .build()
         .map_err(InstanceManagerError::Runtime)?;
-    let served = runtime.block_on(listen(address, secret, Arc::clone(&registry)));
+    let served = runtime.block_on(listen(args, secret, Arc::clone(&registry)));
     registry.close();
     runtime.shutdown_timeout(ENDS_WITHIN);
     served
 }
 
+/// The secret, from where the arguments say it is.
+fn secret(args: &InstanceManagerArgs) -> Result<Secret, InstanceManagerError> {
+    match (&args.secret, &args.secret_text) {
+        (None, Some(secret)) => Ok(secret.clone()),
+        (path, _) => {
+            let path = path.clone().unwrap_or_default();
+            Secret::load(&path).map_err(|source| InstanceManagerError::Secret { path, source })
+        }
+    }
+}
+
 async fn listen(
-    address: SocketAddr,
+    args: &InstanceManagerArgs,
     secret: Secret,
     registry: Arc<Registry>,
 ) -> Result<(), InstanceManagerError> {
+    let address = args.listen;
     let failed = |source| InstanceManagerError::Listen { address, source };
     let mut asked_to_end = signal(SignalKind::terminate()).map_err(InstanceManagerError::Runtime)?;
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     tracing::info!(%address, instances = registry.list().len(), "instance manager serves");
     role::announce(&Address::Tcp(address));
+    if let (Some(name), Records::Api(kubeconfig)) = (&args.name, &args.records) {
+        announce(kubeconfig, name, address);
+    }
     let metrics = Arc::new(Metrics::new());
     let service = Service { registry: Arc::clone(&registry), metrics: Arc::clone(&metrics) };
     let gate = Arc::new(Gate { secret, registry, metrics, service: InstanceManagerServer::new(service) });

@@ -12,6 +12,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{
     API,
+    attach::Attach,
     backups::{self, Events},
     commands::SwitchOver,
     life::{State, Told, View},
@@ -23,8 +24,8 @@ use super::{
     spec::{Particulars, Seat, Spec},
 };
 use crate::{
-    engine::control::Command, epoch::Epoch, net::address::Address, replica::layers::FORMATS,
-    wire::hello::VERSIONS,
+    engine::control::Command, epoch::Epoch, net::address::Address, record::Attachment,
+    replica::layers::FORMATS, wire::hello::VERSIONS,
 };
 
 #[derive(Debug, Clone)]
@@ -429,6 +430,37 @@ impl InstanceManager for Service {
         let request = request.into_inner();
         self.engine("finalize", move |registry| registry.command(&engine(&request)?, &Command::Finalize))
             .await
+    }
+
+    async fn attach(
+        &self,
+        request: Request<proto::AttachRequest>,
+    ) -> Result<Response<proto::AttachResponse>, Status> {
+        let request = request.into_inner();
+        self.answer("attach", move |registry| {
+            let endpoint = registry.attach(&Attach {
+                volume: name(&request.volume)?,
+                epoch: Epoch::from_bits(request.epoch),
+                attachment: Attachment::from_bits(request.attachment),
+                size: request.size,
+                engine: address(&request.engine)?,
+                device: request.device,
+            })?;
+            Ok(proto::AttachResponse { endpoint })
+        })
+        .await
+    }
+
+    async fn detach(
+        &self,
+        request: Request<proto::DetachRequest>,
+    ) -> Result<Response<proto::DetachResponse>, Status> {
+        let request = request.into_inner();
+        self.answer("detach", move |registry| {
+            registry.detach(&name(&request.volume)?, Epoch::from_bits(request.epoch))?;
+            Ok(proto::DetachResponse {})
+        })
+        .await
     }
 
     async fn switch_over(

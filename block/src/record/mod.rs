@@ -1,14 +1,16 @@
 //! The record of a volume: the one authority on who may write to it and which
 //! copies are in service.
 //!
-//! Where it is kept is a [`RecordStore`]'s affair: here a file (`file`), in a cluster
-//! an object of the API. `scribe` changes it for an engine, beside its loop.
+//! Where it is kept is a [`RecordStore`]'s affair: a file (`file`) without a cluster, in one
+//! an object of the API (`api`); `place` tells which. `scribe` changes it for an engine, beside its loop.
 //!
 //! Invariant: term and member version only grow; the last copy in service never
 //! leaves, and a copy that was out is rebuilt before it is in service again.
 
+pub mod api;
 pub mod command;
 pub mod file;
+pub mod place;
 pub mod scribe;
 
 use serde::{Deserialize, Serialize};

@@ -16,3 +16,4 @@ pub(crate) mod status;
 pub(crate) mod tour;
 pub(crate) mod up;
 pub(crate) mod version;
+pub(crate) mod volume;

@@ -80,14 +80,17 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     serving.await.context("end the API's connections")
 }
 
-/// What the token of a node may do with Midflight's own kinds: it reads them, and changes the records
-/// of volumes that name the node.
+/// What the token of a node may do with Midflight's own kinds: it reads them, changes the records
+/// of volumes that name the node, and says where its instance managers are.
 fn node_rules() -> Vec<NodeRule> {
     const READ: &[&str] = &["get", "list", "watch"];
+    let of_node = Reach::Naming(vec!["/spec/nodeID".to_owned()]);
     let named = Reach::Naming(NODES_OF_RECORD.iter().map(|&pointer| pointer.to_owned()).collect());
     vec![
         NodeRule::new("midflight.dev", &["volumerecords"], READ, Reach::All),
         NodeRule::new("midflight.dev", &["volumerecords"], &["update", "patch"], named),
+        NodeRule::new("longhorn.io", &["instancemanagers"], READ, Reach::All),
+        NodeRule::new("longhorn.io", &["instancemanagers/status"], &["patch"], of_node),
     ]
 }
 

@@ -94,6 +94,12 @@ pub struct Wake<Key> {
     turns: Arc<Turns<Key>>,
 }
 
+impl<Key> Clone for Wake<Key> {
+    fn clone(&self) -> Self {
+        Wake { turns: Arc::clone(&self.turns) }
+    }
+}
+
 struct Turns<Key> {
     queue: Mutex<Queue<Key>>,
     added: Notify,
@@ -118,16 +124,32 @@ impl<Key: Clone + Ord + Hash + Send + 'static> Wake<Key> {
         objects: &Objects<K>,
         touched: impl Fn(&K) -> Vec<Key> + Send + Sync + 'static,
     ) {
-        let turns = Arc::clone(&self.turns);
+        self.on_change(objects, move |old, new| old.into_iter().chain(new).flat_map(&touched).collect());
+    }
+
+    /// Wakes the keys that a change touches; the object is missing before it came and after it went.
+    pub fn on_change<K: Kind>(
+        &self,
+        objects: &Objects<K>,
+        touched: impl Fn(Option<&K>, Option<&K>) -> Vec<Key> + Send + Sync + 'static,
+    ) {
+        let wake = self.clone();
         objects.cache().listen(Box::new(move |change| {
-            let now = Instant::now();
-            let mut queue = turns.queue();
-            for object in [&change.old, &change.new].into_iter().flatten() {
-                touched(object).into_iter().for_each(|key| queue.add(key, now));
-            }
-            drop(queue);
-            turns.added.notify_one();
+            wake.all(touched(change.old.as_deref(), change.new.as_deref()));
         }));
+    }
+
+    /// Wakes a key for a reason that no object tells of.
+    pub fn one(&self, key: Key) {
+        self.all([key]);
+    }
+
+    fn all(&self, keys: impl IntoIterator<Item = Key>) {
+        let now = Instant::now();
+        let mut queue = self.turns.queue();
+        keys.into_iter().for_each(|key| queue.add(key, now));
+        drop(queue);
+        self.turns.added.notify_one();
     }
 }
 

@@ -10,9 +10,8 @@ use midflight_api::ImageRef;
 use midflight_api::longhorn::{Engine, EngineImage, EngineImageSpec, NAMESPACE, Replica, Setting, Volume};
 use midflight_plan::storage::engine_image::{self as plan, Action, Observed, Seen};
 
+use super::settings::ENGINE_IMAGE;
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
-
-const DEFAULT: &str = "default-engine-image";
 
 pub(crate) struct EngineImages {
     images: Objects<EngineImage>,
@@ -77,7 +76,7 @@ impl Controller for EngineImages {
     fn watch(&self, wake: &Wake<Key>) {
         wake.on(&self.images, |image| vec![Key::of(image)]);
         wake.on(&self.settings, |setting| match setting.name_any().as_str() {
-            DEFAULT => keys(&[plan::name(&setting.value.as_str().into())]),
+            ENGINE_IMAGE => keys(&[plan::name(&setting.value.as_str().into())]),
             _ => Vec::new(),
         });
         wake.on(&self.volumes.0, |volume| keys(&of_volume(volume)));
@@ -87,7 +86,7 @@ impl Controller for EngineImages {
 
     async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
         let object = self.images.get(key)?;
-        let default = self.settings.get(&Key::new(NAMESPACE, DEFAULT))?;
+        let default = self.settings.get(&Key::new(NAMESPACE, ENGINE_IMAGE))?;
         let default = default
             .map(|setting| ImageRef::from(setting.value.as_str()))
             .filter(|image| plan::name(image) == key.name);

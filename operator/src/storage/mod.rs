@@ -1,7 +1,17 @@
 //! Storage controllers: the shells around `plan::storage`.
 
 mod engine_image;
+mod instance_manager;
+mod nodes;
+mod orders;
+mod pods;
+mod settings;
 #[cfg(test)]
 mod tests;
+mod volume;
 
 pub(crate) use engine_image::EngineImages;
+pub(crate) use instance_manager::InstanceManagers;
+pub(crate) use nodes::Nodes;
+pub(crate) use orders::Orders;
+pub(crate) use volume::Volumes;

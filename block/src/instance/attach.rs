@@ -1,0 +1,102 @@
+//! Offers volumes to the clients of this node, through its frontend.
+//!
+//! Invariant: an order that was carried out may be given again: it is answered the same.
+
+use std::{fs, path::PathBuf};
+
+use super::{names::Name, refused::Refused, registry::Registry};
+use crate::{
+    caller::{ControlError, FrontendControl},
+    epoch::Epoch,
+    frontend::control::{Answer, Command},
+    net::address::Address,
+    record::Attachment,
+};
+
+/// A volume that is to be offered.
+#[derive(Debug, Clone)]
+pub(super) struct Attach {
+    pub(super) volume: Name,
+    pub(super) epoch: Epoch,
+    pub(super) attachment: Attachment,
+    pub(super) size: u64,
+    pub(super) engine: Address,
+    /// As a block device too.
+    pub(super) device: bool,
+}
+
+/// The folder in which the frontend offers volumes, as it sees it and as clients see it.
+struct Doors {
+    control: Address,
+    inside: PathBuf,
+    outside: PathBuf,
+}
+
+impl Registry {
+    /// Offers a volume; says where clients find it.
+    pub(super) fn attach(&self, order: &Attach) -> Result<String, Refused> {
+        self.admit(&order.volume, order.epoch)?;
+        let doors = self.doors()?;
+        let mut control = FrontendControl::connect(&doors.control)?;
+        let (volume, file) = (order.volume.to_string(), format!("{}.nbd", order.volume));
+        let attach = Command::AttachAs {
+            attachment: order.attachment,
+            volume: volume.clone(),
+            size: order.size,
+            socket: doors.inside.join(&file),
+            engine: order.engine.to_string(),
+        };
+        match control.call(&attach) {
+            Ok(Answer::Attached) => {}
+            other => return Err(refused("attach the volume", other)),
+        }
+        if !order.device {
+            return Ok(format!("nbd+unix:///{volume}?socket={}", doors.outside.join(&file).display()));
+        }
+        let mount = doors.inside.join(format!("{volume}.fuse"));
+        fs::create_dir_all(&mount).map_err(Refused::failed("make the folder of the device"))?;
+        match control.call(&Command::Expose { volume, mount }) {
+            Ok(Answer::Exposed(device)) => Ok(device.display().to_string()),
+            other => Err(refused("make the volume a device", other)),
+        }
+    }
+
+    /// Stops offering a volume. One that is not offered is detached already.
+    pub(super) fn detach(&self, volume: &Name, epoch: Epoch) -> Result<(), Refused> {
+        self.admit(volume, epoch)?;
+        let doors = self.doors()?;
+        let mut control = FrontendControl::connect(&doors.control)?;
+        let mount = doors.inside.join(format!("{volume}.fuse"));
+        if mount.exists() {
+            match control.call(&Command::Withdraw { volume: volume.to_string() }) {
+                // Refused: it is no device any more.
+                Ok(Answer::Withdrawn) | Err(ControlError::Refused(_)) => {}
+                other => return Err(refused("take the device away", other)),
+            }
+            fs::remove_dir(&mount).map_err(Refused::failed("remove the folder of the device"))?;
+        }
+        match control.call(&Command::Detach { volume: volume.to_string() }) {
+            Ok(Answer::Detached) => Ok(()),
+            other => Err(refused("detach the volume", other)),
+        }
+    }
+
+    fn doors(&self) -> Result<Doors, Refused> {
+        let world = self.world();
+        let control = world.frontend.clone();
+        let Some(Address::Unix(path)) = &control else {
+            return Err(Refused::Invalid("this instance manager was not told where its frontend is".into()));
+        };
+        let inside = path.parent().map(PathBuf::from).unwrap_or_default();
+        let outside = world.endpoints.clone().unwrap_or_else(|| inside.clone());
+        Ok(Doors { control: Address::Unix(path.clone()), inside, outside })
+    }
+}
+
+fn refused(doing: &str, answer: Result<Answer, ControlError>) -> Refused {
+    match answer {
+        Ok(other) => Refused::Failed { doing: doing.into(), why: format!("the frontend answered {other:?}") },
+        Err(ControlError::Refused(why)) => Refused::Failed { doing: doing.into(), why },
+        Err(error) => error.into(),
+    }
+}

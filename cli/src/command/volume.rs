@@ -1,0 +1,220 @@
+//! `midflight volume`: the life of volumes, over the same objects that kubectl sees.
+
+mod show;
+mod wait;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use midflight_api::Size;
+use midflight_api::longhorn::{
+    DataEngine, Engine, Frontend, NAMESPACE, Replica, VOLUME_LABEL, Volume, VolumeSpec,
+};
+use serde_json::{Value, json};
+
+use crate::{failure::Failure, session::Session, target};
+use show::{Listed, Shown};
+use wait::{Goal, Patience};
+
+/// Create, attach, grow and remove volumes
+#[derive(Debug, Args)]
+pub(crate) struct VolumeCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create a volume
+    Create(Create),
+    /// List volumes
+    Ls,
+    /// Show a volume with its replicas, and what it waits for
+    Show { name: String },
+    /// Attach a volume to a node
+    Attach(Attach),
+    /// Detach a volume from its node
+    Detach(Named),
+    /// Let a volume grow
+    Expand(Expand),
+    /// Remove a volume and its data
+    Rm(Named),
+}
+
+#[derive(Debug, Args)]
+struct Create {
+    name: String,
+    /// Size, such as 8Mi, 20Gi or a number of bytes; rounded up to whole blocks of 4 KiB
+    #[arg(long, value_parser = size)]
+    size: Size,
+    /// Copies, each on a node of its own
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=20))]
+    replicas: i32,
+    /// Which data engine serves it
+    #[arg(long, default_value = "v2")]
+    engine: EngineName,
+    /// How clients reach it
+    #[arg(long, default_value = "nbd")]
+    frontend: FrontendName,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum EngineName {
+    V1,
+    V2,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FrontendName {
+    Nbd,
+    Blockdev,
+    None,
+}
+
+#[derive(Debug, Args)]
+struct Attach {
+    name: String,
+    /// Node to attach it to
+    #[arg(long)]
+    node: String,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    name: String,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+#[derive(Debug, Args)]
+struct Expand {
+    name: String,
+    /// The new size, such as 20Gi
+    #[arg(long, value_parser = size)]
+    size: Size,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Reads a size with a unit of powers of two.
+fn size(text: &str) -> Result<Size, String> {
+    const BLOCK: u64 = 4096;
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("", 0)];
+    let (digits, shift) = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))
+        .unwrap_or((text, 0));
+    let number: u64 =
+        digits.parse().map_err(|_| "say a number of bytes, or one with Ki, Mi, Gi or Ti".to_owned())?;
+    let bytes = number.checked_mul(1 << shift).and_then(|bytes| bytes.checked_next_multiple_of(BLOCK));
+    match bytes {
+        Some(0) => Err("a volume holds something".into()),
+        Some(bytes) => Ok(Size::from_bytes(bytes)),
+        None => Err("no volume is that large".into()),
+    }
+}
+
+impl VolumeCommand {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let client = target::client(session).await?;
+        let volumes: Api<Volume> = Api::namespaced(client.clone(), NAMESPACE);
+        match self.command {
+            Command::Create(create) => {
+                let (name, patience) = (create.name.clone(), create.patience);
+                let doing = || format!("create volume {name}");
+                let made = volumes.create(&PostParams::default(), &create.object()).await;
+                made.map_err(target::refusal).with_context(doing)?;
+                patience.wait(&volumes, &name, Goal::State("detached")).await
+            }
+            Command::Ls => {
+                let all = volumes.list(&ListParams::default()).await;
+                let all = all.map_err(target::refusal).context("list volumes")?;
+                session.answer(&Listed::of(&all.items))
+            }
+            Command::Show { name } => {
+                let volume = find(&volumes, &name).await?;
+                let engines: Api<Engine> = Api::namespaced(client.clone(), NAMESPACE);
+                let replicas: Api<Replica> = Api::namespaced(client, NAMESPACE);
+                let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={name}"));
+                let engines = engines.list(&of_volume).await.map_err(target::refusal)?;
+                let replicas = replicas.list(&of_volume).await.map_err(target::refusal)?;
+                session.answer(&Shown::of(&volume, &engines.items, &replicas.items))
+            }
+            Command::Attach(attach) => {
+                change(&volumes, &attach.name, json!({ "nodeID": attach.node })).await?;
+                attach.patience.wait(&volumes, &attach.name, Goal::State("attached")).await
+            }
+            Command::Detach(named) => {
+                change(&volumes, &named.name, json!({ "nodeID": "" })).await?;
+                named.patience.wait(&volumes, &named.name, Goal::State("detached")).await
+            }
+            Command::Expand(expand) => {
+                change(&volumes, &expand.name, json!({ "size": expand.size })).await?;
+                expand.patience.wait(&volumes, &expand.name, Goal::Grown).await
+            }
+            Command::Rm(named) => {
+                find(&volumes, &named.name).await?;
+                let gone = volumes.delete(&named.name, &DeleteParams::default()).await;
+                gone.map_err(target::refusal).with_context(|| format!("remove volume {}", named.name))?;
+                named.patience.wait(&volumes, &named.name, Goal::Gone).await
+            }
+        }
+    }
+}
+
+impl Create {
+    fn object(self) -> Volume {
+        let spec = VolumeSpec {
+            size: self.size,
+            number_of_replicas: self.replicas,
+            data_engine: match self.engine {
+                EngineName::V1 => DataEngine::V1,
+                EngineName::V2 => DataEngine::V2,
+            },
+            frontend: match self.frontend {
+                FrontendName::Nbd => Frontend::Nbd,
+                FrontendName::Blockdev => Frontend::Blockdev,
+                FrontendName::None => Frontend::None,
+            },
+            ..VolumeSpec::default()
+        };
+        let metadata = ObjectMeta { name: Some(self.name), ..ObjectMeta::default() };
+        Volume { metadata, spec, status: None }
+    }
+}
+
+async fn find(volumes: &Api<Volume>, name: &str) -> anyhow::Result<Volume> {
+    let found = volumes.get_opt(name).await.map_err(target::refusal).context("look for the volume")?;
+    found.ok_or_else(|| {
+        Failure::error(format!("there is no volume {name}"), "`midflight volume ls` lists them")
+    })
+}
+
+async fn change(volumes: &Api<Volume>, name: &str, spec: Value) -> anyhow::Result<()> {
+    find(volumes, name).await?;
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    let changed = volumes.patch(name, &PatchParams::default(), &patch).await;
+    changed.map_err(target::refusal).with_context(|| format!("change volume {name}"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_are_whole_blocks() {
+        #[rustfmt::skip]
+        let cases = [
+            ("4096", Some(4096)), ("1", Some(4096)), ("8Mi", Some(8 << 20)), ("20Gi", Some(20 << 30)),
+            ("0", None), ("", None), ("-1", None), ("1.5Gi", None), ("1G", None), ("99999999999Ti", None),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(size(text).ok(), bytes.map(Size::from_bytes), "{text}");
+        }
+    }
+}

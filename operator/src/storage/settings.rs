@@ -1,0 +1,33 @@
+//! Settings as controllers read them.
+
+use midflight_api::longhorn::{DataEngine, NAMESPACE, Setting};
+use midflight_api::settings;
+
+use crate::controller::{Key, Objects, Stale};
+
+pub(super) const ENGINE_IMAGE: &str = "default-engine-image";
+pub(super) const INSTANCE_MANAGER_IMAGE: &str = "default-instance-manager-image";
+pub(super) const REPLENISH_AFTER: &str = "replica-replenishment-wait-interval";
+
+/// The value of a setting, or its default if there is none or a value that nobody may give it.
+pub(super) fn value(all: &Objects<Setting>, name: &'static str) -> Result<String, Stale> {
+    let given = all.get(&Key::new(NAMESPACE, name))?.map(|setting| setting.value.clone());
+    let valid = given.filter(|value| settings::check(name, value).is_ok());
+    let default = || settings::find(name).map(|setting| setting.default.to_owned());
+    Ok(valid.or_else(default).unwrap_or_default())
+}
+
+/// Which data engines are served.
+pub(super) fn data_engines(all: &Objects<Setting>) -> Result<Vec<DataEngine>, Stale> {
+    let mut engines = Vec::new();
+    for engine in DataEngine::ALL {
+        let name = match engine {
+            DataEngine::V1 => "v1-data-engine",
+            DataEngine::V2 => "v2-data-engine",
+        };
+        if value(all, name)? == "true" {
+            engines.push(*engine);
+        }
+    }
+    Ok(engines)
+}

@@ -1,0 +1,323 @@
+//! Carries out one step of a volume.
+//!
+//! The invariant: an order to an instance manager carries the term of the record that it was decided on.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+use midflight_api::longhorn::{
+    DataEngine, Engine, EngineSpec, FINALIZER, Frontend, InstanceSpec, InstanceState, NAMESPACE, Replica,
+    ReplicaSpec, VOLUME_LABEL,
+};
+use midflight_api::{
+    EngineSeat, FrontendSeat, Member, MemberMode, NodeName, ReplicaName, VolumeRecord, VolumeRecordSpec,
+};
+use midflight_plan::storage::volume::{Action, attachment, engine_name};
+
+use super::{Look, Volumes};
+use crate::controller::TurnError;
+use crate::storage::orders::{failed, proto};
+
+impl Look {
+    fn name(&self) -> String {
+        self.volume.name_any()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.observed.record.as_ref().map_or(0, |record| record.term.epoch().number())
+    }
+
+    fn engine_order(&self) -> proto::EngineRequest {
+        let name = engine_name(&self.name()).to_string();
+        proto::EngineRequest { name, volume: self.name(), epoch: self.epoch() }
+    }
+
+    /// Below the folder of binaries for v1; nothing for v2, which the instance manager hosts itself.
+    fn binary(&self) -> String {
+        match self.volume.spec.data_engine {
+            DataEngine::V1 => {
+                format!("{}/midflight", self.volume.spec.image.as_str().replace(['/', ':', '@'], "-"))
+            }
+            DataEngine::V2 => String::new(),
+        }
+    }
+
+    fn metadata(&self, name: &str) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some(NAMESPACE.into()),
+            labels: Some([(VOLUME_LABEL.to_owned(), self.name())].into()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn instance(&self, node: &NodeName) -> InstanceSpec {
+        InstanceSpec {
+            volume_name: self.name().into(),
+            volume_size: self.volume.spec.size,
+            node_id: node.clone(),
+            image: self.volume.spec.image.clone(),
+            desire_state: InstanceState::Running,
+            data_engine: self.volume.spec.data_engine,
+            ..InstanceSpec::default()
+        }
+    }
+
+    fn replica(&self, name: &ReplicaName) -> Option<Arc<Replica>> {
+        self.replicas.iter().find(|replica| replica.name_any() == name.as_str()).cloned()
+    }
+}
+
+impl Volumes {
+    pub(super) async fn carry_out(&self, seen: Look, action: Action) -> Result<(), TurnError> {
+        match action {
+            Action::Protect | Action::Release => {
+                let protect = action == Action::Protect;
+                let edit = |volume: &mut midflight_api::longhorn::Volume| {
+                    volume.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
+                    if protect {
+                        volume.finalizers_mut().push(FINALIZER.into());
+                    }
+                };
+                self.volumes.change(&mut seen.volume.clone(), edit).await?;
+            }
+            Action::MakeReplica { name, node } => {
+                self.replicas.create(&new_replica(&seen, &name, &node)).await?
+            }
+            Action::MakeEngine { name } => self.engines.create(&new_engine(&seen, name.as_str())).await?,
+            Action::MakeRecord { members } => self.records.create(&new_record(&seen, members)).await?,
+            Action::TakeTerm { .. }
+            | Action::EndAttachment
+            | Action::Enlist { .. }
+            | Action::Strike { .. } => {
+                self.change_record(&seen, &action).await?;
+            }
+            Action::DeleteReplica { replica } => {
+                if let Some(object) = seen.replica(&replica) {
+                    self.replicas.delete(&object).await?;
+                }
+            }
+            Action::ForgetReplica { manager, replica } => self.forget(&seen, manager, &replica).await?,
+            Action::DeleteEngine => {
+                if let Some(engine) = &seen.engine {
+                    self.engines.delete(engine).await?;
+                }
+            }
+            Action::DeleteRecord => {
+                if let Some(record) = &seen.record {
+                    self.records.delete(record).await?;
+                }
+            }
+            order => self.order(seen, order).await?,
+        }
+        Ok(())
+    }
+
+    async fn change_record(&self, seen: &Look, action: &Action) -> Result<(), TurnError> {
+        let Some(record) = &seen.record else { return Ok(()) };
+        let uid = seen.volume.uid().unwrap_or_default();
+        let engine = engine_name(&seen.name());
+        let edit = |record: &mut VolumeRecord| {
+            let spec = &mut record.spec;
+            match action {
+                Action::TakeTerm { node } => {
+                    spec.term = spec.term.next();
+                    spec.engine = Some(EngineSeat { name: engine, node_id: node.clone() });
+                    let attach_id = attachment(&uid, spec.term).to_string().into();
+                    spec.frontend = Some(FrontendSeat { attach_id, node_id: node.clone() });
+                }
+                Action::EndAttachment => spec.frontend = None,
+                Action::Enlist { replica, node } => {
+                    spec.member_version += 1;
+                    let (replica, node_id) = (replica.clone(), node.clone());
+                    spec.members.push(Member { replica, node_id, mode: MemberMode::Error });
+                }
+                Action::Strike { replica } => {
+                    spec.member_version += 1;
+                    spec.members.retain(|member| member.replica != *replica);
+                }
+                _ => {}
+            }
+        };
+        Ok(self.records.change(&mut Arc::clone(record), edit).await?)
+    }
+
+    /// Orders something of an instance manager.
+    async fn order(&self, seen: Look, action: Action) -> Result<(), TurnError> {
+        let refused = |doing: &'static str| failed(move || doing.to_owned());
+        match action {
+            Action::StartReplica { manager, replica } => {
+                let order = proto::CreateRequest {
+                    kind: proto::Kind::Replica.into(),
+                    name: replica.to_string(),
+                    volume: seen.name(),
+                    epoch: seen.epoch(),
+                    binary: seen.binary(),
+                    size: self.size(&seen),
+                    ..proto::CreateRequest::default()
+                };
+                self.manager(&manager)?.create(order).await.map_err(refused("start a replica"))?;
+            }
+            Action::StopReplica { manager, replica } => {
+                let order = delete(proto::Kind::Replica, replica.as_str(), &seen, false);
+                self.manager(&manager)?.delete(order).await.map_err(refused("stop a replica"))?;
+            }
+            Action::StartEngine { manager, members } => {
+                let member = |(name, address): &(ReplicaName, midflight_api::Address)| proto::Member {
+                    name: name.to_string(),
+                    address: address.to_string(),
+                };
+                let order = proto::CreateRequest {
+                    kind: proto::Kind::Engine.into(),
+                    name: engine_name(&seen.name()).to_string(),
+                    volume: seen.name(),
+                    epoch: seen.epoch(),
+                    binary: seen.binary(),
+                    members: members.iter().map(member).collect(),
+                    ..proto::CreateRequest::default()
+                };
+                self.manager(&manager)?.create(order).await.map_err(refused("start the engine"))?;
+                self.note(&seen, |engine| {
+                    let status = engine.status.get_or_insert_default();
+                    status.current_replica_address_map = members.into_iter().collect();
+                })
+                .await?;
+            }
+            Action::StopEngine { manager } => {
+                let order = delete(proto::Kind::Engine, engine_name(&seen.name()).as_str(), &seen, false);
+                self.manager(&manager)?.delete(order).await.map_err(refused("stop the engine"))?;
+            }
+            Action::AddReplica { manager, replica, address } => {
+                let order = proto::ReplicaRequest {
+                    engine: Some(seen.engine_order()),
+                    replica: replica.to_string(),
+                    address: address.to_string(),
+                };
+                self.manager(&manager)?.add_replica(order).await.map_err(refused("add a replica"))?;
+                self.note(&seen, |engine| {
+                    engine
+                        .status
+                        .get_or_insert_default()
+                        .current_replica_address_map
+                        .insert(replica, address);
+                })
+                .await?;
+            }
+            Action::RemoveReplica { manager, replica } => {
+                let order = proto::ReplicaRequest {
+                    engine: Some(seen.engine_order()),
+                    replica: replica.to_string(),
+                    address: String::new(),
+                };
+                self.manager(&manager)?.remove_replica(order).await.map_err(refused("remove a replica"))?;
+                self.note(&seen, |engine| {
+                    engine.status.get_or_insert_default().current_replica_address_map.remove(&replica);
+                })
+                .await?;
+            }
+            Action::Expand { manager, size } => {
+                let order = proto::ExpandRequest { engine: Some(seen.engine_order()), size: size.bytes() };
+                self.manager(&manager)?.expand(order).await.map_err(refused("grow the volume"))?;
+            }
+            Action::Offer { manager, engine } => {
+                let frontend = seen.observed.record.as_ref().and_then(|record| record.frontend.as_ref());
+                let order = proto::AttachRequest {
+                    volume: seen.name(),
+                    epoch: seen.epoch(),
+                    attachment: frontend
+                        .and_then(|seat| seat.attach_id.as_str().parse().ok())
+                        .unwrap_or_default(),
+                    size: self.size(&seen),
+                    engine: engine.to_string(),
+                    device: seen.volume.spec.frontend == Frontend::Blockdev,
+                };
+                let answer =
+                    self.manager(&manager)?.attach(order).await.map_err(refused("attach the volume"))?;
+                let endpoint = answer.into_inner().endpoint;
+                self.note(&seen, |engine| engine.status.get_or_insert_default().endpoint = endpoint.into())
+                    .await?;
+            }
+            Action::Withdraw { manager } => {
+                if let Some(manager) = manager {
+                    let order = proto::DetachRequest { volume: seen.name(), epoch: seen.epoch() };
+                    self.manager(&manager)?.detach(order).await.map_err(refused("detach the volume"))?;
+                }
+                self.note(&seen, |engine| engine.status.get_or_insert_default().endpoint = "".into()).await?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The size that the copies have: what the engine last said, or for a new volume what was asked for.
+    fn size(&self, seen: &Look) -> u64 {
+        let status = seen.engine.as_ref().and_then(|engine| engine.status.as_ref());
+        let known = status.map(|status| status.current_size.bytes()).filter(|size| *size > 0);
+        known.unwrap_or(seen.volume.spec.size.bytes())
+    }
+
+    async fn note(&self, seen: &Look, edit: impl FnOnce(&mut Engine)) -> Result<(), TurnError> {
+        match &seen.engine {
+            Some(engine) => Ok(self.engines.report(&mut Arc::clone(engine), edit).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the data of a replica, then its object.
+    async fn forget(
+        &self,
+        seen: &Look,
+        manager: Option<String>,
+        replica: &ReplicaName,
+    ) -> Result<(), TurnError> {
+        let Some(mut object) = seen.replica(replica) else { return Ok(()) };
+        if let Some(manager) = manager {
+            let order = delete(proto::Kind::Replica, replica.as_str(), seen, true);
+            let doing = || format!("remove replica {replica}");
+            self.manager(&manager)?.delete(order).await.map_err(failed(doing))?;
+        }
+        if object.metadata.deletion_timestamp.is_none() {
+            self.replicas.delete(&object).await?;
+            return Ok(());
+        }
+        let edit =
+            |replica: &mut Replica| replica.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
+        Ok(self.replicas.change(&mut object, edit).await?)
+    }
+}
+
+fn delete(kind: proto::Kind, name: &str, seen: &Look, remove_data: bool) -> proto::DeleteRequest {
+    let (name, volume, epoch) = (name.to_owned(), seen.name(), seen.epoch());
+    proto::DeleteRequest { kind: kind.into(), name, volume, epoch, remove_data }
+}
+
+fn new_replica(seen: &Look, name: &ReplicaName, node: &NodeName) -> Replica {
+    let mut metadata = seen.metadata(name.as_str());
+    metadata.finalizers = Some(vec![FINALIZER.into()]);
+    let spec = ReplicaSpec {
+        instance: seen.instance(node),
+        engine_name: engine_name(&seen.name()),
+        active: true,
+        data_directory_name: name.as_str().into(),
+        ..ReplicaSpec::default()
+    };
+    Replica { metadata, spec, status: None }
+}
+
+fn new_engine(seen: &Look, name: &str) -> Engine {
+    let spec = EngineSpec {
+        instance: seen.instance(&NodeName::default()),
+        frontend: seen.volume.spec.frontend,
+        active: true,
+        ..EngineSpec::default()
+    };
+    Engine { metadata: seen.metadata(name), spec, status: None }
+}
+
+fn new_record(seen: &Look, members: Vec<(ReplicaName, NodeName)>) -> VolumeRecord {
+    let member = |(replica, node_id)| Member { replica, node_id, mode: MemberMode::ReadWrite };
+    let members = members.into_iter().map(member).collect();
+    let spec = VolumeRecordSpec { members, member_version: 1, ..VolumeRecordSpec::default() };
+    VolumeRecord { metadata: seen.metadata(&seen.name()), spec }
+}

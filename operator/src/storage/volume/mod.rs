@@ -1,0 +1,133 @@
+//! Volumes, with their engines, replicas and records: one turn looks at all of a volume and takes one step.
+//!
+//! `observe` gathers, `report` writes down what was seen, `act` carries one step out.
+
+mod act;
+mod observe;
+mod report;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use midflight_api::VolumeRecord;
+use midflight_api::longhorn::{
+    Engine, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Volume,
+};
+use midflight_plan::storage::volume::{Decision, Observed, Wait, decide};
+
+use super::orders::Orders;
+use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
+
+/// How soon a volume that waits for something no watch tells of is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+pub(crate) struct Volumes {
+    volumes: Objects<Volume>,
+    records: Objects<VolumeRecord>,
+    engines: Objects<Engine>,
+    replicas: Objects<Replica>,
+    replicas_of: Index<Replica>,
+    replicas_on: Index<Replica>,
+    managers: Objects<InstanceManager>,
+    managers_on: Index<InstanceManager>,
+    managers_with: Index<InstanceManager>,
+    nodes: Objects<Node>,
+    settings: Objects<Setting>,
+    orders: Arc<Orders>,
+}
+
+/// The objects of a volume, and what is to be decided on.
+pub(crate) struct Look {
+    volume: Arc<Volume>,
+    record: Option<Arc<VolumeRecord>>,
+    engine: Option<Arc<Engine>>,
+    replicas: Vec<Arc<Replica>>,
+    observed: Observed,
+}
+
+impl Volumes {
+    pub(crate) fn new(operator: &mut Operator, orders: Arc<Orders>) -> Volumes {
+        let replicas: Objects<Replica> = operator.objects();
+        let managers: Objects<InstanceManager> = operator.objects();
+        Volumes {
+            volumes: operator.objects(),
+            records: operator.objects(),
+            engines: operator.objects(),
+            replicas_of: replicas.index(|replica| vec![replica.spec.instance.volume_name.to_string()]),
+            replicas_on: replicas.index(|replica| vec![replica.spec.instance.node_id.to_string()]),
+            replicas,
+            managers_on: managers
+                .index(|manager| vec![observe::place(&manager.spec.node_id, manager.spec.data_engine)]),
+            managers_with: managers.index(|manager| observe::instances(manager).map(str::to_owned).collect()),
+            managers,
+            nodes: operator.objects(),
+            settings: operator.objects(),
+            orders,
+        }
+    }
+}
+
+fn key(volume: &str) -> Key {
+    Key::new(NAMESPACE, volume)
+}
+
+impl Controller for Volumes {
+    const NAME: &'static str = "volume";
+    const WORKERS: usize = 16;
+    type Key = Key;
+    type Seen = Look;
+    type Decision = Decision;
+
+    fn watch(&self, wake: &Wake<Key>) {
+        wake.on(&self.volumes, |volume| vec![Key::of(volume)]);
+        wake.on(&self.records, |record| vec![Key::of(record)]);
+        wake.on(&self.engines, |engine| vec![key(engine.spec.instance.volume_name.as_str())]);
+        wake.on(&self.replicas, |replica| vec![key(replica.spec.instance.volume_name.as_str())]);
+        let (replicas, on) = (self.replicas.clone(), self.replicas_on);
+        wake.on_change(&self.managers, move |old, new| {
+            let changed = observe::changed_instances(old, new).into_iter().map(|volume| key(&volume));
+            if state(old) == state(new) {
+                return changed.collect();
+            }
+            // It came or went, and with it what it holds. One of our own writes that is not shown yet wakes its volume itself.
+            let node = old.or(new).map(|manager| manager.spec.node_id.to_string()).unwrap_or_default();
+            let there = replicas.by(on, &node).unwrap_or_default();
+            changed
+                .chain(there.iter().map(|replica| key(replica.spec.instance.volume_name.as_str())))
+                .collect()
+        });
+    }
+
+    async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
+        self.look(key).await
+    }
+
+    fn decide(seen: &Look) -> Decision {
+        decide(&seen.observed)
+    }
+
+    async fn report(&self, seen: &mut Look, decision: &Decision) -> Result<(), TurnError> {
+        self.write_down(seen, decision).await
+    }
+
+    async fn act(&self, seen: Look, decision: Decision) -> Result<Next, TurnError> {
+        match decision.next {
+            Ok(action) => {
+                tracing::info!(volume = %Key::of(&*seen.volume), ?action, "step");
+                self.carry_out(seen, action).await?;
+                // What an instance manager was told it tells again, as a change of its object.
+                Ok(Next::After(LOOK_AGAIN))
+            }
+            Err(Wait::Content) => Ok(Next::OnChange),
+            Err(Wait::Missing { until, .. }) => {
+                let wait = seen.observed.now.duration_until(until);
+                Ok(Next::After(wait.try_into().unwrap_or_default()))
+            }
+            Err(_) => Ok(Next::After(LOOK_AGAIN)),
+        }
+    }
+}
+
+fn state(manager: Option<&InstanceManager>) -> Option<InstanceManagerState> {
+    manager?.status.as_ref().map(|status| status.current_state)
+}

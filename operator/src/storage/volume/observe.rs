@@ -1,0 +1,208 @@
+//! Gathers all that belongs to a volume.
+//!
+//! The invariant: the cost depends on the volume's own replicas, not on how many volumes there are; all nodes
+//! are looked at only when a replica needs one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use midflight_api::longhorn::{
+    DataEngine, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState,
+};
+use midflight_api::{NodeName, Size};
+use midflight_plan::storage::schedule::{Closed, Place};
+use midflight_plan::storage::volume::{Instance, Manager, Observed, Serving, engine_name};
+use tokio::time::timeout;
+
+use super::{Look, Volumes, key};
+use crate::controller::{Key, Stale, TurnError};
+use crate::storage::orders::proto;
+use crate::storage::settings;
+
+/// How long an engine may take to say how it is.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Where an instance manager is looked for.
+pub(super) fn place(node: &NodeName, engine: DataEngine) -> String {
+    format!("{engine}/{node}")
+}
+
+fn processes(manager: &InstanceManager) -> impl Iterator<Item = (&String, &InstanceProcess)> {
+    let status = manager.status.iter();
+    status.flat_map(|status| status.instance_engines.iter().chain(&status.instance_replicas))
+}
+
+pub(super) fn instances(manager: &InstanceManager) -> impl Iterator<Item = &str> {
+    processes(manager).map(|(name, _)| name.as_str())
+}
+
+/// The volumes of those instances that are not as they were.
+pub(super) fn changed_instances(
+    old: Option<&InstanceManager>,
+    new: Option<&InstanceManager>,
+) -> BTreeSet<String> {
+    let of = |manager: Option<&InstanceManager>| -> BTreeMap<String, InstanceProcess> {
+        let all = manager.into_iter().flat_map(processes);
+        all.map(|(name, process)| (name.clone(), process.clone())).collect()
+    };
+    let (old, new) = (of(old), of(new));
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let changed = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
+    changed.filter_map(|name| volume_of(name)).collect()
+}
+
+/// The volume of an engine or replica, by the name that it was given.
+fn volume_of(instance: &str) -> Option<String> {
+    let (volume, _) = instance.rsplit_once("-r-").or_else(|| instance.rsplit_once("-e-"))?;
+    Some(volume.to_owned())
+}
+
+impl Volumes {
+    pub(super) async fn look(&self, key: &Key) -> Result<Option<Look>, TurnError> {
+        let Some(volume) = self.volumes.get(key)? else { return Ok(None) };
+        let record = self.records.get(key)?;
+        let engine = self.engines.get(&super::key(engine_name(&key.name).as_str()))?;
+        let replicas = self.replicas.by(self.replicas_of, &key.name)?;
+        let mut observed = Observed {
+            now: Timestamp::now(),
+            volume: (*volume).clone(),
+            record: record.as_ref().map(|record| record.spec.clone()),
+            engine: engine.as_deref().cloned(),
+            replicas: replicas.iter().map(|replica| (**replica).clone()).collect(),
+            managers: Vec::new(),
+            places: Vec::new(),
+            serving: None,
+            replenish_after: self.replenish_after()?,
+        };
+        observed.managers = self.managers_of(&observed)?;
+        observed.places = self.places(&observed)?;
+        observed.serving = self.serving(&observed).await?;
+        Ok(Some(Look { volume, record, engine, replicas, observed }))
+    }
+
+    fn replenish_after(&self) -> Result<SignedDuration, Stale> {
+        let seconds = settings::value(&self.settings, settings::REPLENISH_AFTER)?;
+        Ok(SignedDuration::from_secs(seconds.parse().unwrap_or_default()))
+    }
+
+    /// Instance managers that hold something of the volume, or are where something of it should be.
+    fn managers_of(&self, seen: &Observed) -> Result<Vec<Manager>, Stale> {
+        let engine = engine_name(&seen.volume.name_any());
+        let replicas: Vec<String> = seen.replicas.iter().map(|replica| replica.name_any()).collect();
+        let names: BTreeSet<&str> = replicas.iter().map(String::as_str).chain([engine.as_str()]).collect();
+        let nodes: BTreeSet<&NodeName> = seen
+            .replicas
+            .iter()
+            .map(|replica| &replica.spec.instance.node_id)
+            .chain([&seen.volume.spec.node_id])
+            .chain(seen.record.iter().flat_map(|record| record.members.iter().map(|member| &member.node_id)))
+            .chain(seen.record.iter().filter_map(|record| Some(&record.frontend.as_ref()?.node_id)))
+            .collect();
+        let mut found: BTreeMap<Key, Arc<InstanceManager>> = BTreeMap::new();
+        for node in nodes {
+            let there = self.managers.by(self.managers_on, &place(node, seen.volume.spec.data_engine))?;
+            found.extend(there.into_iter().map(|manager| (Key::of(&*manager), manager)));
+        }
+        for name in &names {
+            let there = self.managers.by(self.managers_with, name)?;
+            found.extend(there.into_iter().map(|manager| (Key::of(&*manager), manager)));
+        }
+        let newest = settings::value(&self.settings, settings::INSTANCE_MANAGER_IMAGE)?;
+        let mut all: Vec<Arc<InstanceManager>> = found.into_values().collect();
+        all.sort_by_key(|manager| (manager.spec.image != newest.as_str(), manager.name_any()));
+        Ok(all.iter().map(|manager| shown(manager, &names)).collect())
+    }
+
+    /// Nodes that may get replicas, if the volume needs one or may lose one.
+    fn places(&self, seen: &Observed) -> Result<Vec<Place>, Stale> {
+        let wanted = usize::try_from(seen.volume.spec.number_of_replicas).unwrap_or(1).max(1);
+        let is_going = |replica: &midflight_api::longhorn::Replica| {
+            replica.metadata.deletion_timestamp.is_some() || !replica.spec.failed_at.is_empty()
+        };
+        let is_whole = seen.replicas.len() >= wanted && !seen.replicas.iter().any(is_going);
+        if seen.record.is_some() && is_whole && seen.volume.metadata.deletion_timestamp.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut places = Vec::new();
+        for node in self.nodes.all()? {
+            let name = NodeName::from(node.name_any());
+            let status = node.status.as_ref();
+            let managers = self.managers.by(self.managers_on, &place(&name, seen.volume.spec.data_engine))?;
+            let is_ready = status.is_some_and(|status| status.conditions.holds("Ready"));
+            let closed = if !is_ready {
+                Some(Closed::NotReady)
+            } else if !node.spec.allow_scheduling {
+                Some(Closed::Off)
+            } else if node.spec.data_engine_upgrade_requested {
+                Some(Closed::Upgrading)
+            } else if !managers.iter().any(|manager| is_running(manager)) {
+                Some(Closed::NoManager)
+            } else {
+                None
+            };
+            let disks = status.into_iter().flat_map(|status| status.disk_status.values());
+            let available: i64 = disks.map(|disk| disk.storage_available).sum();
+            let there = self.replicas.by(self.replicas_on, name.as_str())?;
+            let promised: u64 = there.iter().map(|replica| replica.spec.instance.volume_size.bytes()).sum();
+            let free = u64::try_from(available).unwrap_or_default().saturating_sub(promised);
+            places.push(Place { node: name, closed, free });
+        }
+        Ok(places)
+    }
+
+    /// Asks the engine how it is, where it runs.
+    async fn serving(&self, seen: &Observed) -> Result<Option<Serving>, TurnError> {
+        let name = engine_name(&seen.volume.name_any());
+        let Some(record) = &seen.record else { return Ok(None) };
+        let runs = |manager: &&Manager| {
+            let mut instances = manager.instances.iter();
+            let is_engine = |instance: &Instance| {
+                instance.name == name.as_str() && instance.state == InstanceState::Running
+            };
+            manager.running && instances.any(is_engine)
+        };
+        let Some(manager) = seen.managers.iter().find(runs) else { return Ok(None) };
+        let request = proto::EngineRequest {
+            name: name.to_string(),
+            volume: seen.volume.name_any(),
+            epoch: record.term.epoch().number(),
+        };
+        let mut orders = self.manager(&manager.name)?;
+        // An engine that does not answer is seen by its instance manager, sooner or later.
+        let answer = timeout(ANSWERS_WITHIN, orders.status(request)).await.ok().and_then(Result::ok);
+        Ok(answer.map(|answer| {
+            let status = answer.into_inner();
+            Serving { serving: status.serving, size: Size::from_bytes(status.size) }
+        }))
+    }
+
+    /// Speaks to an instance manager by its name.
+    pub(super) fn manager(&self, name: &str) -> Result<crate::storage::orders::Manager, TurnError> {
+        let object = self.managers.get(&key(name))?;
+        let address = object.and_then(|object| object.status.as_ref().map(|status| status.ip.to_string()));
+        self.orders.to(&address.unwrap_or_default())
+    }
+}
+
+fn is_running(manager: &InstanceManager) -> bool {
+    manager.status.as_ref().is_some_and(|status| status.current_state == InstanceManagerState::Running)
+}
+
+fn shown(manager: &InstanceManager, names: &BTreeSet<&str>) -> Manager {
+    let ours = processes(manager).filter(|(name, _)| names.contains(name.as_str()));
+    Manager {
+        name: manager.name_any(),
+        node: manager.spec.node_id.clone(),
+        running: is_running(manager),
+        instances: ours
+            .map(|(name, process)| Instance {
+                name: name.clone(),
+                state: process.status.state,
+                address: process.status.listen.clone(),
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,165 @@
+//! Writes down what was seen of a volume, its engine and its replicas.
+//!
+//! The invariant: each object is written only when it would say something else.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use midflight_api::longhorn::{
+    Condition, ConditionStatus, Engine, InstanceState, InstanceStatus, Replica, ReplicaMode, Robustness,
+    Volume,
+};
+use midflight_api::{Member, MemberMode};
+use midflight_plan::storage::volume::{Decision, Instance, Manager, Observed, Standing, engine_name};
+
+use super::{Look, Volumes};
+use crate::controller::{Controller, News, Tone, TurnError};
+
+/// Whether every replica has a node.
+const SCHEDULABLE: &str = "Schedulable";
+/// Whether nothing is waited for.
+const SETTLED: &str = "Settled";
+
+impl Volumes {
+    pub(super) async fn write_down(&self, seen: &mut Look, decision: &Decision) -> Result<(), TurnError> {
+        if let Some(engine) = &mut seen.engine {
+            let observed = &seen.observed;
+            self.engines.report(engine, |engine| of_engine(engine, observed)).await?;
+        }
+        for replica in &mut seen.replicas {
+            let observed = &seen.observed;
+            self.replicas.change(replica, |replica| health(replica, observed)).await?;
+            self.replicas.report(replica, |replica| of_replica(replica, observed)).await?;
+        }
+        let before = seen.volume.status.clone().unwrap_or_default();
+        let (now, standing) = (seen.observed.now.to_string(), &decision.standing);
+        let serving = seen.observed.serving;
+        self.volumes
+            .report(&mut seen.volume, |volume| {
+                of_volume(volume, standing, &now);
+                if let Some(serving) = serving {
+                    let status = volume.status.get_or_insert_default();
+                    status.expansion_required = serving.size < volume.spec.size;
+                }
+            })
+            .await?;
+        let news = |tone, reason, note| News { by: <Volumes as Controller>::NAME, tone, reason, note };
+        if before.robustness != standing.robustness {
+            let waiting = standing.waiting.as_deref().unwrap_or("a replica is not in service");
+            let told = match standing.robustness {
+                Robustness::Degraded => Some(news(Tone::Warning, "Degraded", waiting)),
+                Robustness::Faulted => Some(news(Tone::Warning, "Faulted", waiting)),
+                Robustness::Healthy => Some(news(Tone::Normal, "Healthy", "every replica is in service")),
+                Robustness::Undefined | Robustness::Unknown | Robustness::Unrecognised => None,
+            };
+            if let Some(told) = told {
+                self.volumes.tell(&seen.volume, &told).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
+    let status = volume.status.get_or_insert_default();
+    status.state = standing.state;
+    status.robustness = standing.robustness;
+    status.owner_id = standing.owner.clone();
+    status.current_node_id = standing.node.clone();
+    status.current_engine_node_id = standing.node.clone();
+    status.current_image = standing.image.clone();
+    match standing.robustness {
+        Robustness::Degraded | Robustness::Faulted if status.last_degraded_at.is_empty() => {
+            status.last_degraded_at = now.into();
+        }
+        Robustness::Healthy => status.last_degraded_at = "".into(),
+        _ => {}
+    }
+    let unscheduled = standing.scheduled.as_ref().err();
+    let conditions = [
+        (SCHEDULABLE, unscheduled, "ReplicaSchedulingFailure"),
+        (SETTLED, standing.waiting.as_ref(), "Waiting"),
+    ];
+    for (kind, why, reason) in conditions {
+        let (holds, reason) = match why {
+            Some(_) => (ConditionStatus::False, reason),
+            None => (ConditionStatus::True, ""),
+        };
+        status.conditions.set(Condition {
+            kind: kind.into(),
+            status: holds,
+            reason: reason.into(),
+            message: why.cloned().unwrap_or_default().into(),
+            last_transition_time: now.into(),
+            ..Condition::default()
+        });
+    }
+}
+
+fn find<'a>(seen: &'a Observed, name: &str) -> Option<(&'a Manager, &'a Instance)> {
+    let there =
+        seen.managers.iter().flat_map(|manager| manager.instances.iter().map(move |one| (manager, one)));
+    there.into_iter().find(|(_, instance)| instance.name == name)
+}
+
+/// What is seen of an instance. Where it was stays known while its node is away.
+fn of_instance(status: &mut InstanceStatus, seen: &Observed, name: &str) {
+    let Some((manager, instance)) = find(seen, name) else {
+        status.current_state = InstanceState::Stopped;
+        return;
+    };
+    status.instance_manager_name = manager.name.as_str().into();
+    status.current_state = if manager.running { instance.state } else { InstanceState::Unknown };
+    status.current_image = seen.volume.spec.image.clone();
+    if let Some((ip, port)) =
+        instance.address.as_str().rsplit_once(':').filter(|(ip, _)| !ip.starts_with("unix"))
+    {
+        (status.ip, status.storage_ip) = (ip.into(), ip.into());
+        status.port = port.parse().unwrap_or_default();
+    }
+}
+
+fn of_engine(engine: &mut Engine, seen: &Observed) {
+    let status = engine.status.get_or_insert_default();
+    of_instance(&mut status.instance, seen, engine_name(&seen.volume.name_any()).as_str());
+    let members = seen.record.iter().flat_map(|record| &record.members);
+    status.replica_mode_map =
+        members.map(|member| (member.replica.clone(), mode(member))).collect::<BTreeMap<_, _>>();
+    if let Some(serving) = seen.serving.filter(|serving| serving.size.bytes() > 0) {
+        status.current_size = serving.size;
+        status.is_expanding = serving.size < seen.volume.spec.size;
+    }
+}
+
+fn mode(member: &Member) -> ReplicaMode {
+    match member.mode {
+        MemberMode::ReadWrite => ReplicaMode::ReadWrite,
+        MemberMode::WriteOnly => ReplicaMode::WriteOnly,
+        MemberMode::Error => ReplicaMode::Error,
+    }
+}
+
+fn of_replica(replica: &mut Replica, seen: &Observed) {
+    let name = replica.name_any();
+    of_instance(&mut replica.status.get_or_insert_default().instance, seen, &name);
+}
+
+/// Since when a replica has all data, or has not.
+fn health(replica: &mut Replica, seen: &Observed) {
+    let members = seen.record.iter().flat_map(|record| &record.members);
+    let name = replica.name_any();
+    let mode = members.into_iter().find(|member| member.replica == name.as_str()).map(|member| member.mode);
+    let now = seen.now.to_string();
+    let spec = &mut replica.spec;
+    match mode {
+        Some(MemberMode::ReadWrite) if spec.healthy_at.is_empty() => {
+            (spec.healthy_at, spec.last_healthy_at, spec.failed_at) =
+                (now.as_str().into(), now.into(), "".into());
+        }
+        Some(MemberMode::Error | MemberMode::WriteOnly) if spec.failed_at.is_empty() => {
+            (spec.failed_at, spec.last_failed_at, spec.healthy_at) =
+                (now.as_str().into(), now.into(), "".into());
+        }
+        Some(_) | None => {}
+    }
+}

@@ -1,0 +1,168 @@
+//! Decides the next step in the life of a volume.
+//!
+//! ```text
+//! creating ──▶ detached ──nodeID──▶ attaching ──▶ attached ──nodeID ""──▶ detaching ──▶ detached
+//!                  └──────────── deleted ────────────┴──▶ deleting
+//! ```
+//!
+//! `seen` is what is looked at, `step` chooses the one next action, `standing` says in which state
+//! the volume is. Nothing is remembered: the record, the objects and the instances say how far it is.
+//!
+//! The invariant: the last copy in service never leaves, and whoever had the volume before is fenced out by
+//! a new term before another gets it.
+
+mod seen;
+mod standing;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use midflight_api::{Address, EngineName, NodeName, ReplicaName, Size};
+use sha2::{Digest, Sha512};
+
+pub use seen::{Instance, Manager, Observed, Serving};
+pub use standing::Standing;
+
+use super::schedule::NoPlace;
+
+/// What is to be written down and done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub standing: Standing,
+    pub next: Result<Action, Wait>,
+}
+
+/// One step. Each is safe to repeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Keep the volume until all that belongs to it is gone.
+    Protect,
+    /// Make the object of a replica on a node.
+    MakeReplica {
+        name: ReplicaName,
+        node: NodeName,
+    },
+    /// Make the record, with these copies in service.
+    MakeRecord {
+        members: Vec<(ReplicaName, NodeName)>,
+    },
+    MakeEngine {
+        name: EngineName,
+    },
+    /// Give the volume to its engine on this node, for a new attachment.
+    TakeTerm {
+        node: NodeName,
+    },
+    /// Nobody is served any more.
+    EndAttachment,
+    /// Note a new copy in the record: it has to be built before it is in service.
+    Enlist {
+        replica: ReplicaName,
+        node: NodeName,
+    },
+    /// Take a copy out of the record of a volume that nobody has.
+    Strike {
+        replica: ReplicaName,
+    },
+    StartReplica {
+        manager: String,
+        replica: ReplicaName,
+    },
+    /// Stop a copy; its data stays.
+    StopReplica {
+        manager: String,
+        replica: ReplicaName,
+    },
+    StartEngine {
+        manager: String,
+        members: Vec<(ReplicaName, Address)>,
+    },
+    StopEngine {
+        manager: String,
+    },
+    /// Tell the engine of a copy that it does not know, or to forget one.
+    AddReplica {
+        manager: String,
+        replica: ReplicaName,
+        address: Address,
+    },
+    RemoveReplica {
+        manager: String,
+        replica: ReplicaName,
+    },
+    Expand {
+        manager: String,
+        size: Size,
+    },
+    /// Offer the volume to clients of its node.
+    Offer {
+        manager: String,
+        engine: Address,
+    },
+    /// Stop offering it. Without a manager its node is lost, and with it the clients.
+    Withdraw {
+        manager: Option<String>,
+    },
+    /// Give a copy up, or one that is too many.
+    DeleteReplica {
+        replica: ReplicaName,
+    },
+    /// Remove the data of a replica that goes, then its object. Without a manager nothing of it is on any node.
+    ForgetReplica {
+        manager: Option<String>,
+        replica: ReplicaName,
+    },
+    DeleteEngine,
+    DeleteRecord,
+    /// Nothing of a deleted volume is left.
+    Release,
+}
+
+/// Why nothing is being done. Shown to the user verbatim.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Wait {
+    #[error("all is as it should be")]
+    Content,
+    #[error("replica {0} is coming up")]
+    ReplicaStarts(ReplicaName),
+    #[error("the engine is coming up")]
+    EngineStarts,
+    #[error("node {0} has no running instance manager for the volume's data engine")]
+    NoManager(NodeName),
+    #[error(
+        "none of the replicas that have all data can be reached: {0}; the volume serves again when one of their nodes is back"
+    )]
+    NoCopy(String),
+    #[error("no node for another replica: {0}")]
+    NoPlace(NoPlace),
+    #[error("replica {replica} cannot be reached; it is replaced if it is not back by {until}")]
+    Missing { replica: ReplicaName, until: jiff::Timestamp },
+    #[error("a replica is being rebuilt")]
+    Rebuilding,
+    #[error("node {node} has to be reached to remove {what} from it")]
+    CannotRemove { node: NodeName, what: String },
+}
+
+/// Looks at a volume and says where it stands and what to do next.
+pub fn decide(seen: &Observed) -> Decision {
+    let next = step::next(seen);
+    Decision { standing: standing::standing(seen, &next), next }
+}
+
+/// The one engine of a volume.
+pub fn engine_name(volume: &str) -> EngineName {
+    format!("{volume}-e-0").into()
+}
+
+/// A name that no replica of this volume has had, if `number` is one that never comes again.
+fn replica_name(volume: &str, uid: &str, number: &str) -> ReplicaName {
+    let digest = Sha512::digest(format!("{uid}/{number}").as_bytes());
+    let hex: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("{volume}-r-{hex}").into()
+}
+
+/// The attachment of a term: a number that no other of this volume's has.
+pub fn attachment(uid: &str, term: midflight_api::Term) -> u64 {
+    let digest = Sha512::digest(format!("{uid}/attachment/{term}").as_bytes());
+    digest.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
+}

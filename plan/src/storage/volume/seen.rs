@@ -1,0 +1,152 @@
+//! All that a decision about a volume may look at.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use midflight_api::longhorn::{Engine, InstanceState, Replica, Volume};
+use midflight_api::{Address, Member, MemberMode, NodeName, ReplicaName, Size, VolumeRecordSpec};
+
+use crate::storage::schedule::Place;
+
+/// A volume and all that belongs to it.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    pub now: Timestamp,
+    pub volume: Volume,
+    pub record: Option<VolumeRecordSpec>,
+    pub engine: Option<Engine>,
+    /// In the order of their names.
+    pub replicas: Vec<Replica>,
+    /// Instance managers of the nodes that the volume touches, those for new instances first.
+    pub managers: Vec<Manager>,
+    /// Nodes that may get replicas.
+    pub places: Vec<Place>,
+    /// What the engine said of itself, if it was reached.
+    pub serving: Option<Serving>,
+    /// How long a copy that is lost may take to come back.
+    pub replenish_after: SignedDuration,
+}
+
+/// An instance manager of the volume's data engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manager {
+    pub name: String,
+    pub node: NodeName,
+    pub running: bool,
+    /// Those of its instances that are the volume's, by name.
+    pub instances: Vec<Instance>,
+}
+
+/// An engine or replica as its instance manager tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    pub name: String,
+    pub state: InstanceState,
+    pub address: Address,
+}
+
+/// What an engine says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Serving {
+    pub serving: bool,
+    pub size: Size,
+}
+
+/// Whether a copy can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reach<'a> {
+    Up(&'a Address),
+    Starting,
+    /// It can be started there.
+    Down(&'a Manager),
+    /// It was started there, and failed.
+    Failed(&'a Manager),
+    /// Its node has no instance manager that answers.
+    Lost,
+}
+
+impl Observed {
+    pub(super) fn name(&self) -> String {
+        self.volume.name_any()
+    }
+
+    pub(super) fn deleting(&self) -> bool {
+        self.volume.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The node that the volume should be attached to.
+    pub(super) fn wanted_node(&self) -> Option<&NodeName> {
+        Some(&self.volume.spec.node_id).filter(|node| !node.is_empty() && !self.deleting())
+    }
+
+    /// The node that the record gives the volume to.
+    pub(super) fn attached_node(&self) -> Option<&NodeName> {
+        self.record.as_ref()?.frontend.as_ref().map(|frontend| &frontend.node_id)
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        self.record.as_ref().map_or(&[], |record| &record.members)
+    }
+
+    pub(super) fn member(&self, replica: &str) -> Option<&Member> {
+        self.members().iter().find(|member| member.replica == replica)
+    }
+
+    /// Replicas that are to stay.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(|replica| !is_going(replica))
+    }
+
+    pub(super) fn going(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(|replica| is_going(replica) || self.deleting())
+    }
+
+    /// The running instance manager that has an instance, else the one for new ones on that node.
+    pub(super) fn manager(&self, node: &NodeName, instance: &str) -> Option<&Manager> {
+        let there: Vec<&Manager> =
+            self.managers.iter().filter(|manager| manager.node == *node && manager.running).collect();
+        let with = there.iter().find(|manager| manager.find(instance).is_some());
+        with.or_else(|| there.first()).copied()
+    }
+
+    pub(super) fn reach(&self, replica: &ReplicaName, node: &NodeName) -> Reach<'_> {
+        let Some(manager) = self.manager(node, replica.as_str()) else { return Reach::Lost };
+        match manager.find(replica.as_str()).map(|instance| (instance.state, &instance.address)) {
+            Some((InstanceState::Running | InstanceState::Suspended, address)) => Reach::Up(address),
+            Some((InstanceState::Starting, _)) => Reach::Starting,
+            Some((InstanceState::Error, _)) => Reach::Failed(manager),
+            Some(_) | None => Reach::Down(manager),
+        }
+    }
+
+    /// The engine where the record has it.
+    pub(super) fn running_engine(&self) -> Option<(&Manager, &Instance)> {
+        let name = super::engine_name(&self.name());
+        let seat = self.record.as_ref()?.engine.as_ref()?;
+        let manager = self.manager(&seat.node_id, name.as_str())?;
+        Some((manager, manager.find(name.as_str())?))
+    }
+
+    /// Where clients find the volume, if it was offered.
+    pub(super) fn endpoint(&self) -> Option<&str> {
+        let status = self.engine.as_ref()?.status.as_ref()?;
+        Some(status.endpoint.as_str()).filter(|endpoint| !endpoint.is_empty())
+    }
+
+    pub(super) fn in_service(&self) -> impl Iterator<Item = &Member> {
+        self.members().iter().filter(|member| member.mode == MemberMode::ReadWrite)
+    }
+
+    pub(super) fn wanted_replicas(&self) -> usize {
+        usize::try_from(self.volume.spec.number_of_replicas).unwrap_or(1).max(1)
+    }
+}
+
+impl Manager {
+    pub(super) fn find(&self, instance: &str) -> Option<&Instance> {
+        self.instances.iter().find(|known| known.name == instance)
+    }
+}
+
+fn is_going(replica: &Replica) -> bool {
+    replica.metadata.deletion_timestamp.is_some()
+}

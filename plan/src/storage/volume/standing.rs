@@ -1,0 +1,88 @@
+//! Says where a volume stands.
+//!
+//! The invariant: nothing is claimed that was not seen.
+
+use midflight_api::longhorn::{Frontend, InstanceState, Robustness, VolumeState};
+use midflight_api::{ImageRef, Member, NodeName};
+
+use super::seen::{Observed, Reach};
+use super::{Action, Wait};
+
+/// What the status of a volume is to say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standing {
+    pub state: VolumeState,
+    pub robustness: Robustness,
+    pub node: NodeName,
+    pub owner: NodeName,
+    pub image: ImageRef,
+    /// Whether every replica has a node.
+    pub scheduled: Result<(), String>,
+    /// Why nothing is done, if that is not as it should be.
+    pub waiting: Option<String>,
+}
+
+pub(super) fn standing(seen: &Observed, next: &Result<Action, Wait>) -> Standing {
+    let state = state(seen);
+    let status = seen.volume.status.clone().unwrap_or_default();
+    let node = match state {
+        VolumeState::Attached => seen.attached_node().cloned().unwrap_or_default(),
+        _ => NodeName::default(),
+    };
+    let first = || seen.kept().next().map(|replica| replica.spec.instance.node_id.clone());
+    let owner = [node.clone(), status.owner_id].into_iter().find(|owner| !owner.is_empty()).or_else(first);
+    let is_moving = matches!(state, VolumeState::Attached | VolumeState::Attaching | VolumeState::Detaching);
+    let image = if is_moving && !status.current_image.is_empty() {
+        status.current_image
+    } else {
+        seen.volume.spec.image.clone()
+    };
+    let (scheduled, waiting) = match next {
+        Err(Wait::NoPlace(why)) => (Err(why.to_string()), Some(why.to_string())),
+        Err(Wait::Content) | Ok(_) => (Ok(()), None),
+        Err(wait) => (Ok(()), Some(wait.to_string())),
+    };
+    Standing {
+        state,
+        robustness: robustness(seen, state),
+        node,
+        owner: owner.unwrap_or_default(),
+        image,
+        scheduled,
+        waiting,
+    }
+}
+
+fn state(seen: &Observed) -> VolumeState {
+    if seen.deleting() {
+        return VolumeState::Deleting;
+    }
+    if seen.record.is_none() || seen.engine.is_none() {
+        return VolumeState::Creating;
+    }
+    let engine = seen.running_engine().map(|(_, engine)| engine.state);
+    let is_open = match seen.volume.spec.frontend {
+        Frontend::None => engine == Some(InstanceState::Running),
+        _ => seen.endpoint().is_some(),
+    };
+    match (seen.wanted_node(), seen.attached_node()) {
+        (Some(wanted), Some(node)) if wanted == node && is_open => VolumeState::Attached,
+        (None, None) if engine.is_none() => VolumeState::Detached,
+        (None, _) => VolumeState::Detaching,
+        (Some(wanted), Some(node)) if wanted != node => VolumeState::Detaching,
+        (Some(_), _) => VolumeState::Attaching,
+    }
+}
+
+fn robustness(seen: &Observed, state: VolumeState) -> Robustness {
+    if !matches!(state, VolumeState::Attached | VolumeState::Attaching) {
+        return Robustness::Unknown;
+    }
+    let up = |member: &&Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
+    match seen.in_service().filter(up).count() {
+        0 if state == VolumeState::Attached => Robustness::Faulted,
+        _ if state == VolumeState::Attaching => Robustness::Unknown,
+        count if count >= seen.wanted_replicas() => Robustness::Healthy,
+        _ => Robustness::Degraded,
+    }
+}

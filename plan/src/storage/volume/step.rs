@@ -1,0 +1,309 @@
+//! Chooses the one next step of a volume.
+//!
+//! The invariant: what is taken away goes before what is added, and a copy in service leaves only while
+//! another is.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use midflight_api::longhorn::{FINALIZER, Frontend, InstanceState, Replica};
+use midflight_api::{Address, Member, MemberMode, NodeName, ReplicaName, Term};
+
+use super::seen::{Observed, Reach};
+use super::{Action, Wait, engine_name, replica_name};
+use crate::storage::schedule::schedule;
+
+type Step = Result<Action, Wait>;
+
+pub(super) fn next(seen: &Observed) -> Step {
+    if seen.deleting() {
+        return delete(seen);
+    }
+    if !seen.volume.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+        return Ok(Action::Protect);
+    }
+    if let Some(step) = make(seen) {
+        return step;
+    }
+    match (seen.wanted_node(), seen.attached_node()) {
+        (None, None) => detached(seen),
+        (None, Some(node)) => detach(seen, node),
+        (Some(wanted), Some(node)) if wanted != node => detach(seen, node),
+        (Some(wanted), None) => attach(seen, wanted),
+        (Some(wanted), Some(_)) => serve(seen, wanted),
+    }
+}
+
+/// Makes the objects of a new volume.
+fn make(seen: &Observed) -> Option<Step> {
+    if seen.record.is_some() {
+        return seen.engine.is_none().then(|| Ok(Action::MakeEngine { name: engine_name(&seen.name()) }));
+    }
+    let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
+    let place = schedule(&seen.places, &taken, seen.volume.spec.size);
+    Some(match place {
+        Ok(node) if taken.len() < seen.wanted_replicas() => {
+            Ok(make_replica(seen, &format!("first/{}", seen.replicas.len()), node))
+        }
+        Err(why) if taken.is_empty() => Err(Wait::NoPlace(why)),
+        Ok(_) | Err(_) => {
+            let member =
+                |replica: &Replica| (ReplicaName::from(replica.name_any()), node_of(replica).clone());
+            Ok(Action::MakeRecord { members: seen.kept().map(member).collect() })
+        }
+    })
+}
+
+fn make_replica(seen: &Observed, number: &str, node: NodeName) -> Action {
+    let uid = seen.volume.uid().unwrap_or_default();
+    Action::MakeReplica { name: replica_name(&seen.name(), &uid, number), node }
+}
+
+fn node_of(replica: &Replica) -> &NodeName {
+    &replica.spec.instance.node_id
+}
+
+/// What can be done while nobody has the volume.
+fn detached(seen: &Observed) -> Step {
+    stop_engine(seen)
+        .or_else(|| stop_replicas(seen))
+        .or_else(|| remove_going(seen))
+        .or_else(|| enlist(seen))
+        .or_else(|| trim(seen))
+        .or_else(|| replenish(seen))
+        .unwrap_or(Err(Wait::Content))
+}
+
+/// Takes the volume from the node that has it.
+fn detach(seen: &Observed, node: &NodeName) -> Step {
+    if seen.endpoint().is_some() {
+        return Ok(Action::Withdraw { manager: seen.manager(node, "").map(|manager| manager.name.clone()) });
+    }
+    stop_engine(seen).unwrap_or(Ok(Action::EndAttachment))
+}
+
+/// Gives the volume to a node that can serve it.
+fn attach(seen: &Observed, node: &NodeName) -> Step {
+    if let Some(stop) = stop_engine(seen) {
+        return stop;
+    }
+    match seen.manager(node, "") {
+        Some(_) => Ok(Action::TakeTerm { node: node.clone() }),
+        None => Err(Wait::NoManager(node.clone())),
+    }
+}
+
+/// Brings the volume up where it is attached, and keeps it whole.
+fn serve(seen: &Observed, node: &NodeName) -> Step {
+    let Some(manager) = seen.manager(node, engine_name(&seen.name()).as_str()) else {
+        return Err(Wait::NoManager(node.clone()));
+    };
+    if let Some(step) = start_replicas(seen) {
+        return step;
+    }
+    let manager = manager.name.clone();
+    let engine = match seen.running_engine().map(|(_, engine)| (engine.state, &engine.address)) {
+        Some((InstanceState::Running | InstanceState::Suspended, address)) => address.clone(),
+        Some((InstanceState::Starting, _)) => return Err(Wait::EngineStarts),
+        Some(_) | None => return start_engine(seen, manager),
+    };
+    if seen.volume.spec.frontend != Frontend::None && seen.endpoint().is_none() {
+        return Ok(Action::Offer { manager, engine });
+    }
+    remove_going(seen)
+        .or_else(|| start_failed(seen))
+        .or_else(|| introduce(seen, &manager))
+        .or_else(|| enlist(seen))
+        .or_else(|| expand(seen, &manager))
+        .or_else(|| trim(seen))
+        .or_else(|| give_up(seen))
+        .or_else(|| replenish(seen))
+        .unwrap_or(Err(Wait::Content))
+}
+
+/// Ends an engine where the volume has none: where it is detached, or at a place that it has left.
+fn stop_engine(seen: &Observed) -> Option<Step> {
+    let name = engine_name(&seen.name());
+    let manager =
+        seen.managers.iter().find(|manager| manager.running && manager.find(name.as_str()).is_some())?;
+    Some(Ok(Action::StopEngine { manager: manager.name.clone() }))
+}
+
+/// Ends the copies of a volume that nobody has.
+fn stop_replicas(seen: &Observed) -> Option<Step> {
+    let runs = |member: &Member| match seen.reach(&member.replica, &member.node_id) {
+        Reach::Up(_) | Reach::Starting => seen.manager(&member.node_id, member.replica.as_str()),
+        Reach::Down(_) | Reach::Failed(_) | Reach::Lost => None,
+    };
+    let (member, manager) = seen.members().iter().find_map(|member| Some((member, runs(member)?)))?;
+    Some(Ok(Action::StopReplica { manager: manager.name.clone(), replica: member.replica.clone() }))
+}
+
+/// Starts every copy that can be; one that failed before waits until the volume serves.
+fn start_replicas(seen: &Observed) -> Option<Step> {
+    let engine_runs = seen.running_engine().is_some();
+    seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
+        Reach::Down(manager) => {
+            let (manager, replica) = (manager.name.clone(), member.replica.clone());
+            Some(Ok(Action::StartReplica { manager, replica }))
+        }
+        Reach::Starting if !engine_runs => Some(Err(Wait::ReplicaStarts(member.replica.clone()))),
+        Reach::Up(_) | Reach::Starting | Reach::Failed(_) | Reach::Lost => None,
+    })
+}
+
+fn start_failed(seen: &Observed) -> Option<Step> {
+    seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
+        Reach::Failed(manager) => {
+            let (manager, replica) = (manager.name.clone(), member.replica.clone());
+            Some(Ok(Action::StartReplica { manager, replica }))
+        }
+        Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Lost => None,
+    })
+}
+
+fn start_engine(seen: &Observed, manager: String) -> Step {
+    let up = |member: &Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
+    if !seen.in_service().any(up) {
+        let whole: Vec<String> =
+            seen.in_service().map(|member| format!("{} on {}", member.replica, member.node_id)).collect();
+        return Err(Wait::NoCopy(whole.join(", ")));
+    }
+    let known = |member: &Member| Some((member.replica.clone(), address_of(seen, member)?));
+    Ok(Action::StartEngine { manager, members: seen.members().iter().filter_map(known).collect() })
+}
+
+/// Where a copy is, or was when it was last seen.
+fn address_of(seen: &Observed, member: &Member) -> Option<Address> {
+    if let Reach::Up(address) = seen.reach(&member.replica, &member.node_id) {
+        return Some(address.clone());
+    }
+    let replica = seen.replicas.iter().find(|replica| replica.name_any() == member.replica.as_str())?;
+    let status = &replica.status.as_ref()?.instance;
+    (status.port > 0).then(|| format!("{}:{}", status.storage_ip, status.port).into())
+}
+
+/// Tells the engine of copies that it was not started with.
+fn introduce(seen: &Observed, manager: &str) -> Option<Step> {
+    let known = &seen.engine.as_ref()?.status.as_ref()?.current_replica_address_map;
+    let (member, address) =
+        seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
+            Reach::Up(address) if known.get(&member.replica) != Some(address) => Some((member, address)),
+            Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Failed(_) | Reach::Lost => None,
+        })?;
+    let (replica, address) = (member.replica.clone(), address.clone());
+    Some(Ok(Action::AddReplica { manager: manager.to_owned(), replica, address }))
+}
+
+/// Takes replicas that are to go out of the record, then away from their nodes.
+fn remove_going(seen: &Observed) -> Option<Step> {
+    let mut waits = None;
+    for replica in seen.going() {
+        let (name, node) = (ReplicaName::from(replica.name_any()), node_of(replica));
+        if seen.member(name.as_str()).is_some() && !seen.deleting() {
+            let others = seen.in_service().any(|member| member.replica != name);
+            match seen.running_engine() {
+                _ if !others => {}
+                Some((manager, _)) => {
+                    return Some(Ok(Action::RemoveReplica { manager: manager.name.clone(), replica: name }));
+                }
+                None => return Some(Ok(Action::Strike { replica: name })),
+            }
+            continue;
+        }
+        let was_used = seen.record.as_ref().is_some_and(|record| record.term > Term::default());
+        let is_node_known = seen.places.iter().any(|place| place.node == *node);
+        match seen.manager(node, name.as_str()) {
+            Some(manager) if was_used => {
+                return Some(Ok(Action::ForgetReplica {
+                    manager: Some(manager.name.clone()),
+                    replica: name,
+                }));
+            }
+            None if was_used && is_node_known => {
+                let (node, what) = (node.clone(), format!("replica {name}"));
+                waits = Some(Err(Wait::CannotRemove { node, what }));
+            }
+            Some(_) | None => return Some(Ok(Action::ForgetReplica { manager: None, replica: name })),
+        }
+    }
+    // A node that is away holds up the end of a volume, not its healing.
+    waits.filter(|_| seen.deleting())
+}
+
+/// Notes replicas in the record that were made since.
+fn enlist(seen: &Observed) -> Option<Step> {
+    let new = seen.kept().find(|replica| seen.member(&replica.name_any()).is_none())?;
+    Some(Ok(Action::Enlist { replica: new.name_any().into(), node: node_of(new).clone() }))
+}
+
+fn expand(seen: &Observed, manager: &str) -> Option<Step> {
+    let size = seen.volume.spec.size;
+    let serving = seen.serving.filter(|serving| serving.serving)?;
+    (serving.size < size).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
+}
+
+/// Lets one go of those that are too many: one that is not in service, else the last by name.
+fn trim(seen: &Observed) -> Option<Step> {
+    let kept: Vec<&Replica> = seen.kept().collect();
+    if kept.len() <= seen.wanted_replicas() {
+        return None;
+    }
+    let serves = |replica: &&&Replica| {
+        seen.member(&replica.name_any()).is_some_and(|member| member.mode == MemberMode::ReadWrite)
+    };
+    let spare = kept.iter().rev().find(|replica| !serves(replica));
+    let choice = spare.or_else(|| kept.last().filter(|_| seen.in_service().count() > 1))?;
+    Some(Ok(Action::DeleteReplica { replica: choice.name_any().into() }))
+}
+
+/// Gives a copy up that has been away for too long, if there is a place for another.
+fn give_up(seen: &Observed) -> Option<Step> {
+    let mut waits: Option<(ReplicaName, Timestamp)> = None;
+    for replica in seen.kept() {
+        let name = ReplicaName::from(replica.name_any());
+        let Some(member) = seen.member(name.as_str()) else { continue };
+        let is_lost = match seen.reach(&name, &member.node_id) {
+            Reach::Lost | Reach::Failed(_) => member.mode != MemberMode::ReadWrite,
+            Reach::Up(_) | Reach::Starting | Reach::Down(_) => false,
+        };
+        let Ok(since) = replica.spec.failed_at.as_str().parse::<Timestamp>() else { continue };
+        if !is_lost {
+            continue;
+        }
+        let until = since.saturating_add(seen.replenish_after).unwrap_or(Timestamp::MAX);
+        let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
+        if until <= seen.now && schedule(&seen.places, &taken, seen.volume.spec.size).is_ok() {
+            return Some(Ok(Action::DeleteReplica { replica: name }));
+        }
+        if until > seen.now && waits.as_ref().is_none_or(|(_, first)| until < *first) {
+            waits = Some((name, until));
+        }
+    }
+    waits.map(|(replica, until)| Err(Wait::Missing { replica, until }))
+}
+
+/// Makes another replica where one is missing.
+fn replenish(seen: &Observed) -> Option<Step> {
+    let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
+    if taken.len() >= seen.wanted_replicas() {
+        let rebuilt = seen.members().iter().any(|member| member.mode == MemberMode::WriteOnly);
+        return rebuilt.then_some(Err(Wait::Rebuilding));
+    }
+    let version = seen.record.as_ref()?.member_version;
+    Some(match schedule(&seen.places, &taken, seen.volume.spec.size) {
+        Ok(node) => Ok(make_replica(seen, &format!("version/{version}"), node)),
+        Err(why) => Err(Wait::NoPlace(why)),
+    })
+}
+
+/// Takes everything down and away.
+fn delete(seen: &Observed) -> Step {
+    if let Some(node) = seen.attached_node() {
+        return detach(seen, node);
+    }
+    stop_engine(seen)
+        .or_else(|| remove_going(seen))
+        .or_else(|| seen.engine.as_ref().map(|_| Ok(Action::DeleteEngine)))
+        .or_else(|| seen.record.as_ref().map(|_| Ok(Action::DeleteRecord)))
+        .unwrap_or(Ok(Action::Release))
+}

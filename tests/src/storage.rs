@@ -1,0 +1,260 @@
+//! A storage cluster on one machine: an API server and the controllers in this process, and for every node a real
+//! instance manager and frontend.
+//!
+//! The one invariant: dropping it ends every process that it started.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use midflight_api::longhorn::{DataEngine, Engine, InstanceManager, InstanceManagerState, NAMESPACE, Volume};
+use midflight_operator::{Cut, Standing, Writer, bootstrap};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::place;
+use crate::server::Embedded;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A running cluster.
+pub struct Storage {
+    pub client: Client,
+    server: Embedded,
+    standing: Standing,
+    operator: JoinHandle<()>,
+    binary: PathBuf,
+    folder: TempDir,
+    /// Instance managers and frontends, by role and node.
+    processes: HashMap<(&'static str, String), Child>,
+}
+
+impl Storage {
+    /// Starts one with nodes `node-1` and so on; all of them serve when this returns.
+    pub async fn start(nodes: u8) -> anyhow::Result<Storage> {
+        let server = Embedded::start().await?;
+        let client = server.admin.client();
+        let standing = bootstrap(&client).await?;
+        let operator = operate(Arc::new(Writer::new(client.clone())), client.clone(), standing.clone());
+        let binary = place::midflight()?;
+        let folder = TempDir::with_prefix("mf-st.")?;
+        let mut storage =
+            Storage { client, server, standing, operator, binary, folder, processes: HashMap::new() };
+        for number in 1..=nodes {
+            storage.add_node(number).await?;
+        }
+        Ok(storage)
+    }
+
+    async fn add_node(&mut self, number: u8) -> anyhow::Result<()> {
+        let (name, address) = (format!("node-{number}"), format!("127.0.0.{}", number + 1));
+        std::fs::create_dir_all(self.room(&name).join("run"))?;
+        let node: Node = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
+            "status": {
+                "capacity": { "ephemeral-storage": "1048576Ki" },
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        }))?;
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.create(&PostParams::default(), &node).await?;
+        let status = Patch::Merge(json!({ "status": node.status }));
+        nodes.patch_status(&name, &PatchParams::default(), &status).await?;
+        self.start_frontend(&name)?;
+        self.start_manager(&name, &address).await?;
+        let manager = self.manager_of(&name).await?;
+        let managers: Api<InstanceManager> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let running = async || {
+            let status = managers.get(&manager).await?.status.unwrap_or_default();
+            Ok((status.current_state == InstanceManagerState::Running).then_some(()))
+        };
+        let reached = self.until("the instance manager runs", running).await;
+        reached.map_err(|error| error.context(self.logs()))
+    }
+
+    /// The folder of a node.
+    pub fn room(&self, node: &str) -> PathBuf {
+        self.folder.path().join(node)
+    }
+
+    fn start_frontend(&mut self, node: &str) -> anyhow::Result<()> {
+        let control = format!("--control=unix:{}", self.room(node).join("run/frontend").display());
+        let mut command = self.command("frontend", node)?;
+        command.arg(control);
+        self.processes.insert(("frontend", node.to_owned()), command.spawn()?);
+        Ok(())
+    }
+
+    async fn start_manager(&mut self, node: &str, address: &str) -> anyhow::Result<()> {
+        let name = self.manager_of(node).await?;
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let secret = secrets.get("midflight-instance-managers").await?.data.unwrap_or_default();
+        let secret = secret.get("secret").context("the secret has its key")?.0.clone();
+        let room = self.room(node);
+        let mut command = self.command("instance-manager", node)?;
+        command
+            .arg(format!("--folder={}", room.display()))
+            .arg(format!("--listen={address}:0"))
+            .arg(format!("--records=api:{}", self.server.kubeconfig().display()))
+            .arg(format!("--name={name}"))
+            .arg(format!("--frontend=unix:{}", room.join("run/frontend").display()))
+            .env("MIDFLIGHT_INSTANCE_SECRET", String::from_utf8(secret)?);
+        self.processes.insert(("instance-manager", node.to_owned()), command.spawn()?);
+        Ok(())
+    }
+
+    fn command(&self, role: &'static str, node: &str) -> anyhow::Result<Command> {
+        let log =
+            File::options().create(true).append(true).open(self.room(node).join(format!("{role}.log")))?;
+        let mut command = Command::new(&self.binary);
+        command.arg(role).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+        Ok(command)
+    }
+
+    /// The object of a node's v2 instance manager, once the controllers have made it.
+    async fn manager_of(&self, node: &str) -> anyhow::Result<String> {
+        let managers: Api<InstanceManager> = Api::namespaced(self.client.clone(), NAMESPACE);
+        self.until("the instance manager has its object", async || {
+            let all = managers.list(&ListParams::default()).await?;
+            let is_it = |manager: &&InstanceManager| {
+                manager.spec.node_id == node && manager.spec.data_engine == DataEngine::V2
+            };
+            Ok(all.items.iter().find(is_it).map(|manager| manager.name_any()))
+        })
+        .await
+    }
+
+    /// Kills the instance manager of a node, and with it all that it hosts.
+    pub async fn kill_manager(&mut self, node: &str) -> anyhow::Result<()> {
+        let process = self.processes.get_mut(&("instance-manager", node.to_owned()));
+        Ok(process.context("the node has an instance manager")?.kill().await?)
+    }
+
+    pub async fn restart_manager(&mut self, number: u8) -> anyhow::Result<()> {
+        self.start_manager(&format!("node-{number}"), &format!("127.0.0.{}", number + 1)).await
+    }
+
+    /// Ends the controllers and starts others. Where a cut ends those, a third lot goes on.
+    pub async fn replace_operator(&mut self, cut: Option<Cut>) -> Arc<Writer> {
+        self.operator.abort();
+        // It was told to end.
+        let _ = (&mut self.operator).await;
+        let client = self.client.clone();
+        let writer = Arc::new(match cut {
+            Some(cut) => Writer::with_cut(client.clone(), cut),
+            None => Writer::new(client.clone()),
+        });
+        self.operator = operate(Arc::clone(&writer), client, self.standing.clone());
+        writer
+    }
+
+    pub fn volumes(&self) -> Api<Volume> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    pub async fn create_volume(&self, name: &str, spec: Value) -> anyhow::Result<()> {
+        let volume = json!({
+            "apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+            "metadata": { "name": name, "namespace": NAMESPACE }, "spec": spec,
+        });
+        self.volumes().create(&PostParams::default(), &serde_json::from_value(volume)?).await?;
+        Ok(())
+    }
+
+    pub async fn change_volume(&self, name: &str, spec: Value) -> anyhow::Result<()> {
+        let change = Patch::Merge(json!({ "spec": spec }));
+        self.volumes().patch(name, &PatchParams::default(), &change).await?;
+        Ok(())
+    }
+
+    /// Waits until a volume stands so: state and robustness.
+    pub async fn until_volume(&self, name: &str, state: &str, robustness: &str) -> anyhow::Result<()> {
+        let what = format!("{name} is {state} and {robustness}");
+        let reached = self
+            .until(&what, async || {
+                let status = self.volumes().get(name).await?.status.unwrap_or_default();
+                let stands = (status.state.as_str(), status.robustness.as_str()) == (state, robustness);
+                Ok(stands.then_some(()))
+            })
+            .await;
+        let Err(error) = reached else { return Ok(()) };
+        let now = serde_json::to_string_pretty(&self.volumes().get(name).await?.status)?;
+        Err(error.context(format!("it is {now}\n{}", self.logs())))
+    }
+
+    /// Where clients find a volume.
+    pub async fn endpoint(&self, volume: &str) -> anyhow::Result<String> {
+        let engines: Api<Engine> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let engine = engines.get(&format!("{volume}-e-0")).await?;
+        Ok(engine.status.unwrap_or_default().endpoint.to_string())
+    }
+
+    /// Asks again until there is an answer.
+    pub async fn until<T>(
+        &self,
+        what: &str,
+        ask: impl AsyncFn() -> anyhow::Result<Option<T>>,
+    ) -> anyhow::Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = ask().await? {
+                return Ok(answer);
+            }
+            if Instant::now() > deadline {
+                bail!("waited {PATIENCE:?} until {what}");
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// The last words of every process.
+    fn logs(&self) -> String {
+        let tail = |path: &Path| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(12)..].join("\n")
+        };
+        let mut names: Vec<&(&str, String)> = self.processes.keys().collect();
+        names.sort();
+        let shown = names.iter().map(|(role, node)| {
+            format!("--- {role} of {node}\n{}", tail(&self.room(node).join(format!("{role}.log"))))
+        });
+        shown.collect::<Vec<_>>().join("\n")
+    }
+
+    pub async fn stop(self) {
+        self.operator.abort();
+        self.server.stop().await;
+    }
+}
+
+fn operate(first: Arc<Writer>, client: Client, standing: Standing) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        midflight_operator::run(first, &standing).await;
+        midflight_operator::run(Arc::new(Writer::new(client)), &standing).await;
+    })
+}
+
+/// Runs a program to its end.
+pub async fn run(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
+    let output =
+        Command::new(program).args(arguments).output().await.with_context(|| format!("run {program}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "{program} {arguments:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(text)
+}

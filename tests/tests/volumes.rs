@@ -1,0 +1,73 @@
+//! Volumes made of objects alone, on real instance managers and frontends, used by real NBD clients.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use kube::api::DeleteParams;
+use midflight_tests::storage::{Storage, run};
+use serde_json::json;
+
+const SIZE: u64 = 8 << 20;
+
+/// Bytes that do not repeat.
+fn noise(seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.take(usize::try_from(SIZE).unwrap() / 8).flatten().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_v2_volume_outlives_a_node_and_keeps_its_data() {
+    let mut storage = Storage::start(3).await.unwrap();
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 3, "dataEngine": "v2", "frontend": "nbd",
+    });
+    storage.create_volume("vol-1", spec).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "node-1" })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+
+    let endpoint = storage.endpoint("vol-1").await.unwrap();
+    assert!(endpoint.starts_with("nbd+unix:///vol-1?socket="), "{endpoint}");
+    let (written, read) = (storage.room("written"), storage.room("read"));
+    let mut data = noise(1);
+    std::fs::write(&written, &data).unwrap();
+    run("nbdcopy", &["--flush", written.to_str().unwrap(), &endpoint]).await.unwrap();
+
+    storage.kill_manager("node-2").await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "write -P 0x5a 1M 64k", "-c", "flush", &endpoint]).await.unwrap();
+    data[1 << 20..(1 << 20) + (64 << 10)].fill(0x5a);
+
+    storage.restart_manager(2).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    storage.kill_manager("node-3").await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    run("nbdcopy", &[&endpoint, read.to_str().unwrap()]).await.unwrap();
+    assert!(std::fs::read(&read).unwrap() == data, "the volume holds something else");
+    storage.restart_manager(3).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+
+    storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "node-3" })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let endpoint = storage.endpoint("vol-1").await.unwrap();
+    run("nbdcopy", &[&endpoint, read.to_str().unwrap()]).await.unwrap();
+    assert!(std::fs::read(&read).unwrap() == data, "the volume holds something else on another node");
+
+    storage.volumes().delete("vol-1", &DeleteParams::default()).await.unwrap();
+    let gone = async || Ok(storage.volumes().get_opt("vol-1").await?.is_none().then_some(()));
+    storage.until("the volume is gone", gone).await.unwrap();
+    for node in ["node-1", "node-2", "node-3"] {
+        for folder in ["replicas", "instances"] {
+            let left = std::fs::read_dir(storage.room(node).join(folder)).unwrap().count();
+            assert_eq!(left, 0, "{folder} on {node}");
+        }
+    }
+    storage.stop().await;
+}
