@@ -105,10 +105,13 @@ impl Registry {
 
     /// The restore writes as the frontend of the attachment that the record names.
     fn attachment(&self, target: &Target) -> Result<Option<crate::record::Attachment>, Refused> {
-        let (_, record) = self.world().record(&target.volume).read().map_err(|error| Refused::Failed {
-            doing: format!("read the record of {}", target.volume),
-            why: in_words(&error),
-        })?;
+        let (_, record) =
+            self.world().record(&target.volume).and_then(|mut record| record.read()).map_err(|error| {
+                Refused::Failed {
+                    doing: format!("read the record of {}", target.volume),
+                    why: in_words(&error),
+                }
+            })?;
         Ok(record.attachment)
     }
 }

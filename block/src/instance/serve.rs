@@ -32,8 +32,9 @@ use tonic::{Status, body::Body};
 use tower::Service as _;
 
 use super::{
-    announce::announce, life::World, loops::Loops, metrics::Metrics, proto::instance_manager_server::InstanceManagerServer,
-    registry::Registry, secret::Secret, service::Service, spec::Shelf,
+    announce::announce, life::World, loops::Loops, metrics::Metrics,
+    proto::instance_manager_server::InstanceManagerServer, registry::Registry, secret::Secret,
+    service::Service, spec::Shelf,
 };
 use crate::{net::address::Address, record::place::Records, role};
 
