@@ -93,7 +93,13 @@ pub enum TurnError {
     #[error(transparent)]
     Stale(#[from] Stale),
     #[error(transparent)]
-    Write(#[from] WriteFailed),
+    Write(Box<WriteFailed>),
     #[error("{doing}")]
     Failed { doing: String, source: Box<dyn Error + Send + Sync> },
+}
+
+impl From<WriteFailed> for TurnError {
+    fn from(failed: WriteFailed) -> TurnError {
+        TurnError::Write(Box::new(failed))
+    }
 }

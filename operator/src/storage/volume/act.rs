@@ -83,7 +83,7 @@ impl Volumes {
                 self.volumes.change(&mut seen.volume.clone(), edit).await?;
             }
             Action::MakeReplica { name, node } => {
-                self.replicas.create(&new_replica(&seen, &name, &node)).await?
+                self.replicas.create(&new_replica(&seen, &name, &node)).await?;
             }
             Action::MakeEngine { name } => self.engines.create(&new_engine(&seen, name.as_str())).await?,
             Action::MakeRecord { members } => self.records.create(&new_record(&seen, members)).await?,

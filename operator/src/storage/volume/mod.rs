@@ -114,7 +114,7 @@ impl Controller for Volumes {
         match decision.next {
             Ok(action) => {
                 tracing::info!(volume = %Key::of(&*seen.volume), ?action, "step");
-                self.carry_out(seen, action).await?;
+                Box::pin(self.carry_out(seen, action)).await?;
                 // What an instance manager was told it tells again, as a change of its object.
                 Ok(Next::After(LOOK_AGAIN))
             }
