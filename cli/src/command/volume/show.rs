@@ -122,6 +122,6 @@ impl Answer for Shown {
 /// A size in the largest unit that leaves no rest.
 fn size(bytes: u64) -> String {
     let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let fits = units.into_iter().find(|(_, shift)| bytes > 0 && bytes % (1 << shift) == 0);
+    let fits = units.into_iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     fits.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }

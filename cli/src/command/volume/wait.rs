@@ -46,8 +46,11 @@ impl Goal {
 
 impl Patience {
     pub(super) async fn wait(self, volumes: &Api<Volume>, name: &str, goal: Goal) -> anyhow::Result<()> {
+        if !self.wait {
+            return Ok(());
+        }
         let deadline = Instant::now() + Duration::from_secs(self.timeout);
-        while self.wait {
+        loop {
             let volume = volumes.get_opt(name).await.map_err(target::refusal)?;
             if goal.is_reached(volume.as_ref()) {
                 return Ok(());
@@ -65,7 +68,6 @@ impl Patience {
             }
             sleep(LOOK_EVERY).await;
         }
-        Ok(())
     }
 }
 
