@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::CustomResourceExt;
-use midflight_api::longhorn::Volume;
+use midflight_api::{fluid::Dataset, longhorn::Volume};
 use tokio::time::sleep;
 use tracing::warn;
 
 use crate::bootstrap::Standing;
 use crate::controller::Operator;
 use crate::engine_upgrade::EngineUpgrades;
+use crate::mount::Datasets;
 use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, Volumes};
 use crate::write::Writer;
 
@@ -34,6 +35,10 @@ pub async fn run(writer: Arc<Writer>, standing: &Standing) {
         operator.add(managers);
         let volumes = Volumes::new(&mut operator, orders);
         operator.add(volumes);
+    }
+    if standing.installed.iter().any(|name| name == Dataset::crd_name()) {
+        let datasets = Datasets::new(&mut operator);
+        operator.add(datasets);
     }
     operator.run().await;
 }

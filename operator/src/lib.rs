@@ -9,6 +9,7 @@ mod bootstrap;
 pub mod controller;
 mod controllers;
 mod engine_upgrade;
+mod mount;
 mod storage;
 #[cfg(test)]
 mod testing;

@@ -7,6 +7,7 @@
 //! The one invariant: a daemon that somebody uses is never sent away, and a node is never
 //! labelled while a daemon that was sent away is still there.
 
+pub mod dataset;
 mod version;
 
 pub use version::Version;

@@ -1,0 +1,192 @@
+//! Datasets: keeps DaemonSet, volume and claim as the Dataset and its runtime say, and tells how the
+//! daemons stand.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{Resource, ResourceExt};
+use midflight_api::fluid::{
+    Dataset, DatasetPhase, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase,
+};
+use midflight_plan::mount::dataset::{Action, Observed, Wanted, decide};
+
+use super::objects::{Design, claimed, daemon_set_key, daemons, is_ours, volume_name};
+use crate::controller::{Controller, Key, Next, Objects, Operator, TurnError, Wake};
+
+pub(crate) struct Datasets {
+    datasets: Objects<Dataset>,
+    runtimes: Objects<JuiceFSRuntime>,
+    daemon_sets: Objects<DaemonSet>,
+    volumes: Objects<PersistentVolume>,
+    claims: Objects<PersistentVolumeClaim>,
+}
+
+/// A dataset and all that belongs to it; the same name for both it and its runtime.
+pub(crate) struct Look {
+    key: Key,
+    dataset: Option<Arc<Dataset>>,
+    runtime: Option<Arc<JuiceFSRuntime>>,
+    daemon_set: Option<Arc<DaemonSet>>,
+    volume: Option<Arc<PersistentVolume>>,
+    claim: Option<Arc<PersistentVolumeClaim>>,
+}
+
+impl Datasets {
+    pub(crate) fn new(operator: &mut Operator) -> Datasets {
+        Datasets {
+            datasets: operator.objects(),
+            runtimes: operator.objects(),
+            daemon_sets: operator.objects(),
+            volumes: operator.objects(),
+            claims: operator.objects(),
+        }
+    }
+}
+
+fn stays<K: Resource>(object: Option<&Arc<K>>) -> Option<&K> {
+    object.map(|object| &**object).filter(|object| object.meta().deletion_timestamp.is_none())
+}
+
+impl Look {
+    fn design(&self) -> Option<Design<'_>> {
+        Design::new(&self.key, stays(self.runtime.as_ref())?, stays(self.dataset.as_ref())?)
+    }
+
+    fn observed(&self) -> Observed {
+        let wanted = |design: Design<'_>| Wanted { template: design.digest(), asked: design.asked() };
+        Observed {
+            wanted: self.design().map(wanted),
+            daemons: self.daemon_set.as_deref().map(daemons),
+            volume: self.volume.is_some(),
+            claim: self.claim.as_deref().map(claimed),
+        }
+    }
+
+    /// How the daemons stand, as the DaemonSet tells.
+    fn status(&self) -> JuiceFSRuntimeStatus {
+        let before = self.runtime.as_ref().and_then(|runtime| runtime.status.clone()).unwrap_or_default();
+        let seen = self.daemon_set.as_ref().and_then(|set| set.status.clone()).unwrap_or_default();
+        let phase = match (seen.desired_number_scheduled, seen.number_ready) {
+            (desired, ready) if ready >= desired => RuntimePhase::Ready,
+            (_, 0) => RuntimePhase::NotReady,
+            _ => RuntimePhase::PartialReady,
+        };
+        JuiceFSRuntimeStatus {
+            fuse_phase: phase,
+            desired_fuse_number_scheduled: seen.desired_number_scheduled,
+            current_fuse_number_scheduled: seen.current_number_scheduled,
+            fuse_number_ready: seen.number_ready,
+            fuse_number_available: seen.number_available.unwrap_or_default(),
+            fuse_number_unavailable: seen.number_unavailable.unwrap_or_default(),
+            ..before
+        }
+    }
+}
+
+impl Controller for Datasets {
+    const NAME: &'static str = "dataset";
+    type Key = Key;
+    type Seen = Look;
+    type Decision = Action;
+
+    fn watch(&self, wake: &Wake<Key>) {
+        wake.on(&self.datasets, |dataset| vec![Key::of(dataset)]);
+        wake.on(&self.runtimes, |runtime| vec![Key::of(runtime)]);
+        wake.on(&self.claims, |claim| vec![Key::of(claim)]);
+        wake.on(&self.daemon_sets, |set| {
+            let key = Key::of(set);
+            key.name.strip_suffix("-fuse").map(|name| Key::new(&key.namespace, name)).into_iter().collect()
+        });
+        wake.on(&self.volumes, |volume| {
+            let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+            let key = claim.and_then(|claim| Some(Key::new(claim.namespace.as_ref()?, claim.name.as_ref()?)));
+            key.filter(|_| is_ours(volume)).into_iter().collect()
+        });
+    }
+
+    async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
+        let volume = self.volumes.get(&Key::new("", &volume_name(key)))?;
+        Ok(Some(Look {
+            key: key.clone(),
+            dataset: self.datasets.get(key)?,
+            runtime: self.runtimes.get(key)?,
+            daemon_set: self.daemon_sets.get(&daemon_set_key(key))?,
+            volume: volume.filter(|volume| is_ours(volume)),
+            claim: self.claims.get(key)?,
+        }))
+    }
+
+    fn decide(seen: &Look) -> Action {
+        decide(&seen.observed())
+    }
+
+    async fn report(&self, seen: &mut Look, decision: &Action) -> Result<(), TurnError> {
+        if seen.design().is_none() {
+            return Ok(());
+        }
+        let status = seen.status();
+        let (Some(dataset), Some(runtime)) = (&mut seen.dataset, &mut seen.runtime) else { return Ok(()) };
+        if seen.daemon_set.is_some() {
+            self.runtimes.report(runtime, |runtime| runtime.status = Some(status)).await?;
+        }
+        // Bound is what workloads can mount: volume and claim are there, and nothing is to be changed.
+        let phase = match decision {
+            Action::Nothing => DatasetPhase::Bound,
+            Action::ChangeDaemons { .. } | Action::ChangeClaim { .. } => DatasetPhase::Updating,
+            Action::MakeDaemons { .. }
+            | Action::MakeVolume
+            | Action::MakeClaim { .. }
+            | Action::RemoveVolume => DatasetPhase::NotBound,
+        };
+        let served_by = DatasetRuntime {
+            name: seen.key.name.as_str().into(),
+            namespace: seen.key.namespace.as_str().into(),
+            kind: "juicefs".into(),
+            category: "Accelerate".into(),
+        };
+        let report = self.datasets.report(dataset, |dataset| {
+            let mounts = dataset.spec.mounts.clone();
+            let status = dataset.status.get_or_insert_default();
+            status.phase = phase;
+            status.runtimes = vec![served_by];
+            status.mounts = mounts;
+        });
+        Ok(report.await?)
+    }
+
+    async fn act(&self, mut seen: Look, decision: Action) -> Result<Next, TurnError> {
+        let (mut daemon_set, mut claim) = (seen.daemon_set.take(), seen.claim.take());
+        match (decision, seen.design()) {
+            (Action::MakeDaemons { generation }, Some(design)) => {
+                self.daemon_sets.create(&design.daemon_set(generation)).await?;
+            }
+            (Action::ChangeDaemons { generation }, Some(design)) => {
+                let DaemonSet { metadata, spec, .. } = design.daemon_set(generation);
+                if let (Some(daemon_set), Some(wanted)) = (&mut daemon_set, spec) {
+                    let change = self.daemon_sets.change(daemon_set, |set| {
+                        set.spec.get_or_insert_default().template = wanted.template;
+                        set.annotations_mut().extend(metadata.annotations.unwrap_or_default());
+                    });
+                    change.await?;
+                }
+            }
+            (Action::MakeVolume, Some(design)) => self.volumes.create(&design.volume()).await?,
+            (Action::MakeClaim { generation }, Some(design)) => {
+                self.claims.create(&design.claim(generation)).await?;
+            }
+            (Action::ChangeClaim { generation }, Some(design)) => {
+                if let Some(claim) = &mut claim {
+                    self.claims.change(claim, |claim| design.ask(claim, generation)).await?;
+                }
+            }
+            (Action::RemoveVolume, _) => {
+                if let Some(volume) = &seen.volume {
+                    self.volumes.delete(volume).await?;
+                }
+            }
+            (Action::Nothing, _) | (_, None) => {}
+        }
+        Ok(Next::OnChange)
+    }
+}

@@ -1,0 +1,8 @@
+//! Datasets served by FUSE: the shell around `plan::mount::dataset`.
+
+mod datasets;
+mod objects;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use datasets::Datasets;

@@ -1,0 +1,266 @@
+//! The objects that a dataset becomes; upstream's names, seed 003's fields.
+//!
+//! The invariant: all that differs between two versions of a daemon is in the pods' template, so its
+//! digest tells them apart.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{Resource, ResourceExt};
+use midflight_api::fluid::{
+    Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE, JuiceFSRuntime,
+    UPDATE_STRATEGY_ANNOTATION,
+};
+use midflight_plan::mount::dataset::{Asked, Claim, Daemons, Generation, digest};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::controller::Key;
+
+/// Annotation of a DaemonSet: digest of the template it was made from.
+const TEMPLATE_ANNOTATION: &str = "midflight.dev/fuse-template";
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const DRIVER: &str = "fuse.csi.fluid.io";
+const STORAGE_CLASS: &str = "fluid";
+/// Where daemons mount on every node.
+const MOUNT_ROOT: &str = "/runtime-mnt/juicefs";
+const CONTAINER: &str = "juicefs-fuse";
+
+/// What the daemons of a dataset are made from.
+pub(super) struct Design<'a> {
+    key: &'a Key,
+    runtime: &'a JuiceFSRuntime,
+    dataset: &'a Dataset,
+    /// Folder on the nodes.
+    source: &'a str,
+}
+
+impl<'a> Design<'a> {
+    /// Nothing where the dataset is no folder of the nodes: others serve it.
+    pub(super) fn new(key: &'a Key, runtime: &'a JuiceFSRuntime, dataset: &'a Dataset) -> Option<Design<'a>> {
+        let source = dataset.spec.mounts.first()?.mount_point.as_str().strip_prefix("local://")?;
+        source.starts_with('/').then_some(Design { key, runtime, dataset, source })
+    }
+
+    pub(super) fn asked(&self) -> Asked {
+        let fuse = &self.runtime.spec.fuse;
+        let strategy = if fuse.replaces_idle_pods() { "OnIdle" } else { "OnDelete" };
+        Asked { image: image(self.runtime), strategy: strategy.into() }
+    }
+
+    fn folder(&self) -> String {
+        format!("{MOUNT_ROOT}/{}/{}", self.key.namespace, self.key.name)
+    }
+
+    fn mount(&self) -> String {
+        format!("{}/juicefs-fuse", self.folder())
+    }
+
+    fn labels(&self) -> Value {
+        json!({ "app": "juicefs", "role": CONTAINER, "release": self.key.name })
+    }
+
+    /// The label that brings the daemon to a node; upstream's name.
+    fn node_label(&self) -> String {
+        const TOO_LONG: usize = 63;
+        let name = format!("f-{}-{}", self.key.namespace, self.key.name);
+        match self.dataset.uid() {
+            Some(uid) if name.len() >= TOO_LONG => format!("fluid.io/f-{uid}"),
+            _ => format!("fluid.io/{name}"),
+        }
+    }
+
+    /// The command that writes down which image a pod was made for.
+    fn post_start(&self) -> String {
+        let (variable, file) =
+            (IMAGE_VERSION_VARIABLE, format!("{}/.meta/fuse/image-version", self.folder()));
+        format!("if [ ! -z ${variable} ]; then echo ${variable} > {file}; fi")
+    }
+
+    fn command(&self) -> Value {
+        let mut command: Vec<String> =
+            ["midflight", "fuse", "--source", self.source, "--mount", &self.mount()]
+                .map(str::to_owned)
+                .into();
+        let read_only = self.dataset.spec.mounts.iter().all(|mount| mount.read_only);
+        command.extend(read_only.then(|| "--read-only".to_owned()));
+        let options = &self.runtime.spec.fuse.options;
+        let is_set = |name: &str| options.get(name).is_some_and(|value| value.as_str() != "false");
+        command.extend(is_set("exclusive").then(|| "--exclusive".to_owned()));
+        json!(command)
+    }
+
+    /// The pods' template without its generation.
+    fn template(&self) -> Value {
+        let fuse = &self.runtime.spec.fuse;
+        let mut environment = vec![json!({ "name": IMAGE_VERSION_VARIABLE, "value": image(self.runtime) })];
+        environment.extend(fuse.env.iter().map(|variable| json!(variable)));
+        let mut selector = Map::from_iter([(self.node_label(), json!("true"))]);
+        selector.extend(fuse.node_selector.iter().map(|(key, value)| (key.clone(), json!(value))));
+        let mut labels = self.labels();
+        extend(&mut labels, &fuse.pod_metadata.labels);
+        let host_path = |name: &str, path: &str, kind: &str| json!({ "name": name, "hostPath": { "path": path, "type": kind } });
+        let metadata = format!("{}/.meta/fuse", self.folder());
+        json!({
+            "metadata": { "labels": labels, "annotations": fuse.pod_metadata.annotations },
+            "spec": {
+                "nodeSelector": selector,
+                "containers": [{
+                    "name": CONTAINER,
+                    "image": image(self.runtime),
+                    "command": self.command(),
+                    "env": environment,
+                    "resources": fuse.resources,
+                    "securityContext": { "privileged": true },
+                    "lifecycle": {
+                        "postStart": { "exec": { "command": ["sh", "-c", self.post_start()] } },
+                    },
+                    "volumeMounts": [
+                        { "name": "juicefs-fuse-mount", "mountPath": self.folder(), "mountPropagation": "Bidirectional" },
+                        { "name": "juicefs-fuse-meta", "mountPath": metadata },
+                        { "name": "dataset", "mountPath": self.source },
+                    ],
+                }],
+                "volumes": [
+                    host_path("juicefs-fuse-mount", &self.folder(), "DirectoryOrCreate"),
+                    host_path("juicefs-fuse-meta", &metadata, "DirectoryOrCreate"),
+                    host_path("dataset", self.source, "Directory"),
+                ],
+            },
+        })
+    }
+
+    pub(super) fn digest(&self) -> String {
+        digest(&self.template().to_string())
+    }
+
+    pub(super) fn daemon_set(&self, generation: Generation) -> DaemonSet {
+        let mut template = self.template();
+        template["metadata"]["labels"][GENERATION_LABEL] = json!(generation.to_string());
+        object(json!({
+            "metadata": {
+                "name": daemon_set_key(self.key).name,
+                "namespace": self.key.namespace,
+                "labels": { MANAGED_BY: "midflight" },
+                "annotations": { TEMPLATE_ANNOTATION: self.digest() },
+                "ownerReferences": [self.runtime.controller_owner_ref(&())],
+            },
+            "spec": {
+                "selector": { "matchLabels": self.labels() },
+                "updateStrategy": { "type": "OnDelete" },
+                "template": template,
+            },
+        }))
+    }
+
+    fn access_modes(&self) -> Value {
+        match self.dataset.spec.access_modes.as_slice() {
+            [] => json!(["ReadOnlyMany"]),
+            modes => json!(modes),
+        }
+    }
+
+    pub(super) fn volume(&self) -> PersistentVolume {
+        let name = volume_name(self.key);
+        object(json!({
+            "metadata": { "name": name, "labels": { MANAGED_BY: "midflight" } },
+            "spec": {
+                "accessModes": self.access_modes(),
+                "capacity": { "storage": "100Pi" },
+                "claimRef": { "namespace": self.key.namespace, "name": self.key.name },
+                "storageClassName": STORAGE_CLASS,
+                "persistentVolumeReclaimPolicy": "Retain",
+                "csi": {
+                    "driver": DRIVER,
+                    "volumeHandle": name,
+                    "volumeAttributes": {
+                        "fluid_path": self.mount(),
+                        "mount_type": "fuse.midflight",
+                        "runtime_namespace": self.key.namespace,
+                        "runtime_name": self.key.name,
+                        "mount_pod_node_selector_key": self.node_label(),
+                    },
+                },
+            },
+        }))
+    }
+
+    pub(super) fn claim(&self, generation: Generation) -> PersistentVolumeClaim {
+        let mut claim = object(json!({
+            "metadata": {
+                "name": self.key.name,
+                "namespace": self.key.namespace,
+                "labels": { MANAGED_BY: "midflight" },
+                "ownerReferences": [self.dataset.controller_owner_ref(&())],
+            },
+            "spec": {
+                "accessModes": self.access_modes(),
+                "resources": { "requests": { "storage": "100Pi" } },
+                "storageClassName": STORAGE_CLASS,
+                "volumeName": volume_name(self.key),
+            },
+        }));
+        self.ask(&mut claim, generation);
+        claim
+    }
+
+    /// Writes into a claim which daemons are wanted.
+    pub(super) fn ask(&self, claim: &mut PersistentVolumeClaim, generation: Generation) {
+        let Asked { image, strategy } = self.asked();
+        claim.labels_mut().insert(GENERATION_LABEL.into(), generation.to_string());
+        claim.annotations_mut().insert(IMAGE_VERSION_ANNOTATION.into(), image);
+        claim.annotations_mut().insert(UPDATE_STRATEGY_ANNOTATION.into(), strategy);
+    }
+}
+
+fn object<T: DeserializeOwned>(json: Value) -> T {
+    serde_json::from_value(json).expect("an object that is written here has its kind's shape")
+}
+
+fn extend<T: serde::Serialize>(map: &mut Value, more: &BTreeMap<String, T>) {
+    for (key, value) in more {
+        map[key] = json!(value);
+    }
+}
+
+fn image(runtime: &JuiceFSRuntime) -> String {
+    let fuse = &runtime.spec.fuse;
+    match (fuse.image.as_str(), fuse.image_tag.as_str()) {
+        ("", "") => "midflight.local/fuse:latest".into(),
+        ("", tag) => format!("midflight.local/fuse:{tag}"),
+        (image, "") => image.into(),
+        (image, tag) => format!("{image}:{tag}"),
+    }
+}
+
+pub(super) fn daemon_set_key(key: &Key) -> Key {
+    Key::new(&key.namespace, &format!("{}-fuse", key.name))
+}
+
+/// Upstream's name of a dataset's volume.
+pub(super) fn volume_name(key: &Key) -> String {
+    format!("{}-{}", key.namespace, key.name)
+}
+
+pub(super) fn daemons(seen: &DaemonSet) -> Daemons {
+    let spec = seen.spec.as_ref();
+    let labels = spec.and_then(|spec| spec.template.metadata.as_ref()).and_then(|data| data.labels.as_ref());
+    let generation = Generation::read(labels.and_then(|labels| labels.get(GENERATION_LABEL)));
+    let template = seen.annotations().get(TEMPLATE_ANNOTATION).cloned().unwrap_or_default();
+    Daemons { template, generation: generation.unwrap_or_default() }
+}
+
+pub(super) fn claimed(seen: &PersistentVolumeClaim) -> Claim {
+    let say = |key: &str| seen.annotations().get(key).cloned();
+    let asked = say(IMAGE_VERSION_ANNOTATION).zip(say(UPDATE_STRATEGY_ANNOTATION));
+    Claim {
+        generation: Generation::read(seen.labels().get(GENERATION_LABEL)),
+        asked: asked.map(|(image, strategy)| Asked { image, strategy }),
+    }
+}
+
+/// Whether a volume was made here.
+pub(super) fn is_ours(volume: &PersistentVolume) -> bool {
+    volume.labels().get(MANAGED_BY).is_some_and(|by| by == "midflight")
+}

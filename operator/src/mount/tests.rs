@@ -1,0 +1,203 @@
+//! Datasets against a real API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use midflight_api::fluid::{Dataset, JuiceFSRuntime};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::testing::Cluster;
+use crate::write::{Cut, Moment, Writer};
+use crate::{bootstrap, run};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a dataset has become, as far as daemons and nodes are told.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Told {
+    image: String,
+    variable: String,
+    generation: String,
+    claim: Vec<String>,
+    has_volume: bool,
+    phase: String,
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+async fn told(client: &Client) -> Told {
+    let set = Api::<DaemonSet>::default_namespaced(client.clone()).get_opt("data-fuse").await.unwrap();
+    let claim =
+        Api::<PersistentVolumeClaim>::default_namespaced(client.clone()).get_opt("data").await.unwrap();
+    let volume = Api::<PersistentVolume>::all(client.clone()).get_opt("default-data").await.unwrap();
+    let dataset = Api::<Dataset>::default_namespaced(client.clone()).get_opt("data").await.unwrap();
+    let (set, claim, dataset) = (json!(set), json!(claim), json!(dataset));
+    let template = &set["spec"]["template"];
+    let container = &template["spec"]["containers"][0];
+    let annotations = &claim["metadata"]["annotations"];
+    Told {
+        image: text(&container["image"]),
+        variable: text(&container["env"][0]["value"]),
+        generation: text(&template["metadata"]["labels"]["fuse.runtime.fluid.io/generation"]),
+        claim: vec![
+            text(&annotations["fuse.runtime.fluid.io/image-version"]),
+            text(&claim["metadata"]["labels"]["fuse.runtime.fluid.io/generation"]),
+            text(&annotations["midflight.dev/fuse-update-strategy"]),
+        ],
+        has_volume: volume.is_some(),
+        phase: text(&dataset["status"]["phase"]),
+    }
+}
+
+fn all(image: &str, generation: &str, strategy: &str) -> Told {
+    Told {
+        image: image.into(),
+        variable: image.into(),
+        generation: generation.into(),
+        claim: [image, generation, strategy].map(str::to_owned).into(),
+        has_volume: true,
+        phase: "Bound".into(),
+    }
+}
+
+async fn until(client: &Client, expected: &Told) {
+    let mut last = Told::default();
+    let reached = async {
+        while last != *expected {
+            sleep(Duration::from_millis(5)).await;
+            last = told(client).await;
+        }
+    };
+    let reached = timeout(PATIENCE, reached).await;
+    assert!(reached.is_ok(), "{last:#?} instead of {expected:#?}");
+}
+
+async fn make(client: &Client) {
+    let dataset = json!({
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": { "name": "data" },
+        "spec": { "mounts": [{ "mountPoint": "local:///srv/data", "name": "data" }] },
+    });
+    let runtime = json!({
+        "apiVersion": "data.fluid.io/v1alpha1", "kind": "JuiceFSRuntime", "metadata": { "name": "data" },
+        "spec": { "fuse": { "image": "fuse", "imageTag": "1", "updateStrategy": "OnIdle" } },
+    });
+    let parameters = PostParams::default();
+    let datasets = Api::<Dataset>::default_namespaced(client.clone());
+    datasets.create(&parameters, &serde_json::from_value(dataset).unwrap()).await.unwrap();
+    let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
+    runtimes.create(&parameters, &serde_json::from_value(runtime).unwrap()).await.unwrap();
+}
+
+async fn change(client: &Client, fuse: Value) {
+    let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
+    let patch = Patch::Merge(json!({ "spec": { "fuse": fuse } }));
+    runtimes.patch("data", &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dataset_is_followed_from_its_making_to_its_end() {
+    let cluster = Cluster::open().await;
+    let client = &cluster.client;
+    let standing = bootstrap(client).await.unwrap();
+    let writer = Arc::new(Writer::new(client.clone()));
+    let running = tokio::spawn(async move { run(writer, &standing).await });
+    make(client).await;
+    until(client, &all("fuse:1", "1", "OnIdle")).await;
+    change(client, json!({ "imageTag": "2" })).await;
+    until(client, &all("fuse:2", "2", "OnIdle")).await;
+    change(client, json!({ "env": [{ "name": "LEVEL", "value": "debug" }] })).await;
+    until(client, &all("fuse:2", "3", "OnIdle")).await;
+    change(client, json!({ "updateStrategy": "OnDelete" })).await;
+    until(client, &all("fuse:2", "3", "OnDelete")).await;
+    change(client, json!({ "cleanPolicy": "OnFuseChanged" })).await;
+    until(client, &all("fuse:2", "3", "OnIdle")).await;
+
+    let gone = DeleteParams::background();
+    Api::<JuiceFSRuntime>::default_namespaced(client.clone()).delete("data", &gone).await.unwrap();
+    Api::<Dataset>::default_namespaced(client.clone()).delete("data", &gone).await.unwrap();
+    until(client, &Told { claim: vec![String::new(); 3], ..Told::default() }).await;
+    running.abort();
+    cluster.close().await;
+}
+
+#[tokio::test]
+async fn the_objects_have_the_fields_of_the_seed() {
+    let cluster = Cluster::open().await;
+    let client = &cluster.client;
+    let standing = bootstrap(client).await.unwrap();
+    let writer = Arc::new(Writer::new(client.clone()));
+    let running = tokio::spawn(async move { run(writer, &standing).await });
+    make(client).await;
+    until(client, &all("fuse:1", "1", "OnIdle")).await;
+    let set = json!(Api::<DaemonSet>::default_namespaced(client.clone()).get("data-fuse").await.unwrap());
+    assert_eq!(set["spec"]["updateStrategy"]["type"], "OnDelete");
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"], json!({ "fluid.io/f-default-data": "true" }));
+    let folder = "/runtime-mnt/juicefs/default/data";
+    let container = &pod["containers"][0];
+    assert_eq!(container["env"][0]["name"], "RUNTIMEINFO_FUSE_IMAGE_VERSION");
+    assert_eq!(container["volumeMounts"][0]["name"], "juicefs-fuse-mount");
+    assert_eq!(container["volumeMounts"][0]["mountPath"], folder);
+    assert_eq!(container["volumeMounts"][0]["mountPropagation"], "Bidirectional");
+    assert_eq!(pod["volumes"][1]["name"], "juicefs-fuse-meta");
+    let metadata = format!("{folder}/.meta/fuse");
+    assert_eq!(pod["volumes"][1]["hostPath"], json!({ "path": metadata, "type": "DirectoryOrCreate" }));
+    let hook = &container["lifecycle"]["postStart"]["exec"]["command"];
+    let line = format!(
+        "if [ ! -z $RUNTIMEINFO_FUSE_IMAGE_VERSION ]; then \
+         echo $RUNTIMEINFO_FUSE_IMAGE_VERSION > {metadata}/image-version; fi"
+    );
+    assert_eq!(*hook, json!(["sh", "-c", line]));
+    let volume = json!(Api::<PersistentVolume>::all(client.clone()).get("default-data").await.unwrap());
+    let attributes = &volume["spec"]["csi"]["volumeAttributes"];
+    assert_eq!(attributes["fluid_path"], format!("{folder}/juicefs-fuse"));
+    assert_eq!(attributes["mount_pod_node_selector_key"], "fluid.io/f-default-data");
+    let dataset = json!(Api::<Dataset>::default_namespaced(client.clone()).get("data").await.unwrap());
+    assert_eq!(dataset["status"]["runtimes"][0]["type"], "juicefs");
+    running.abort();
+    cluster.close().await;
+}
+
+#[tokio::test]
+async fn an_image_change_is_finished_wherever_the_operator_ended() {
+    const WRITES: u64 = 12;
+    for write in 0..WRITES {
+        let moment = if write % 2 == 0 { Moment::NotSent } else { Moment::Acknowledged };
+        let cluster = Cluster::open().await;
+        let client = &cluster.client;
+        let standing = bootstrap(client).await.unwrap();
+        let cut_off = Arc::new(Writer::with_cut(client.clone(), Cut { write, moment }));
+        let next = Arc::new(Writer::new(client.clone()));
+        let running = tokio::spawn(async move {
+            run(cut_off, &standing).await;
+            run(next, &standing).await;
+        });
+        make(client).await;
+        change(client, json!({ "imageTag": "2" })).await;
+        let done = async {
+            loop {
+                let told = told(client).await;
+                let generation = told.generation.clone();
+                // The first image may or may not have been made into daemons.
+                if ["1", "2"].contains(&generation.as_str()) && told == all("fuse:2", &generation, "OnIdle") {
+                    return;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(
+            timeout(PATIENCE, done).await.is_ok(),
+            "cut at {write}, {moment:?}: {:#?}",
+            told(client).await
+        );
+        running.abort();
+        cluster.close().await;
+    }
+}
