@@ -72,6 +72,7 @@ pub(crate) enum Command {
     Plan(command::plan::Plan),
     Volume(command::volume::VolumeCommand),
     Migrate(Box<command::migrate::Migrate>),
+    Mount(command::mount::Mount),
     Tour(command::tour::Tour),
     Bench(command::bench::Bench),
     Crds(command::crds::Crds),
@@ -102,6 +103,7 @@ impl Command {
             | Command::Plan(_)
             | Command::Volume(_)
             | Command::Migrate(_)
+            | Command::Mount(_)
             | Command::Tour(_)
             | Command::Bench(_)
             | Command::Crds(_)
@@ -118,6 +120,7 @@ impl Command {
             Command::Plan(plan) => session.block_on(plan.run(session)),
             Command::Volume(volume) => session.block_on(volume.run(session)),
             Command::Migrate(migrate) => migrate.run(session),
+            Command::Mount(mount) => session.block_on(mount.run(session)),
             Command::Tour(tour) => session.block_on(tour.run(session)),
             Command::Bench(bench) => session.block_on(bench.run(session)),
             Command::Crds(crds) => crds.run(session),

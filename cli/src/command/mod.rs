@@ -9,6 +9,7 @@ pub(crate) mod csi;
 pub(crate) mod down;
 pub(crate) mod instance;
 pub(crate) mod migrate;
+pub(crate) mod mount;
 pub(crate) mod plan;
 mod role;
 pub(crate) mod serve;

@@ -1,0 +1,93 @@
+//! `midflight mount`: which nodes serve a dataset, with which daemon, and who keeps each busy.
+
+mod observe;
+mod show;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::{failure::Failure, session::Session, target};
+
+/// See mounted datasets, and which nodes still run an old daemon
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List datasets, with the nodes on old and new daemons
+    Ls(Ls),
+    /// Show a dataset's nodes, and who keeps each busy
+    Show(Show),
+}
+
+#[derive(Debug, Args)]
+struct Ls {
+    /// Only those of this namespace [default: all]
+    #[arg(short, long)]
+    namespace: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Show {
+    /// Name of the dataset
+    dataset: String,
+    /// Its namespace
+    #[arg(short, long, default_value = "default")]
+    namespace: String,
+}
+
+/// A dataset and its daemons.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Mounted {
+    namespace: String,
+    dataset: String,
+    /// `OnDelete` or `OnIdle`.
+    strategy: String,
+    /// The image that daemons should run.
+    image: String,
+    /// Counter of changes.
+    generation: String,
+    nodes: Vec<Node>,
+}
+
+/// A node with a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    name: String,
+    image: String,
+    generation: String,
+    /// Whether the daemon is what is wanted.
+    up_to_date: bool,
+    ready: bool,
+    /// Pods that use the dataset there.
+    used_by: Vec<User>,
+}
+
+/// A pod that uses a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct User {
+    pod: String,
+    /// When it was started.
+    since: Option<jiff::Timestamp>,
+}
+
+impl Mount {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let client = target::client(session).await?;
+        match self.what {
+            What::Ls(ls) => session.answer(&observe::all(&client, ls.namespace.as_deref()).await?),
+            What::Show(show) => match observe::one(&client, &show.namespace, &show.dataset).await? {
+                Some(mounted) => session.answer(&mounted),
+                None => Err(Failure::error(
+                    format!("there is no dataset {} in {}", show.dataset, show.namespace),
+                    "`midflight mount ls` lists those there are",
+                )),
+            },
+        }
+    }
+}
