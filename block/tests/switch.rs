@@ -35,19 +35,22 @@ fn a_hung_engine_is_left_behind_and_cannot_write_when_it_wakes() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path(), SIZE);
     under_load(&mut plane, |plane| {
+        let mut replayed = 0;
         for _ in 0..3 {
             thread::sleep(Duration::from_millis(30));
             plane.engine().signal(Signal::STOP).unwrap();
             let (switched, old) = plane.switch_keeping_old(DRAIN_WITHIN).unwrap();
             let mut old = old.expect("it serves no copy");
             assert!(!switched.drained);
-            assert!(switched.replayed > 0, "a stopped engine cannot have answered everything");
+            replayed += switched.replayed;
             old.signal(Signal::CONT).unwrap();
             assert!(
                 !old.wait_for_end(Duration::from_secs(10)).unwrap().success(),
                 "it finds itself fenced out"
             );
         }
+        // It may be stopped just when it has answered everything, and the client may get no CPU until the pause.
+        assert!(replayed > 0, "engines that are stopped cannot have answered everything");
     });
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
 }

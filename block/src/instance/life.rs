@@ -291,13 +291,20 @@ impl Instance {
         let mut arguments = self.arguments(&wanted);
         arguments.push("--take-over".to_owned());
         self.lock().succession = Succession::Begun;
+        let said_before = fs::metadata(self.place.log()).map_or(0, |log| log.len());
         let taken = self.place.store(&wanted).and_then(|()| {
             let mut process = Process::start_beside(&self.place, &binary, &arguments)?;
             match process.listens(&self.place, LISTENS_WITHIN) {
                 Ok(_) => Ok(Some(process)),
                 Err(error) => {
                     process.ender()?.kill();
-                    if process.was_refused()? { Ok(None) } else { Err(error) }
+                    match process.was_refused()? {
+                        true => Ok(None),
+                        false => Err(match self.complaint(said_before) {
+                            Some(why) => io::Error::other(format!("{error}: {why}")),
+                            None => error,
+                        }),
+                    }
                 }
             }
         });
@@ -474,6 +481,13 @@ impl Instance {
             Some(words) => format!("{why}: {words}"),
             None => why,
         }
+    }
+
+    /// What a process has complained of since its log had this length; another may write to it as well.
+    fn complaint(&self, since: u64) -> Option<String> {
+        let log = fs::read(self.place.log()).ok()?;
+        let text = String::from_utf8_lossy(log.get(usize::try_from(since).ok()?..)?).into_owned();
+        text.lines().rev().find(|line| line.contains("ERROR")).map(|line| line.trim().to_owned())
     }
 
     fn last_words(&self) -> Option<String> {

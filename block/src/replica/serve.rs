@@ -77,8 +77,6 @@ pub enum ReplicaError {
     OtherVolume { here: String, asked: String },
     #[error("listen on {address}")]
     Listen { address: Address, source: io::Error },
-    #[error("wait for a successor in {}", folder.display())]
-    Succession { folder: PathBuf, source: io::Error },
     #[error("take over")]
     TakeOver(#[from] TakeOverError),
     #[error("wait for messages")]
@@ -104,8 +102,7 @@ pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
         true => succession::take_over(args, &mut reactor)?,
         false => Serving::begin(Opened::open(args)?, args, Door(0), &mut reactor)?,
     };
-    let failed = |source| ReplicaError::Succession { folder: args.folder.clone(), source };
-    let mut succession = Succession::open(&args.folder, &mut reactor).map_err(failed)?;
+    let mut succession = Succession::open(&args.folder, &mut reactor);
     role::announce(&address);
     let mut events = Vec::new();
     loop {

@@ -120,8 +120,8 @@ fn read<T: DeserializeOwned>(line: &Line) -> Result<(T, Vec<OwnedFd>), TakeOverE
 
 /// Where the successor of this process asks for the folder.
 pub(super) struct Succession {
-    hatch: Hatch,
-    watch: LinkId,
+    /// None where the folder cannot hold a socket: nobody can follow this process, which serves all the same.
+    hatch: Option<(Hatch, LinkId)>,
     /// Who has asked, and until when what is under way may take.
     asked: Option<(Line, Instant)>,
 }
@@ -135,15 +135,20 @@ struct Estate {
 }
 
 impl Succession {
-    pub(super) fn open(folder: &Path, reactor: &mut Reactor) -> io::Result<Succession> {
-        let (_open, path) = below(folder)?;
-        let hatch = Hatch::open(&path)?;
-        let watch = reactor.watch(hatch.as_fd())?;
-        Ok(Succession { hatch, watch, asked: None })
+    pub(super) fn open(folder: &Path, reactor: &mut Reactor) -> Succession {
+        let opened = below(folder).and_then(|(_open, path)| {
+            let hatch = Hatch::open(&path)?;
+            let watch = reactor.watch(hatch.as_fd())?;
+            Ok((hatch, watch))
+        });
+        if let Err(error) = &opened {
+            tracing::warn!(folder = %folder.display(), %error, "no successor can ask for the folder");
+        }
+        Succession { hatch: opened.ok(), asked: None }
     }
 
     pub(super) fn is(&self, link: LinkId) -> bool {
-        self.watch == link
+        self.hatch.as_ref().is_some_and(|(_, watch)| *watch == link)
     }
 
     /// Whether a successor waits; meanwhile no request is taken from anyone.
@@ -157,7 +162,8 @@ impl Succession {
 
     /// A successor asks. Says whether it may have the folder.
     pub(super) fn on_asked(&mut self, volume: &str, reactor: &mut Reactor) {
-        let heard = self.hatch.accept().and_then(|line| {
+        let Some((hatch, _)) = &self.hatch else { return };
+        let heard = hatch.accept().and_then(|line| {
             line.wait_at_most(ASKS_WITHIN)?;
             Ok(line)
         });
