@@ -187,7 +187,7 @@ impl World {
                     Some(VolumeRecordSpec { members, member_version: 1, ..Default::default() });
             }
             Action::MakeEngine { name } => {
-                self.seen.engine = Some(Engine::new(name.as_str(), Default::default()))
+                self.seen.engine = Some(Engine::new(name.as_str(), Default::default()));
             }
             Action::TakeTerm { node } => {
                 let name = engine_name("vol-1");
