@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::{SocketAddrUnix, connect, sockopt};
+use rustix::net::sockopt;
 
 use crate::{
-    keeper::{Ask, Told, new_socket},
+    keeper::{Ask, Told},
     packet,
     parcel::{Parcel, Stay, seal, unseal},
 };
@@ -47,8 +47,7 @@ impl AsFd for Desk {
 
 impl Desk {
     pub fn connect(path: &Path) -> Result<Desk, DeskError> {
-        let socket = new_socket()?;
-        connect(&socket, &SocketAddrUnix::new(path).map_err(io::Error::from)?).map_err(io::Error::from)?;
+        let socket = packet::connect(path)?;
         for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
             sockopt::set_socket_timeout(&socket, direction, Some(ANSWER_WITHIN)).map_err(io::Error::from)?;
         }

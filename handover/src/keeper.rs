@@ -16,11 +16,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    fs::Mode,
-    net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
-        sockopt,
-    },
+    net::{SocketFlags, accept_with, sockopt},
 };
 use serde::{Deserialize, Serialize};
 
@@ -74,22 +70,10 @@ const MOST_PARCELS: usize = 1 << 16;
 /// A peer that does not take what it asked for is let go after this long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(crate) fn new_socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
 impl Keeper {
     /// Listens; a dead predecessor's socket file is replaced.
     pub fn bind(path: &Path) -> io::Result<Keeper> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let door = new_socket()?;
-        bind(&door, &SocketAddrUnix::new(path)?)?;
-        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
-        listen(&door, 64)?;
-        Ok(Keeper { door, peers: Vec::new(), parcels: BTreeMap::new() })
+        Ok(Keeper { door: packet::listen(path, 64)?, peers: Vec::new(), parcels: BTreeMap::new() })
     }
 
     /// Serves until the process is stopped.

@@ -13,7 +13,7 @@
 //! | [`desk`] | putting and taking, from the side of those who do it |
 //! | [`kernel`] | sessions whose client is the kernel (FUSE) |
 //! | [`line`] | what is given straight to a successor |
-//! | `packet` | bytes and descriptors in one message |
+//! | `packet` | bytes and descriptors in one message, over sockets of the same user |
 
 pub mod desk;
 pub mod keeper;

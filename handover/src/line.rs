@@ -15,13 +15,9 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    fs::Mode,
-    net::{SocketAddrUnix, SocketFlags, accept_with, bind, connect, listen, sockopt},
-};
+use rustix::net::{SocketFlags, accept_with, sockopt};
 
 use crate::{
-    keeper::new_socket,
     packet,
     parcel::{seal, unseal},
 };
@@ -38,15 +34,7 @@ pub struct Hatch {
 impl Hatch {
     /// Listens for processes of the same user; a dead predecessor's socket file is replaced.
     pub fn open(path: &Path) -> io::Result<Hatch> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let door = new_socket()?;
-        bind(&door, &SocketAddrUnix::new(path)?)?;
-        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
-        listen(&door, 1)?;
-        Ok(Hatch { door })
+        Ok(Hatch { door: packet::listen(path, 1)? })
     }
 
     /// Waits for a successor.
@@ -70,9 +58,7 @@ pub struct Line {
 
 impl Line {
     pub fn connect(path: &Path) -> io::Result<Line> {
-        let socket = new_socket()?;
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Line { socket })
+        Ok(Line { socket: packet::connect(path)? })
     }
 
     /// How long the other side may take to say something.

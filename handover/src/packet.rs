@@ -1,4 +1,4 @@
-//! Bytes and descriptors in one message of a packet socket.
+//! Bytes and descriptors in one message of a packet socket, and where such sockets meet.
 //!
 //! Invariant: a message arrives whole with all its descriptors, or not at all.
 
@@ -6,16 +6,44 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
 };
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+use rustix::{
+    fs::Mode,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+        recvmsg, sendmsg, socket_with,
+    },
 };
 
 /// Most descriptors of one message.
 pub(crate) const MOST_DESCRIPTORS: usize = 8;
 const MOST_BYTES: usize = 4096;
+
+/// Listens for processes of the same user; a dead predecessor's socket file is replaced.
+pub(crate) fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let door = new_socket()?;
+    rustix::net::bind(&door, &SocketAddrUnix::new(path)?)?;
+    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::listen(&door, backlog)?;
+    Ok(door)
+}
+
+pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
 
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if descriptors.len() > MOST_DESCRIPTORS || bytes.len() > MOST_BYTES {
