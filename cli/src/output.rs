@@ -44,6 +44,21 @@ pub(crate) fn table<const N: usize>(
     columns(&rows.map(Vec::from).collect::<Vec<_>>())
 }
 
+/// An answer of a part that says itself how it stands in rows.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct InRows<'a, T> {
+    pub(crate) told: &'a T,
+    #[serde(skip)]
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl<T: Serialize> Answer for InRows<'_, T> {
+    fn to_table(&self, _: Paint) -> String {
+        columns(&self.rows)
+    }
+}
+
 /// Rows of cells, each column as wide as its widest cell.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
