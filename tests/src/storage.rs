@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{DataEngine, Engine, InstanceManager, InstanceManagerState, NAMESPACE, Volume};
-use midflight_operator::{Cut, Standing, Writer, bootstrap};
+use midflight_operator::{Writer, bootstrap};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -32,7 +32,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub struct Storage {
     pub client: Client,
     server: Embedded,
-    standing: Standing,
     operator: JoinHandle<()>,
     binary: PathBuf,
     folder: TempDir,
@@ -46,11 +45,11 @@ impl Storage {
         let server = Embedded::start().await?;
         let client = server.admin.client();
         let standing = bootstrap(&client).await?;
-        let operator = operate(Arc::new(Writer::new(client.clone())), client.clone(), standing.clone());
+        let writer = Arc::new(Writer::new(client.clone()));
+        let operator = tokio::spawn(async move { midflight_operator::run(writer, &standing).await });
         let binary = place::midflight()?;
         let folder = TempDir::with_prefix("mf-st.")?;
-        let mut storage =
-            Storage { client, server, standing, operator, binary, folder, processes: HashMap::new() };
+        let mut storage = Storage { client, server, operator, binary, folder, processes: HashMap::new() };
         for number in 1..=nodes {
             storage.add_node(number).await?;
         }
@@ -145,20 +144,6 @@ impl Storage {
         self.start_manager(&format!("node-{number}"), &format!("127.0.0.{}", number + 1)).await
     }
 
-    /// Ends the controllers and starts others. Where a cut ends those, a third lot goes on.
-    pub async fn replace_operator(&mut self, cut: Option<Cut>) -> Arc<Writer> {
-        self.operator.abort();
-        // It was told to end.
-        let _ = (&mut self.operator).await;
-        let client = self.client.clone();
-        let writer = Arc::new(match cut {
-            Some(cut) => Writer::with_cut(client.clone(), cut),
-            None => Writer::new(client.clone()),
-        });
-        self.operator = operate(Arc::clone(&writer), client, self.standing.clone());
-        writer
-    }
-
     pub fn volumes(&self) -> Api<Volume> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
@@ -237,13 +222,6 @@ impl Storage {
         self.operator.abort();
         self.server.stop().await;
     }
-}
-
-fn operate(first: Arc<Writer>, client: Client, standing: Standing) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        midflight_operator::run(first, &standing).await;
-        midflight_operator::run(Arc::new(Writer::new(client)), &standing).await;
-    })
 }
 
 /// Runs a program to its end.

@@ -9,6 +9,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use midflight_api::fluid::{Dataset, JuiceFSRuntime};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::testing::Cluster;
@@ -95,6 +96,17 @@ async fn make(client: &Client) {
     runtimes.create(&parameters, &serde_json::from_value(runtime).unwrap()).await.unwrap();
 }
 
+/// A cluster with its controllers running, and a dataset that was made into daemons.
+async fn with_dataset() -> (Cluster, JoinHandle<()>) {
+    let cluster = Cluster::open().await;
+    let standing = bootstrap(&cluster.client).await.unwrap();
+    let writer = Arc::new(Writer::new(cluster.client.clone()));
+    let running = tokio::spawn(async move { run(writer, &standing).await });
+    make(&cluster.client).await;
+    until(&cluster.client, &all("fuse:1", "1", "OnIdle")).await;
+    (cluster, running)
+}
+
 async fn change(client: &Client, fuse: Value) {
     let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
     let patch = Patch::Merge(json!({ "spec": { "fuse": fuse } }));
@@ -103,13 +115,8 @@ async fn change(client: &Client, fuse: Value) {
 
 #[tokio::test]
 async fn a_dataset_is_followed_from_its_making_to_its_end() {
-    let cluster = Cluster::open().await;
+    let (cluster, running) = with_dataset().await;
     let client = &cluster.client;
-    let standing = bootstrap(client).await.unwrap();
-    let writer = Arc::new(Writer::new(client.clone()));
-    let running = tokio::spawn(async move { run(writer, &standing).await });
-    make(client).await;
-    until(client, &all("fuse:1", "1", "OnIdle")).await;
     change(client, json!({ "imageTag": "2" })).await;
     until(client, &all("fuse:2", "2", "OnIdle")).await;
     change(client, json!({ "env": [{ "name": "LEVEL", "value": "debug" }] })).await;
@@ -129,13 +136,8 @@ async fn a_dataset_is_followed_from_its_making_to_its_end() {
 
 #[tokio::test]
 async fn the_objects_have_the_fields_of_the_seed() {
-    let cluster = Cluster::open().await;
+    let (cluster, running) = with_dataset().await;
     let client = &cluster.client;
-    let standing = bootstrap(client).await.unwrap();
-    let writer = Arc::new(Writer::new(client.clone()));
-    let running = tokio::spawn(async move { run(writer, &standing).await });
-    make(client).await;
-    until(client, &all("fuse:1", "1", "OnIdle")).await;
     let set = json!(Api::<DaemonSet>::default_namespaced(client.clone()).get("data-fuse").await.unwrap());
     assert_eq!(set["spec"]["updateStrategy"]["type"], "OnDelete");
     let pod = &set["spec"]["template"]["spec"];
