@@ -15,6 +15,7 @@ mod memory;
 mod output;
 mod own_store;
 mod process;
+mod rest;
 mod session;
 mod target;
 

@@ -1,7 +1,5 @@
 //! What processes hold in memory, and which process listens on a port.
 
-#![allow(unsafe_code)]
-
 use std::fs;
 
 use anyhow::Context;
@@ -14,16 +12,6 @@ pub(crate) fn resident_bytes(pid: i32) -> anyhow::Result<u64> {
 /// The most memory that this process has had resident so far.
 pub(crate) fn most_resident_bytes() -> anyhow::Result<u64> {
     from_status("self", "VmHWM:")
-}
-
-/// Gives back to the kernel what starting has allocated and freed again. Without it, what is free stays
-/// resident for the life of the process.
-pub(crate) fn give_back_what_is_free() {
-    // SAFETY: the call takes no pointer and may be made from any thread.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 fn from_status(process: &str, name: &str) -> anyhow::Result<u64> {

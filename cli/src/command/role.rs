@@ -9,6 +9,7 @@ use crate::{
     failure::{Failure, Report},
     folder::Folder,
     process::{Recorded, Role, leave_parent},
+    rest,
 };
 
 /// What the work of a role may ask for while it goes on.
@@ -45,7 +46,10 @@ pub(crate) async fn play(
         let place = take_place(folder, role)?;
         let interrupts = Interrupts::listen().context("listen for signals")?;
         let mut stage = Stage { place, announced, interrupts };
-        work(&mut stage).await
+        tokio::select! {
+            done = work(&mut stage) => done,
+            never = rest::give_back_at_rest() => match never {},
+        }
     };
     let played = played.await;
     if let (true, Err(error)) = (announced, &played) {

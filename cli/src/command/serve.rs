@@ -19,7 +19,7 @@ use crate::{
     failure::Failure,
     folder::{Folder, Marker, create_private_dir},
     listen::{self, loopback},
-    memory, own_store,
+    own_store,
     process::Role,
     session::Session,
 };
@@ -69,7 +69,6 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     let admission = Admission::open().await.context("prepare to judge changes of volumes")?;
     admission.register(&writer).await.context("have the API ask about changes of volumes")?;
     stage.ready()?;
-    memory::give_back_what_is_free();
 
     tokio::select! {
         () = stage.asked_to_end() => {}

@@ -1,9 +1,10 @@
 //! The loads, one after the other, each on both sides in turns.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
+use tokio::time::sleep;
 
 use super::{
     super::figure::{Better, Figure, quantile},
@@ -17,6 +18,8 @@ const REQUESTS: usize = 1_000;
 const SEQUENTIAL_REQUESTS: usize = 200;
 /// Clients at once, where not said otherwise.
 const CLIENTS: usize = 16;
+/// How long nobody asks anything before the memory of an idle server is looked at.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// All figures of all loads.
 pub(super) async fn measure(
@@ -31,6 +34,7 @@ pub(super) async fn measure(
         let peer = results.get(1).map_or(&[][..], Vec::as_slice);
         figures.extend(Figure::new(name, unit, better, &results[0], peer));
     };
+    sleep(IDLE).await;
     keep("memory, idle", "MiB", Better::Lower, each(sides, |side| side.resident_mib().map(|mib| vec![mib]))?);
     for clients in [1, 16, 32] {
         let rates = in_turns(sides, rounds, async |side, round| {
