@@ -1,17 +1,21 @@
 //! One node of the embedded cluster: keeps itself known to the API for as long as it runs.
 //!
 //! The agent looks at its machine and at what the API was told, `schedule`
-//! decides the one next step, and the loop in `run` carries it out. Work on
-//! pods will be further steps of the same loop.
+//! decides the one next step, and the loop in `run` carries it out. Beside
+//! that, `pod` runs the pods that are bound to the node.
 //!
 //! The one invariant: the agent needs nothing but its folder and the API to
 //! go on after any crash, its own or the API's.
 
 mod backoff;
 mod connect;
+pub mod container;
 pub mod csi;
+pub mod image;
 mod machine;
 mod node;
+pub mod pod;
+pub mod process;
 mod run;
 mod schedule;
 
@@ -29,8 +33,21 @@ pub struct Config {
     pub address: IpAddr,
     /// Read again at every connect, so that a control plane that moved is found.
     pub kubeconfig: PathBuf,
-    /// Where the node keeps its data.
+    /// Where the node keeps its data; its pods' host paths are rooted there.
     pub data: PathBuf,
+    /// What stands for `/run` on the node, with a short path for sockets.
+    pub run: PathBuf,
     /// Version of the program, shown in `kubectl get nodes`.
     pub version: String,
+}
+
+/// An error with all its causes, in one line for a log.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Config,
+    image::Held,
     machine::{Health, Machine},
     schedule::LEASE,
 };
@@ -49,7 +50,7 @@ pub(crate) fn since(node: &Node) -> Since {
 pub(crate) fn status(
     config: &Config,
     machine: &Machine,
-    health: Health,
+    (health, images): (Health, &[Held]),
     since: &Since,
     now: Timestamp,
 ) -> Value {
@@ -71,6 +72,7 @@ pub(crate) fn status(
                 { "type": "Hostname", "address": config.name },
             ],
             "conditions": conditions(health, since, now),
+            "images": self::images(images),
             "nodeInfo": {
                 "architecture": architecture(),
                 "bootID": machine.boot_id,
@@ -104,6 +106,15 @@ pub(crate) fn lease(config: &Config, node_uid: &str, now: Timestamp) -> Value {
             "renewTime": format!("{now:.6}"),
         },
     })
+}
+
+/// As many as kubelet lists, the largest first.
+fn images(held: &[Held]) -> Vec<Value> {
+    const MOST: usize = 50;
+    let mut held: Vec<&Held> = held.iter().collect();
+    held.sort_by_key(|image| std::cmp::Reverse(image.size_bytes));
+    let entry = |image: &&Held| json!({ "names": image.all_names(), "sizeBytes": image.size_bytes });
+    held.iter().take(MOST).map(entry).collect()
 }
 
 fn conditions(health: Health, since: &Since, now: Timestamp) -> Vec<Value> {

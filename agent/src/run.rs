@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,11 +16,13 @@ use tokio::{sync::oneshot, time::timeout};
 use tracing::{info, warn};
 
 use crate::{
-    Backoff, Config,
+    Backoff, Config, chain,
     connect::{ConnectError, connect},
+    image::{Puller, Store, collect},
     machine::{Health, Machine},
     node::{self, FIELD_MANAGER, LEASE_NAMESPACE, Since},
-    schedule::{Step, Told, next},
+    pod::{self, Shell},
+    schedule::{Looked, Step, Told, next},
 };
 
 /// Longest wait for one answer of the API.
@@ -38,11 +41,24 @@ enum StepError {
     NoAnswer { step: Step },
 }
 
-/// Is a node until the future is dropped. Says once on `ready` that the API
+/// Is a node until the future is dropped; its pods go on. Says once on `ready` that the API
 /// knows the node, its status and its lease.
-pub async fn run(config: Config, ready: oneshot::Sender<()>) {
+pub async fn run(config: Config, ready: oneshot::Sender<()>) -> io::Result<()> {
+    let store = Store::open(&config.data.join("images"))?;
+    let shell = Arc::new(Shell { config, images: Puller::new(store) });
+    tokio::select! {
+        () = be_node(shell.clone(), ready) => {}
+        () = pod::run(shell.clone()) => {}
+        served = pod::serve(shell.clone()) => return served,
+        () = collect(&shell.images.store, &shell.config.data, || pod::images_in_use(&shell)) => {}
+    }
+    Ok(())
+}
+
+async fn be_node(shell: Arc<Shell>, ready: oneshot::Sender<()>) {
     let mut ready = Some(ready);
-    let mut agent = Agent { config, connection: None, said: Said::default() };
+    let config = shell.config.clone();
+    let mut agent = Agent { config, shell, connection: None, said: Said::default() };
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     loop {
         let rest = match agent.step().await {
@@ -60,6 +76,8 @@ pub async fn run(config: Config, ready: oneshot::Sender<()>) {
                 let wait = backoff.failed();
                 warn!(node = agent.config.name, ?wait, error = chain(&error), "step failed");
                 agent.connection = None;
+                // Others may have called the node lost meanwhile.
+                agent.said.status = None;
                 wait
             }
         };
@@ -69,6 +87,7 @@ pub async fn run(config: Config, ready: oneshot::Sender<()>) {
 
 struct Agent {
     config: Config,
+    shell: Arc<Shell>,
     connection: Option<Client>,
     said: Said,
 }
@@ -78,7 +97,7 @@ struct Agent {
 struct Said {
     node_uid: Option<String>,
     since: Since,
-    status: Option<(Instant, Health)>,
+    status: Option<(Instant, Looked)>,
     lease: Option<Instant>,
 }
 
@@ -86,7 +105,7 @@ impl Said {
     fn told(&self) -> Told {
         Told {
             registered: self.node_uid.is_some(),
-            status: self.status.map(|(at, health)| (at.elapsed(), health)),
+            status: self.status.map(|(at, looked)| (at.elapsed(), looked)),
             lease: self.lease.map(|at| at.elapsed()),
         }
     }
@@ -95,12 +114,13 @@ impl Said {
 impl Agent {
     async fn step(&mut self) -> Result<Step, StepError> {
         let health = Health::look(&self.config.data).map_err(StepError::Machine)?;
-        let step = next(&self.said.told(), health);
+        let looked = Looked { health, images: self.shell.images.store.changes() };
+        let step = next(&self.said.told(), looked);
         let client = match &self.connection {
             Some(client) => client.clone(),
             None => self.connection.insert(connect(&self.config.kubeconfig).await?).clone(),
         };
-        let done = timeout(ANSWER_WITHIN, self.act(step, health, client)).await;
+        let done = timeout(ANSWER_WITHIN, self.act(step, looked, client)).await;
         match done.map_err(|_| StepError::NoAnswer { step })? {
             Ok(()) => Ok(step),
             Err(StepError::Refused { step, source }) => {
@@ -114,7 +134,7 @@ impl Agent {
         }
     }
 
-    async fn act(&mut self, step: Step, health: Health, client: Client) -> Result<(), StepError> {
+    async fn act(&mut self, step: Step, looked: Looked, client: Client) -> Result<(), StepError> {
         let refused = |source| StepError::Refused { step, source: Box::new(source) };
         let name = self.config.name.as_str();
         let how = PatchParams::apply(FIELD_MANAGER).force();
@@ -129,10 +149,12 @@ impl Agent {
             }
             Step::ReportStatus => {
                 let machine = Machine::look(&self.config.data).map_err(StepError::Machine)?;
-                let object = node::status(&self.config, &machine, health, &self.said.since, Timestamp::now());
+                let (since, images) = (&self.said.since, self.shell.images.store.list());
+                let now = Timestamp::now();
+                let object = node::status(&self.config, &machine, (looked.health, &images), since, now);
                 let node = nodes.patch_status(name, &how, &Patch::Apply(&object)).await.map_err(refused)?;
                 self.said.since = node::since(&node);
-                self.said.status = Some((Instant::now(), health));
+                self.said.status = Some((Instant::now(), looked));
             }
             Step::RenewLease => {
                 let leases: Api<Lease> = Api::namespaced(client, LEASE_NAMESPACE);
@@ -144,14 +166,4 @@ impl Agent {
         }
         Ok(())
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }

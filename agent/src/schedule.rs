@@ -18,11 +18,19 @@ const REPORT_EVERY: Duration = Duration::from_secs(300);
 /// How often the machine is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
+/// What a status speaks of that can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Looked {
+    pub(crate) health: Health,
+    /// How often the images on the node have changed.
+    pub(crate) images: u64,
+}
+
 /// What the API was told, as time since then.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) registered: bool,
-    pub(crate) status: Option<(Duration, Health)>,
+    pub(crate) status: Option<(Duration, Looked)>,
     pub(crate) lease: Option<Duration>,
 }
 
@@ -36,7 +44,7 @@ pub(crate) enum Step {
     Rest(Duration),
 }
 
-pub(crate) fn next(told: &Told, health: Health) -> Step {
+pub(crate) fn next(told: &Told, looked: Looked) -> Step {
     if !told.registered {
         return Step::Register;
     }
@@ -49,7 +57,7 @@ pub(crate) fn next(told: &Told, health: Health) -> Step {
     if renewed >= RENEW_EVERY {
         return Step::RenewLease;
     }
-    if known != health || reported >= REPORT_EVERY {
+    if known != looked || reported >= REPORT_EVERY {
         return Step::ReportStatus;
     }
     Step::Rest(LOOK_EVERY.min(RENEW_EVERY - renewed).min(REPORT_EVERY - reported))
@@ -59,10 +67,11 @@ pub(crate) fn next(told: &Told, health: Health) -> Step {
 mod tests {
     use super::*;
 
-    const WELL: Health = Health { memory_short: false, disk_short: false };
-    const FULL: Health = Health { memory_short: false, disk_short: true };
+    const WELL: Looked = Looked { health: Health { memory_short: false, disk_short: false }, images: 0 };
+    const FULL: Looked = Looked { health: Health { memory_short: false, disk_short: true }, images: 0 };
+    const ONE_MORE: Looked = Looked { images: 1, ..WELL };
 
-    fn told(status: Option<(u64, Health)>, lease: Option<u64>) -> Told {
+    fn told(status: Option<(u64, Looked)>, lease: Option<u64>) -> Told {
         let secs = Duration::from_secs;
         Told { registered: true, status: status.map(|(at, h)| (secs(at), h)), lease: lease.map(secs) }
     }
@@ -78,11 +87,12 @@ mod tests {
             ("lease soon due",   told(Some((7, WELL)), Some(7)),    WELL, Step::Rest(Duration::from_secs(3))),
             ("lease due",        told(Some((10, WELL)), Some(10)),  WELL, Step::RenewLease),
             ("health changed",   told(Some((5, WELL)), Some(5)),    FULL, Step::ReportStatus),
+            ("image pulled",     told(Some((5, WELL)), Some(5)),    ONE_MORE, Step::ReportStatus),
             ("lease goes first", told(Some((30, WELL)), Some(12)),  FULL, Step::RenewLease),
             ("status old",       told(Some((300, WELL)), Some(2)),  WELL, Step::ReportStatus),
         ];
-        for (name, told, health, expected) in cases {
-            assert_eq!(next(&told, health), expected, "{name}");
+        for (name, told, looked, expected) in cases {
+            assert_eq!(next(&told, looked), expected, "{name}");
         }
     }
 

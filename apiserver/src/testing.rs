@@ -67,7 +67,7 @@ impl Api {
         Api::configured(|config| config.store = store).await
     }
 
-    async fn configured(change: impl FnOnce(&mut Config)) -> Api {
+    pub(crate) async fn configured(change: impl FnOnce(&mut Config)) -> Api {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::new(folder.path());
         change(&mut config);

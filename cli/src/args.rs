@@ -69,6 +69,7 @@ pub(crate) enum Command {
     Up(command::up::Up),
     Down(command::down::Down),
     Status(command::status::Status),
+    Image(command::image::Image),
     Plan(command::plan::Plan),
     Volume(command::volume::VolumeCommand),
     Migrate(Box<command::migrate::Migrate>),
@@ -83,6 +84,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Agent(command::agent::Agent),
     #[command(hide = true)]
+    Container(command::container::Container),
+    #[command(hide = true)]
     Csi(command::csi::Csi),
     #[command(hide = true)]
     Fuse(midflight_fuse::daemon::FuseArgs),
@@ -96,10 +99,15 @@ impl Command {
     pub(crate) fn is_role(&self) -> bool {
         match self {
             Command::Process(role) => !matches!(role, Role::Instance(_) | Role::Backup(_)),
-            Command::Serve(_) | Command::Agent(_) | Command::Csi(_) | Command::Fuse(_) => true,
+            Command::Serve(_)
+            | Command::Agent(_)
+            | Command::Container(_)
+            | Command::Csi(_)
+            | Command::Fuse(_) => true,
             Command::Up(_)
             | Command::Down(_)
             | Command::Status(_)
+            | Command::Image(_)
             | Command::Plan(_)
             | Command::Volume(_)
             | Command::Migrate(_)
@@ -117,6 +125,7 @@ impl Command {
             Command::Up(up) => session.block_on(up.run(session)),
             Command::Down(down) => session.block_on(down.run(session)),
             Command::Status(status) => session.block_on(status.run(session)),
+            Command::Image(image) => image.run(session),
             Command::Plan(plan) => session.block_on(plan.run(session)),
             Command::Volume(volume) => session.block_on(volume.run(session)),
             Command::Migrate(migrate) => migrate.run(session),
@@ -128,6 +137,8 @@ impl Command {
             Command::Completion(completion) => completion.run(session),
             Command::Serve(serve) => session.block_on(serve.run(session)),
             Command::Agent(agent) => session.block_on(agent.run(session)),
+            // A process that changes its namespaces must have one thread.
+            Command::Container(container) => container.run(),
             Command::Csi(csi) => session.block_on(csi.run(session)),
             Command::Fuse(args) => Ok(midflight_fuse::daemon::run(&args)?),
             Command::Process(Role::Instance(args)) => command::instance::run(args, session),

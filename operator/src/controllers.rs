@@ -15,6 +15,7 @@ use crate::controller::Operator;
 use crate::engine_upgrade::EngineUpgrades;
 use crate::mount::Datasets;
 use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, Volumes};
+use crate::workload::{Binding, DaemonSets, NodeLife};
 use crate::write::Writer;
 
 /// How long to wait before the secret of the instance managers is asked for again.
@@ -40,6 +41,11 @@ pub async fn run(writer: Arc<Writer>, standing: &Standing) {
         let datasets = Datasets::new(&mut operator);
         operator.add(datasets);
     }
+    let (sets, binding, nodes) =
+        (DaemonSets::new(&mut operator), Binding::new(&mut operator), NodeLife::new(&mut operator));
+    operator.add(sets);
+    operator.add(binding);
+    operator.add(nodes);
     operator.run().await;
 }
 

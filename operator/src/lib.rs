@@ -13,6 +13,7 @@ mod mount;
 mod storage;
 #[cfg(test)]
 mod testing;
+mod workload;
 mod write;
 
 pub use admission::{Admission, AdmissionError};

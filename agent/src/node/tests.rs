@@ -10,6 +10,7 @@ fn config() -> Config {
         address: [127, 0, 0, 2].into(),
         kubeconfig: PathBuf::new(),
         data: PathBuf::new(),
+        run: "/run".into(),
         version: "1.2.3".into(),
     }
 }
@@ -34,7 +35,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn reported(health: Health, since: &Since, now: Timestamp) -> Node {
-    serde_json::from_value(status(&config(), &machine(), health, since, now)).unwrap()
+    serde_json::from_value(status(&config(), &machine(), (health, &[]), since, now)).unwrap()
 }
 
 #[test]

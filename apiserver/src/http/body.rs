@@ -41,11 +41,11 @@ enum Content {
 }
 
 impl Body {
-    pub(crate) fn empty() -> Body {
+    pub fn empty() -> Body {
         Body { content: Content::Empty, _held: None }
     }
 
-    pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
+    pub fn full(bytes: impl Into<Bytes>) -> Body {
         Body { content: Content::Full(bytes.into()), _held: None }
     }
 
@@ -53,7 +53,7 @@ impl Body {
         Body { content: Content::Pieces(Box::new(pieces)), _held: None }
     }
 
-    pub(crate) fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Body {
+    pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Body {
         Body { content: Content::Stream(Box::pin(stream)), _held: None }
     }
 

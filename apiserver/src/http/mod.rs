@@ -7,6 +7,7 @@
 //! The one invariant: every request gets an answer, and one that failed gets a
 //! Kubernetes `Status` that says why.
 
+mod annex;
 mod binding;
 mod body;
 mod call;
@@ -21,6 +22,7 @@ mod health;
 mod impersonate;
 mod item;
 mod list;
+mod log;
 mod namespace;
 mod negotiate;
 mod page;
@@ -38,10 +40,12 @@ mod tests;
 mod watch;
 mod write;
 
+pub use annex::Annex;
 pub use body::Body;
 pub(crate) use call::Call;
 pub(crate) use discovery::Cache as DocumentCache;
 pub(crate) use handlers::remove;
+pub use log::Nodes;
 pub(crate) use namespace::namespaces;
 pub(crate) use query::{Query, dry_run};
 pub(crate) use respond::text;

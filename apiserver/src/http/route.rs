@@ -17,8 +17,8 @@ use super::negotiate;
 use super::path::{ResourcePath, Route, name_fault, unescape};
 use super::query::{ListOptions, Query};
 use super::{
-    binding, decode, delete_collection, discovery, handlers, health, impersonate, list, patch, respond,
-    scale, watch,
+    annex, binding, decode, delete_collection, discovery, handlers, health, impersonate, list, log, patch,
+    respond, scale, watch,
 };
 use crate::auth::{Attributes, Decision, Identity, Verb, review};
 use crate::error::{ApiError, Reason};
@@ -122,6 +122,9 @@ where
         Some(identity) => identity,
         None => impersonate::instead_of(identify(server, &parts.headers, &path)?, &parts.headers)?,
     };
+    if let Some(annex) = annex::find(server, &path) {
+        return annex::visit(server, &identity, annex, (&parts.method, &path)).await;
+    }
     let route = Route::parse(&path).ok_or_else(nothing_here)?;
     match route {
         Route::Resource(path) => resource(server, identity, (parts, body), path, label).await,
@@ -210,6 +213,10 @@ where
     let allowed = authorize(server, &identity, &path, verb, &query)?;
     let pass = match verb {
         Verb::Watch => server.gate.watch(identity.user())?,
+        // A log that is followed goes on like a watch.
+        Verb::Get if path.subresource == Some("log") && query.flag("follow") => {
+            server.gate.watch(identity.user())?
+        }
         _ => server.gate.request()?,
     };
     let mut share = server.gate.body();
@@ -333,6 +340,7 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
         (Some("finalize"), Verb::Update) if call.served.is("", "namespaces") => {
             handlers::update(&call, &body, Part::Finalize).await
         }
+        (Some("log"), Verb::Get) if call.served.is("", "pods") => log::log(&call).await,
         (Some("binding"), Verb::Create) if call.served.is("", "pods") => binding::bind(&call, &body).await,
         (Some("scale"), verb) if call.served.version().scale_subresource.is_some() => match verb {
             Verb::Get => scale::get(&call).await,

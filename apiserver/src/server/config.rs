@@ -2,8 +2,10 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::auth::{NodeRule, TokenError};
+use crate::http::{Annex, Nodes};
 use crate::limits::Limits;
 use crate::store::{self, StoreOptions};
 use crate::tls::TlsError;
@@ -20,6 +22,10 @@ pub struct Config {
     /// What node tokens may do beyond what every Kubernetes node may.
     pub node_rules: Vec<NodeRule>,
     pub store: StoreOptions,
+    /// What is served beside the API, each below a path of its own.
+    pub annexes: Vec<Arc<dyn Annex>>,
+    /// The way to what runs on nodes; without it there are no logs.
+    pub nodes: Option<Arc<dyn Nodes>>,
 }
 
 impl Config {
@@ -31,6 +37,8 @@ impl Config {
             limits: Limits::default(),
             node_rules: Vec::new(),
             store: StoreOptions::default(),
+            annexes: Vec::new(),
+            nodes: None,
         }
     }
 }

@@ -25,7 +25,7 @@ pub use service::Service;
 use crate::admission::Webhooks;
 use crate::auth::{Authorizer, Identity, TokenError, Tokens};
 use crate::collect;
-use crate::http::{DocumentCache, definition};
+use crate::http::{Annex, DocumentCache, Nodes, definition};
 use crate::limits::{Gate, Limits};
 use crate::metrics::Metrics;
 use crate::registry::{Registry, definitions};
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) webhooks: Webhooks,
     pub(crate) documents: DocumentCache,
     pub(crate) certificates: Certificates,
+    pub(crate) annexes: Vec<Arc<dyn Annex>>,
+    pub(crate) nodes: Option<Arc<dyn Nodes>>,
     /// Set once; from then on watches end and `/readyz` fails.
     pub(crate) stopping: CancellationToken,
     /// Held by whoever judges the names of definitions.
@@ -125,7 +127,7 @@ impl ApiServer {
 }
 
 fn assemble(config: Config) -> Result<Shared, OpenError> {
-    let Config { directory, names, limits, node_rules, store } = config;
+    let Config { directory, names, limits, node_rules, store, annexes, nodes } = config;
     std::fs::create_dir_all(&directory)
         .map_err(|source| OpenError::Folder { path: directory.clone(), source })?;
     let store = Store::open(&directory.join("store.redb"), &store)?;
@@ -145,6 +147,8 @@ fn assemble(config: Config) -> Result<Shared, OpenError> {
         store,
         registry,
         limits,
+        annexes,
+        nodes,
     })
 }
 

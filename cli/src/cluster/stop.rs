@@ -1,9 +1,14 @@
 //! Stops processes: asks first, insists later, and never takes the wrong one.
 
-use std::{path::Path, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context;
 use futures::future::try_join_all;
+use midflight_agent::pod::{self, Stopped};
 use rustix::process::Signal;
 use serde::Serialize;
 use tokio::time::timeout;
@@ -23,17 +28,38 @@ pub(crate) struct Ended {
     pub(crate) killed: bool,
 }
 
-/// Stops all that runs in a folder except what shall be spared: agents first, then control.
+/// Stops all that runs in a folder except what shall be spared: agents first, then their pods unless anything is
+/// spared, then control.
 pub(crate) async fn stop(run: &Path, spared: &[Role]) -> anyhow::Result<Vec<Ended>> {
     let stopped = |role: &Role| *role != Role::Up && !spared.contains(role);
     let roles = Role::recorded(run)?.into_iter().filter(stopped);
     let (control, nodes): (Vec<_>, Vec<_>) = roles.partition(|role| *role == Role::Control);
     let mut ended = Vec::new();
-    for roles in [nodes, control] {
-        let all = try_join_all(roles.iter().map(|role| stop_one(run, role))).await?;
-        ended.extend(all.into_iter().flatten());
+    let all = try_join_all(nodes.iter().map(|role| stop_one(run, role))).await?;
+    ended.extend(all.into_iter().flatten());
+    if spared.is_empty() {
+        for data in nodes_of(run)? {
+            let stopped = pod::stop_all(&data).await.context("stop the pods of a node")?;
+            ended.extend(stopped.into_iter().map(|Stopped { name, pid, killed }| Ended {
+                name,
+                pid,
+                killed,
+            }));
+        }
     }
+    let all = try_join_all(control.iter().map(|role| stop_one(run, role))).await?;
+    ended.extend(all.into_iter().flatten());
     Ok(ended)
+}
+
+/// The folders of all nodes, whether their agents run or not.
+fn nodes_of(run: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let nodes = run.with_file_name("nodes");
+    match fs::read_dir(&nodes) {
+        Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("read {}", nodes.display())),
+    }
 }
 
 async fn stop_one(run: &Path, role: &Role) -> anyhow::Result<Option<Ended>> {
@@ -60,6 +86,9 @@ pub(crate) fn kill(run: &Path) -> anyhow::Result<()> {
         if let Some((_, alive)) = Record::alive(run, &role)? {
             alive.signal(Signal::KILL).with_context(|| format!("kill {role} (pid {})", alive.pid))?;
         }
+    }
+    for data in nodes_of(run)? {
+        pod::kill_all(&data).context("kill the pods of a node")?;
     }
     Ok(())
 }

@@ -34,25 +34,27 @@ impl Agent {
 async fn be_node(folder: &Folder, number: u8, stage: &mut Stage) -> anyhow::Result<()> {
     let data = folder.node(number);
     create_private_dir(&data)?;
+    let run = folder.run().join(Role::Node(number).to_string());
+    create_private_dir(&run)?;
     let config = midflight_agent::Config {
         name: Role::Node(number).to_string(),
         address: node_address(number),
         kubeconfig: data.join("kubeconfig"),
         data,
+        run,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let (known, mut is_known) = oneshot::channel();
     let node = midflight_agent::run(config, known);
     tokio::pin!(node);
     tokio::select! {
-        () = &mut node => return Ok(()),
+        ended = &mut node => return ended.context("open the node's images and socket"),
         () = stage.asked_to_end() => return Ok(()),
         known = &mut is_known => known.context("wait until the API knows the node")?,
     }
     stage.ready()?;
     tokio::select! {
-        () = node => {}
-        () = stage.asked_to_end() => {}
+        ended = node => ended.context("open the node's images and socket"),
+        () = stage.asked_to_end() => Ok(()),
     }
-    Ok(())
 }

@@ -19,8 +19,10 @@ use crate::{
     failure::Failure,
     folder::{Folder, Marker, create_private_dir},
     listen::{self, loopback},
+    nodes::Sockets,
     own_store,
     process::Role,
+    registry::{self, Registry},
     session::Session,
 };
 
@@ -53,6 +55,8 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
         config.names = listen::names(wanted).context("read the addresses of this machine")?;
     }
     config.node_rules = node_rules();
+    config.annexes = vec![Arc::new(Registry::at(folder.registry()))];
+    config.nodes = Some(Arc::new(Sockets::below(folder.run())));
     own_store::bring_up_to_date(&folder.store(), own_store::MIGRATIONS)?;
     let server = ApiServer::open(config).await.map_err(explain_open)?;
     let listening = bind(&server, asked, last).await?;
@@ -69,6 +73,7 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     let admission = Admission::open().await.context("prepare to judge changes of volumes")?;
     admission.register(&writer).await.context("have the API ask about changes of volumes")?;
     stage.ready()?;
+    registry::publish_own_images(folder.registry());
 
     tokio::select! {
         () = stage.asked_to_end() => {}

@@ -144,6 +144,11 @@ impl Folder {
         self.root.join("run")
     }
 
+    /// The images of the cluster.
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.root.join("registry")
+    }
+
     pub(crate) fn node(&self, number: u8) -> PathBuf {
         self.root.join("nodes").join(Role::Node(number).to_string())
     }

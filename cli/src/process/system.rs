@@ -2,13 +2,10 @@
 
 #![allow(unsafe_code)]
 
-use std::{io, os::fd::OwnedFd};
+use std::io;
 
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    process::Command,
-};
+use tokio::process::Command;
 
 /// Lets a program start in a session of its own, and die with the calling
 /// thread until it calls `leave_parent`.
@@ -26,11 +23,4 @@ pub(crate) fn in_own_session(command: &mut Command) {
 /// Called by a started process once its record is written: from now on it lives by itself.
 pub(crate) fn leave_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(None)?)
-}
-
-/// Waits until a descriptor can be read, which for a pidfd means that its process has ended.
-pub(crate) async fn readable(descriptor: OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor is open and owned by the AsyncFd, which nobody can reach to exchange it.
-    let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
-    descriptor.readable().await.map(drop)
 }

@@ -6,6 +6,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
@@ -199,6 +200,22 @@ impl<K: Kind> Objects<K> {
         let object = format!("{kind} {key}");
         let sent = self.writer.send(verb, &object, request).await;
         sent.map_err(|source| WriteFailed { verb, kind, key: key.clone(), source })
+    }
+}
+
+impl Objects<Pod> {
+    /// Puts a pod as it was seen, and no other of its name, on a node.
+    pub async fn bind(&self, seen: &Arc<Pod>, node: &str) -> Result<(), WriteFailed> {
+        let key = Key::of(&**seen);
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": { "name": key.name, "namespace": key.namespace, "uid": seen.uid() },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+        });
+        let (api, parameters) = (self.api(&key), PostParams::default());
+        let bound = api.create_subresource::<Value, Value>("binding", &key.name, &parameters, &binding);
+        self.send("bind", &key, bound).await.map(drop)
     }
 }
 

@@ -1,15 +1,18 @@
 //! Who gets in, what the limits refuse, and the paths beside resources.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{Method, Request};
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use serde_json::{Value, json};
 
 use crate::auth::Identity;
+use crate::http::{Annex, Body};
 use crate::limits::Limits;
 use crate::testing::{Answer, Api, GADGETS, JSON, gadget};
 
@@ -195,6 +198,33 @@ async fn paths_beside_resources_answer() {
         let answer = api.ask(method.clone(), path, JSON, Value::Null).await;
         assert_eq!(answer.code, code, "{method} {path} {}", answer.body);
     }
+}
+
+#[derive(Debug)]
+struct Echo;
+
+impl Annex for Echo {
+    fn prefix(&self) -> &str {
+        "/echo/"
+    }
+
+    fn answer<'a>(&'a self, method: &'a Method, path: &'a str) -> BoxFuture<'a, Response<Body>> {
+        let text = json!(format!("{method} {path}")).to_string();
+        Box::pin(async { Response::new(Body::full(text)) })
+    }
+}
+
+#[tokio::test]
+async fn an_annex_answers_those_who_are_known() {
+    let api = Api::configured(|config| config.annexes = vec![Arc::new(Echo)]).await;
+    for identity in [Identity::admin("a"), Identity::viewer("v"), Identity::node("n")] {
+        let answer = api.acting_as(identity).ask(Method::PUT, "/echo/a%20b?q=1", JSON, Value::Null).await;
+        assert_eq!((answer.code, answer.body), (200, json!("PUT /echo/a b")));
+    }
+    assert_eq!(api.acting_as(Identity::anonymous()).get("/echo/a").await.code, 403);
+    let request = Request::get("/echo/a").body(Full::<Bytes>::default()).unwrap();
+    assert_eq!(crate::http::answer(&api.server.shared, None, request).await.status(), 401, "no token");
+    assert_eq!(api.get("/echo").await.code, 404);
 }
 
 #[tokio::test]

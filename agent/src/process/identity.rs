@@ -17,8 +17,8 @@ use super::system;
 /// Names one process for all time: pids come again, pid and start time do not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Identity {
-    pub(crate) pid: i32,
+pub struct Identity {
+    pub pid: i32,
     /// Clock ticks from the boot to the start of the process.
     start_ticks: u64,
     /// The kernel's boot id: ticks count from there.
@@ -26,14 +26,19 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn own() -> io::Result<Identity> {
-        let pid = i32::try_from(std::process::id()).map_err(io::Error::other)?;
+    pub fn own() -> io::Result<Identity> {
+        Identity::of(std::process::id())
+    }
+
+    /// Of a child that was not waited for, so that the pid is still its.
+    pub(crate) fn of(child: u32) -> io::Result<Identity> {
+        let pid = i32::try_from(child).map_err(io::Error::other)?;
         Ok(Identity { pid, start_ticks: start_ticks(pid)?, boot: boot()? })
     }
 
     /// The process itself if it still runs, `None` if it has ended (even if
     /// its parent has not noticed yet) or if the pid belongs to another now.
-    pub(crate) fn open(&self) -> io::Result<Option<Alive>> {
+    pub fn open(&self) -> io::Result<Option<Alive>> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         if boot()? != self.boot {
             return Ok(None);
@@ -61,22 +66,27 @@ impl Identity {
 
 /// A handle on a process that ran when it was made.
 #[derive(Debug)]
-pub(crate) struct Alive {
-    pub(crate) pid: i32,
+pub struct Alive {
+    pub pid: i32,
     pidfd: OwnedFd,
 }
 
 impl Alive {
     /// Sends a signal; a process that has ended meanwhile is no error.
-    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
+    /// For system calls on the process.
+    pub(crate) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
     /// Waits until the process has ended.
-    pub(crate) async fn ended(&self) -> io::Result<()> {
+    pub async fn ended(&self) -> io::Result<()> {
         system::readable(self.pidfd.try_clone()?).await
     }
 }

@@ -1,0 +1,201 @@
+//! What the API is told of a pod.
+//!
+//! The one invariant: nothing is told that was not seen; a time is kept for as long as what it dates holds.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use midflight_plan::pod::{Phase, Wait};
+use serde_json::{Value, json};
+
+use super::{health::Verdict, observe::Newest};
+use crate::{
+    Config,
+    container::{Exit, State},
+};
+
+/// All that is known of a container.
+pub(super) struct Known<'a> {
+    pub(super) name: &'a str,
+    pub(super) image: &'a str,
+    pub(super) newest: Option<&'a Newest>,
+    pub(super) verdict: Option<Verdict>,
+    /// Why nothing is done with it, if so.
+    pub(super) wait: Option<&'a Wait>,
+    /// Why its image or its start was refused: a word and a sentence.
+    pub(super) refused: Option<(&'a str, &'a str)>,
+}
+
+pub(super) fn status(
+    pod: &Pod,
+    config: &Config,
+    phase: Phase,
+    (init, containers): (&[Known<'_>], &[Known<'_>]),
+    now: Timestamp,
+) -> Value {
+    let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now, |at| at.0);
+    let mut status = json!({
+        "observedGeneration": pod.metadata.generation,
+        "phase": phase.name(),
+        "hostIP": config.address,
+        "hostIPs": [{ "ip": config.address }],
+        "podIP": config.address,
+        "podIPs": [{ "ip": config.address }],
+        "startTime": format!("{started:.0}"),
+        "conditions": conditions(pod, phase, init, containers, now),
+        "containerStatuses": containers.iter().map(|known| container(known, phase)).collect::<Vec<_>>(),
+    });
+    if !init.is_empty() {
+        status["initContainerStatuses"] = init.iter().map(|known| container(known, phase)).collect();
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": pod.metadata.name, "namespace": pod.metadata.namespace, "uid": pod.metadata.uid },
+        "status": status,
+    })
+}
+
+fn container(known: &Known<'_>, phase: Phase) -> Value {
+    let id = known.newest.map(|newest| format!("midflight://{}", newest.blueprint.id));
+    let is_init_done =
+        matches!(&known.newest, Some(Newest { state: State::Ended(exit), .. }) if exit.code == 0);
+    let mut status = json!({
+        "name": known.name,
+        "image": known.image,
+        "imageID": known.newest.map(|newest| newest.blueprint.image_id.clone()).unwrap_or_default(),
+        "restartCount": known.newest.map_or(0, |newest| newest.blueprint.attempt),
+        "ready": ready(known) || (known.verdict.is_none() && is_init_done && phase == Phase::Pending),
+        "started": known.verdict.as_ref().is_some_and(|verdict| verdict.started),
+        "state": state(known),
+        "lastState": last_state(known),
+    });
+    if let Some(id) = id {
+        status["containerID"] = json!(id);
+    }
+    status
+}
+
+fn ready(known: &Known<'_>) -> bool {
+    known.verdict.as_ref().is_some_and(|verdict| verdict.ready)
+}
+
+fn state(known: &Known<'_>) -> Value {
+    match known.newest.map(|newest| &newest.state) {
+        Some(State::Running { started_at: Some(at), .. }) => {
+            return json!({ "running": { "startedAt": format!("{at:.0}") } });
+        }
+        Some(State::Ended(exit)) if known.refused.is_none() && !restarts(known) => {
+            return json!({ "terminated": terminated(exit, known) });
+        }
+        _ => {}
+    }
+    let (reason, message) = match (known.refused, known.wait) {
+        (Some((reason, message)), _) => (reason, message.to_owned()),
+        (None, Some(wait @ Wait::CrashBackOff { .. })) => ("CrashLoopBackOff", wait.to_string()),
+        (None, Some(Wait::Initializing)) => ("PodInitializing", String::new()),
+        (None, Some(wait @ Wait::Pulls)) => ("ContainerCreating", wait.to_string()),
+        (None, _) => ("ContainerCreating", String::new()),
+    };
+    match message.is_empty() {
+        true => json!({ "waiting": { "reason": reason } }),
+        false => json!({ "waiting": { "reason": reason, "message": message } }),
+    }
+}
+
+/// It has ended, and its next start is only a matter of time.
+fn restarts(known: &Known<'_>) -> bool {
+    matches!(known.wait, Some(Wait::CrashBackOff { .. } | Wait::Pulls | Wait::PullBackOff { .. }))
+}
+
+fn last_state(known: &Known<'_>) -> Value {
+    let Some(newest) = known.newest else { return json!({}) };
+    let exit = match &newest.state {
+        State::Ended(exit) if known.refused.is_some() || restarts(known) => Some(exit),
+        _ => newest.before.as_ref(),
+    };
+    exit.map_or_else(|| json!({}), |exit| json!({ "terminated": terminated(exit, known) }))
+}
+
+fn terminated(exit: &Exit, known: &Known<'_>) -> Value {
+    let mut value = json!({
+        "exitCode": exit.code,
+        "reason": exit.reason,
+        "startedAt": format!("{:.0}", exit.started_at),
+        "finishedAt": format!("{:.0}", exit.finished_at),
+    });
+    if let Some(signal) = exit.signal {
+        value["signal"] = json!(signal);
+    }
+    if let Some(message) = &exit.message {
+        value["message"] = json!(message);
+    }
+    if let Some(newest) = known.newest {
+        value["containerID"] = json!(format!("midflight://{}", newest.blueprint.id));
+    }
+    value
+}
+
+fn conditions(
+    pod: &Pod,
+    phase: Phase,
+    init: &[Known<'_>],
+    containers: &[Known<'_>],
+    now: Timestamp,
+) -> Vec<Value> {
+    let known = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let over = matches!(phase, Phase::Succeeded | Phase::Failed);
+    let initialized = init.iter().all(
+        |known| matches!(&known.newest, Some(Newest { state: State::Ended(exit), .. }) if exit.code == 0),
+    );
+    let unready: Vec<&str> =
+        containers.iter().filter(|known| !ready(known)).map(|known| known.name).collect();
+    let containers_ready = unready.is_empty() && !over;
+    let why_unready = match phase {
+        Phase::Succeeded => Some(("PodCompleted", String::new())),
+        Phase::Failed => Some(("PodFailed", String::new())),
+        Phase::Pending | Phase::Running if unready.is_empty() => None,
+        Phase::Pending | Phase::Running => {
+            Some(("ContainersNotReady", format!("containers with unready status: [{}]", unready.join(" "))))
+        }
+    };
+    let gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    let gates_open = { gates }.all(|gate| {
+        known.iter().any(|condition| condition.type_ == gate.condition_type && condition.status == "True")
+    });
+    let why_not_ready = why_unready.clone().or_else(|| {
+        (!gates_open).then(|| ("ReadinessGatesNotReady", "a readiness gate is not open".to_owned()))
+    });
+    let not_initialized = (!initialized).then(|| ("ContainersNotInitialized", String::new()));
+    let begun = init.iter().chain(containers).any(|known| known.newest.is_some());
+    [
+        ("PodReadyToStartContainers", begun && !over, None),
+        ("Initialized", initialized, not_initialized),
+        ("Ready", containers_ready && gates_open, why_not_ready),
+        ("ContainersReady", containers_ready, why_unready),
+        ("PodScheduled", true, None),
+    ]
+    .into_iter()
+    .map(|(kind, holds, why)| condition(known, kind, holds, why, now))
+    .collect()
+}
+
+fn condition(
+    known: &[PodCondition],
+    kind: &str,
+    holds: bool,
+    why: Option<(&str, String)>,
+    now: Timestamp,
+) -> Value {
+    let status = if holds { "True" } else { "False" };
+    let before = known.iter().find(|condition| condition.type_ == kind && condition.status == status);
+    let since = before.and_then(|condition| condition.last_transition_time.as_ref()).map_or(now, |at| at.0);
+    let mut condition =
+        json!({ "type": kind, "status": status, "lastTransitionTime": format!("{since:.0}") });
+    if let Some((reason, message)) = why {
+        condition["reason"] = json!(reason);
+        if !message.is_empty() {
+            condition["message"] = json!(message);
+        }
+    }
+    condition
+}

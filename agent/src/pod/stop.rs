@@ -1,0 +1,70 @@
+//! Ends the pods of a node whose agent does not run, as when the whole cluster is taken down.
+//!
+//! The one invariant: only processes that the node's folder names are touched.
+
+use std::{path::Path, time::Duration};
+
+use futures::future::join_all;
+use rustix::process::Signal;
+use tokio::time::timeout;
+
+use super::observe;
+use crate::container::{RoomError, State};
+
+/// How long a container may take to end by itself.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A container that was ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// NAMESPACE/POD/CONTAINER
+    pub name: String,
+    pub pid: i32,
+    pub killed: bool,
+}
+
+/// Asks every container of the node to end, and makes it end if it does not.
+pub async fn stop_all(data: &Path) -> Result<Vec<Stopped>, RoomError> {
+    let ending = running(data)?.into_iter().map(async |newest| {
+        let State::Running { shim, main, .. } = newest.state else { return None };
+        let pid = main.as_ref().map_or(shim.pid, |main| main.pid);
+        if let Some(main) = &main {
+            // One that is gone already is what we want.
+            let _ = main.signal(Signal::TERM);
+        }
+        let ended = timeout(GRACE, shim.ended()).await;
+        if ended.is_err() {
+            let _ = main.as_ref().map_or_else(|| shim.signal(Signal::KILL), |main| main.signal(Signal::KILL));
+            if timeout(GRACE, shim.ended()).await.is_err() {
+                let _ = shim.signal(Signal::KILL);
+                let _ = newest.room.bury(jiff::Timestamp::now());
+            }
+        }
+        Some(Stopped { name: newest.blueprint.of, pid, killed: ended.is_err() })
+    });
+    Ok(join_all(ending).await.into_iter().flatten().collect())
+}
+
+/// Kills every container of the node at once; their shims write it down.
+pub fn kill_all(data: &Path) -> Result<(), RoomError> {
+    for newest in running(data)? {
+        if let State::Running { main: Some(main), .. } = newest.state {
+            let _ = main.signal(Signal::KILL);
+        }
+    }
+    Ok(())
+}
+
+fn running(data: &Path) -> Result<Vec<observe::Newest>, RoomError> {
+    let root = data.join("pods");
+    let mut all = Vec::new();
+    // A node that never had a pod has no folder for them.
+    for uid in observe::pods(&root).unwrap_or_default() {
+        let pod = root.join(uid);
+        for container in observe::containers(&pod) {
+            let newest = observe::newest(&pod, &container)?;
+            all.extend(newest.filter(|newest| matches!(newest.state, State::Running { .. })));
+        }
+    }
+    Ok(all)
+}

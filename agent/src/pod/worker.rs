@@ -1,0 +1,603 @@
+//! One pod: looks, lets `plan` decide, tells the API, acts.
+//!
+//! The one invariant: what is needed to go on after a crash is on disk before it is relied upon.
+
+use std::{collections::BTreeMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container as Spec, Pod};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use midflight_plan::pod::{
+    self as plan, Container, Image, Observed, PULL, Plan, Process, Restart, Step, Stop,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
+use tracing::{info, warn};
+
+use super::{
+    Shell,
+    health::Watching,
+    observe::{self, Newest},
+    probe::{Target, hook},
+    start::{Start, run_shim},
+    status::{Known, status},
+};
+use crate::{
+    chain,
+    container::{RoomError, State},
+    image::{Held, ImageName},
+    node::FIELD_MANAGER,
+};
+
+/// How long the containers of a pod have that has gone from the API without a word.
+const GRACE_OF_THE_FORGOTTEN: Duration = Duration::from_secs(10);
+/// When to look again after something failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the API wants.
+#[derive(Debug, Clone)]
+pub(super) enum Assigned {
+    Here(Arc<Pod>),
+    /// It is not in the API any more.
+    Gone,
+}
+
+/// The worker of one pod.
+pub(super) struct Worker {
+    shell: Arc<Shell>,
+    clients: watch::Receiver<Option<Client>>,
+    folder: PathBuf,
+    inbox: watch::Receiver<Assigned>,
+    nudge: Arc<Notify>,
+    tasks: JoinSet<Done>,
+    live: BTreeMap<String, Live>,
+    reported: Option<Value>,
+    gone_since: Option<Timestamp>,
+}
+
+/// What is remembered of a container while the worker lives.
+#[derive(Debug, Default)]
+struct Live {
+    image: Option<Image>,
+    held: Option<Held>,
+    pull_failures: u32,
+    /// Why its image or its start was refused: a word and a sentence.
+    refused: Option<(&'static str, String)>,
+    /// Of the run with that id.
+    stop: Option<(String, Stop)>,
+    watching: Option<(String, Watching)>,
+    complained: Option<String>,
+}
+
+/// What a task of the worker has finished.
+enum Done {
+    Pulled { container: String, pulled: Result<Held, String> },
+    HookRan { container: String },
+}
+
+/// What was seen in one look.
+struct Look {
+    observed: Observed,
+    newest: BTreeMap<String, Newest>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        shell: Arc<Shell>,
+        clients: watch::Receiver<Option<Client>>,
+        uid: String,
+        inbox: watch::Receiver<Assigned>,
+    ) -> Worker {
+        let folder = shell.pods().join(uid);
+        Worker {
+            shell,
+            clients,
+            folder,
+            inbox,
+            nudge: Arc::default(),
+            tasks: JoinSet::new(),
+            live: BTreeMap::new(),
+            reported: None,
+            gone_since: None,
+        }
+    }
+
+    /// Returns when nothing is left of the pod.
+    pub(super) async fn run(mut self) {
+        loop {
+            let assigned = self.inbox.borrow_and_update().clone();
+            let wait = match self.turn(&assigned).await {
+                Ok(Turn::Over) => return,
+                Ok(Turn::LookAt(at)) => at.map(until),
+                Err(error) => {
+                    warn!(pod = %self.folder.display(), error = chain(&error), "the pod cannot be looked at");
+                    Some(RETRY)
+                }
+            };
+            let rest = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = rest => {}
+                () = self.nudge.notified() => {}
+                changed = self.inbox.changed() => if changed.is_err() { return },
+                Some(done) = self.tasks.join_next() => if let Ok(done) = done { self.note(done) },
+            }
+        }
+    }
+
+    async fn turn(&mut self, assigned: &Assigned) -> Result<Turn, RoomError> {
+        let pod = match assigned {
+            Assigned::Here(pod) => Some(&**pod),
+            Assigned::Gone => None,
+        };
+        let look = self.look(pod)?;
+        let plan = plan::decide(&look.observed);
+        self.follow_health(pod, &look);
+        self.complain(pod).await;
+        let mut look_at = plan.look_at;
+        if let Some(pod) = pod
+            && !self.report(pod, &look, &plan).await
+        {
+            look_at = look_at.into_iter().chain([Timestamp::now() + RETRY]).min();
+        }
+        for step in &plan.steps {
+            if *step == Step::Remove {
+                return Ok(self.remove(pod).await);
+            }
+            self.act(pod, &look, step).await?;
+        }
+        // What was done shows in the next look; what failed is tried again then, after a pause.
+        match plan.steps.is_empty() {
+            true => Ok(Turn::LookAt(look_at)),
+            false => Ok(Turn::LookAt(Some(Timestamp::now()))),
+        }
+    }
+
+    fn look(&mut self, pod: Option<&Pod>) -> Result<Look, RoomError> {
+        let now = Timestamp::now();
+        let spec = pod.and_then(|pod| pod.spec.as_ref());
+        let names = |specs: Option<&Vec<Spec>>| -> Vec<String> {
+            specs.into_iter().flatten().map(|container| container.name.clone()).collect()
+        };
+        let init = names(spec.and_then(|spec| spec.init_containers.as_ref()));
+        let containers = match spec {
+            Some(spec) => names(Some(&spec.containers)),
+            None => observe::containers(&self.folder),
+        };
+        let mut newest = BTreeMap::new();
+        for name in init.iter().chain(&containers) {
+            if let Some(found) = observe::newest(&self.folder, name)? {
+                newest.insert(name.clone(), found);
+            }
+        }
+        let grace = spec.and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30);
+        let end_by = match pod {
+            Some(pod) => pod.metadata.deletion_timestamp.as_ref().map(|at| at.0),
+            None => Some(*self.gone_since.get_or_insert(now) + GRACE_OF_THE_FORGOTTEN),
+        };
+        let restart = match spec.and_then(|spec| spec.restart_policy.as_deref()) {
+            Some("Never") => Restart::Never,
+            Some("OnFailure") => Restart::OnFailure,
+            _ => Restart::Always,
+        };
+        let container = |name: &String| Container {
+            name: name.clone(),
+            image: self.live.get(name).and_then(|live| live.image).unwrap_or(Image::NotLookedFor),
+            process: self.process(name, newest.get(name)),
+        };
+        let observed = Observed {
+            now,
+            end_by,
+            restart,
+            grace: Duration::from_secs(u64::try_from(grace).unwrap_or_default()),
+            init: init.iter().map(container).collect(),
+            containers: containers.iter().map(container).collect(),
+        };
+        Ok(Look { observed, newest })
+    }
+
+    fn process(&self, name: &str, newest: Option<&Newest>) -> Process {
+        let Some(newest) = newest else { return Process::None };
+        let live = self.live.get(name);
+        match &newest.state {
+            // A run that was planned but not begun is begun by the next step.
+            State::Planned => Process::None,
+            State::Running { .. } | State::Lost => {
+                let of_this = |id: &String| *id == newest.blueprint.id;
+                let stop = live.and_then(|live| live.stop.as_ref()).filter(|(id, _)| of_this(id));
+                let watching = live.and_then(|live| live.watching.as_ref()).filter(|(id, _)| of_this(id));
+                let sick = watching.is_some_and(|(_, watching)| watching.verdict().sick.is_some());
+                Process::Running { sick, stop: stop.map(|(_, stop)| *stop) }
+            }
+            State::Ended(exit) => Process::Ended {
+                well: exit.code == 0,
+                at: exit.finished_at,
+                ran: Duration::try_from(exit.finished_at.duration_since(exit.started_at)).unwrap_or_default(),
+                failures: newest.blueprint.failures,
+            },
+        }
+    }
+
+    /// Begins to watch runs that are new to us, and forgets those that are over.
+    fn follow_health(&mut self, pod: Option<&Pod>, look: &Look) {
+        for (name, newest) in &look.newest {
+            let live = self.live.entry(name.clone()).or_default();
+            let id = &newest.blueprint.id;
+            let State::Running { .. } = &newest.state else {
+                live.watching = None;
+                continue;
+            };
+            if live.watching.as_ref().is_some_and(|(watched, _)| watched == id) {
+                continue;
+            }
+            let Some((pod, spec)) = pod.and_then(|pod| Some((pod, container_of(pod, name)?))) else {
+                continue;
+            };
+            let target = target(&self.shell, newest, spec);
+            let (taken_up, was_ready) = known_before(pod, id);
+            let watching = Watching::begin(target, taken_up, was_ready, self.nudge.clone());
+            live.watching = Some((id.clone(), watching));
+            if let Ok(Some(shim)) = newest.room.shim() {
+                let nudge = self.nudge.clone();
+                tokio::spawn(async move {
+                    if shim.ended().await.is_ok() {
+                        nudge.notify_one();
+                    }
+                });
+            }
+        }
+    }
+
+    /// Whether the API knows all that there is to know.
+    async fn report(&mut self, pod: &Pod, look: &Look, plan: &Plan) -> bool {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let phase = plan::phase(&look.observed);
+        let value = {
+            let specs = spec.init_containers.clone().unwrap_or_default();
+            let init: Vec<Known<'_>> = specs.iter().map(|spec| self.known(spec, look, plan)).collect();
+            let containers: Vec<Known<'_>> =
+                spec.containers.iter().map(|spec| self.known(spec, look, plan)).collect();
+            status(pod, &self.shell.config, phase, (&init, &containers), look.observed.now)
+        };
+        if self.reported.as_ref() == Some(&value) {
+            return true;
+        }
+        let Some(client) = self.client() else { return false };
+        let api: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
+        let how = PatchParams::apply(FIELD_MANAGER).force();
+        match api.patch_status(&pod.name_any(), &how, &Patch::Apply(&value)).await {
+            Ok(_) => {
+                self.reported = Some(value);
+                true
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => true,
+            Err(error) => {
+                warn!(pod = pod.name_any(), error = chain(&error), "could not report");
+                false
+            }
+        }
+    }
+
+    fn known<'a>(&'a self, spec: &'a Spec, look: &'a Look, plan: &'a Plan) -> Known<'a> {
+        let live = self.live.get(&spec.name);
+        let newest = look.newest.get(&spec.name).filter(|newest| !matches!(newest.state, State::Planned));
+        let watching = live.and_then(|live| live.watching.as_ref());
+        let wait = plan.waits.iter().find(|(name, _)| *name == spec.name).map(|(_, wait)| wait);
+        Known {
+            name: &spec.name,
+            image: spec.image.as_deref().unwrap_or_default(),
+            newest,
+            verdict: watching.map(|(_, watching)| watching.verdict()),
+            wait,
+            refused: live
+                .and_then(|live| live.refused.as_ref())
+                .map(|(reason, message)| (*reason, message.as_str())),
+        }
+    }
+
+    async fn act(&mut self, pod: Option<&Pod>, look: &Look, step: &Step) -> Result<(), RoomError> {
+        match step {
+            Step::Remove => {}
+            Step::Pull { container } => {
+                if let Some(pod) = pod {
+                    self.pull(pod, container).await;
+                }
+            }
+            Step::Start { container, failures } => {
+                if let Some(pod) = pod {
+                    self.start(pod, look, container, *failures).await;
+                }
+            }
+            Step::BeginStop { container, by } => self.begin_stop(pod, look, container, *by).await,
+            Step::Terminate { container } => {
+                signal(look, container, Signal::TERM);
+                if let Some((_, stop)) = self.live.entry(container.clone()).or_default().stop.as_mut() {
+                    stop.asked = true;
+                }
+            }
+            Step::Kill { container } => {
+                signal(look, container, Signal::KILL);
+                // Its shim ends it and what it left; the next look is when that has been written down.
+                if let Some(shim) =
+                    look.newest.get(container).and_then(|newest| newest.room.shim().ok().flatten())
+                {
+                    let _ = tokio::time::timeout(RETRY, shim.ended()).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn pull(&mut self, pod: &Pod, container: &str) {
+        let Some(spec) = container_of(pod, container) else { return };
+        let live = self.live.entry(container.to_owned()).or_default();
+        let text = spec.image.clone().unwrap_or_default();
+        let policy = spec.image_pull_policy.clone().unwrap_or_default();
+        let image: ImageName = match text.parse() {
+            Ok(image) => image,
+            Err(error) => {
+                live.refuse("InvalidImageName", chain(&error));
+                return;
+            }
+        };
+        if policy == "Never" {
+            match self.shell.images.store.find(&image) {
+                Some(held) => live.has(held),
+                None => live.refuse("ErrImageNeverPull", format!("{image} is not on the node")),
+            }
+            return;
+        }
+        let Some(client) = self.clients.borrow().clone() else {
+            live.refuse("ErrImagePull", "the API cannot be reached".to_owned());
+            return;
+        };
+        live.image = Some(Image::Pulling);
+        let known = self.shell.images.store.find(&image).is_some();
+        if !known {
+            self.tell(
+                pod,
+                EventType::Normal,
+                "Pulling",
+                format!("Pulling image {image:?}", image = image.to_string()),
+            )
+            .await;
+        }
+        let (shell, container) = (self.shell.clone(), container.to_owned());
+        self.tasks.spawn(async move {
+            let pulled = shell.images.pull(&image, policy == "Always", &client).await;
+            Done::Pulled { container, pulled: pulled.map_err(|error| chain(&error)) }
+        });
+    }
+
+    fn note(&mut self, done: Done) {
+        match done {
+            Done::Pulled { container, pulled } => {
+                let live = self.live.entry(container).or_default();
+                match pulled {
+                    Ok(held) => live.has(held),
+                    Err(error) => {
+                        let reason =
+                            if live.pull_failures == 0 { "ErrImagePull" } else { "ImagePullBackOff" };
+                        live.refuse(reason, error);
+                    }
+                }
+            }
+            Done::HookRan { container } => {
+                if let Some((_, stop)) = self.live.entry(container).or_default().stop.as_mut() {
+                    stop.hook_runs = false;
+                }
+            }
+        }
+    }
+
+    async fn start(&mut self, pod: &Pod, look: &Look, container: &str, failures: u32) {
+        let Some(spec) = container_of(pod, container).cloned() else { return };
+        let newest = look.newest.get(container);
+        let live = self.live.entry(container.to_owned()).or_default();
+        let (Some(held), Ok(name)) = (live.held.clone(), spec.image.clone().unwrap_or_default().parse())
+        else {
+            live.image = None;
+            return;
+        };
+        let started = match newest {
+            Some(newest) if matches!(newest.state, State::Planned) => {
+                run_shim(&newest.room).await.map_err(|error| chain(&error))
+            }
+            _ => {
+                let Some(client) = self.clients.borrow().clone() else { return };
+                let attempt = newest.map_or(0, |newest| newest.blueprint.attempt + 1);
+                let files = self.shell.images.store.files(&held.digest);
+                let start = Start {
+                    config: &self.shell.config,
+                    folder: &self.folder,
+                    pod,
+                    container: &spec,
+                    image: (&name, &held, files),
+                    attempt,
+                    failures,
+                };
+                start.run(&client).await.map_err(|error| chain(&error))
+            }
+        };
+        let live = self.live.entry(container.to_owned()).or_default();
+        live.stop = None;
+        match started {
+            Ok(()) => {
+                info!(pod = pod.name_any(), container, "started");
+                live.image = None;
+                live.refused = None;
+                self.tell(pod, EventType::Normal, "Started", format!("Started container {container}")).await;
+            }
+            Err(error) => {
+                live.refuse("CreateContainerError", error.clone());
+                self.tell(pod, EventType::Warning, "Failed", format!("Error: {error}")).await;
+            }
+        }
+    }
+
+    async fn begin_stop(&mut self, pod: Option<&Pod>, look: &Look, container: &str, by: Timestamp) {
+        let Some(newest) = look.newest.get(container) else { return };
+        let live = self.live.entry(container.to_owned()).or_default();
+        let spec = pod.and_then(|pod| container_of(pod, container));
+        let handler = spec.and_then(|spec| spec.lifecycle.as_ref()?.pre_stop.clone());
+        let sick = live.watching.as_ref().and_then(|(_, watching)| watching.verdict().sick);
+        let stop = Stop { by, hook_runs: handler.is_some(), asked: false };
+        live.stop = Some((newest.blueprint.id.clone(), stop));
+        if let (Some(handler), Some(spec)) = (handler, spec) {
+            let (target, container) = (target(&self.shell, newest, spec), container.to_owned());
+            self.tasks.spawn(async move {
+                if let Err(why) = hook(&handler, &target).await {
+                    warn!(container, why, "the preStop hook failed");
+                }
+                Done::HookRan { container }
+            });
+        }
+        if let Some(pod) = pod {
+            let why = sick.map(|why| format!(": {why}")).unwrap_or_default();
+            self.tell(pod, EventType::Normal, "Killing", format!("Stopping container {container}{why}"))
+                .await;
+        }
+    }
+
+    /// Removes what is on disk, then the pod itself.
+    async fn remove(&mut self, pod: Option<&Pod>) -> Turn {
+        self.live.clear();
+        if let Err(error) = fs::remove_dir_all(&self.folder)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            warn!(folder = %self.folder.display(), error = chain(&error), "could not remove what is left of a pod");
+            return Turn::LookAt(Some(Timestamp::now() + RETRY));
+        }
+        let Some(pod) = pod else { return Turn::Over };
+        let Some(client) = self.client() else { return Turn::LookAt(Some(Timestamp::now() + RETRY)) };
+        let api: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
+        let how = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&pod.name_any(), &how).await {
+            Ok(_) => Turn::Over,
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Turn::Over,
+            Err(error) => {
+                warn!(pod = pod.name_any(), error = chain(&error), "could not delete a pod that has ended");
+                Turn::LookAt(Some(Timestamp::now() + RETRY))
+            }
+        }
+    }
+
+    /// Says once what a probe complains about.
+    async fn complain(&mut self, pod: Option<&Pod>) {
+        let (Some(pod), Some(client)) = (pod, self.client()) else { return };
+        let mut said = Vec::new();
+        for live in self.live.values_mut() {
+            let verdict = live.watching.as_ref().map(|(_, watching)| watching.verdict());
+            let complaint = verdict.and_then(|verdict| verdict.complaint.or(verdict.sick));
+            if complaint != live.complained {
+                said.extend(complaint.clone().map(|text| ("Unhealthy", text)));
+                live.complained = complaint;
+            }
+        }
+        for (reason, text) in said {
+            publish(&client, &self.shell, pod, (EventType::Warning, reason, text)).await;
+        }
+    }
+
+    async fn tell(&self, pod: &Pod, kind: EventType, reason: &str, note: String) {
+        if let Some(client) = self.client() {
+            publish(&client, &self.shell, pod, (kind, reason, note)).await;
+        }
+    }
+
+    fn client(&self) -> Option<Client> {
+        self.clients.borrow().clone()
+    }
+}
+
+impl Live {
+    fn has(&mut self, held: Held) {
+        self.image = Some(Image::Present);
+        self.held = Some(held);
+        self.pull_failures = 0;
+        self.refused = None;
+    }
+
+    fn refuse(&mut self, reason: &'static str, message: String) {
+        self.pull_failures += 1;
+        let again_at = Timestamp::now() + PULL.wait(self.pull_failures);
+        self.image = Some(Image::Refused { again_at });
+        self.refused = Some((reason, message));
+    }
+}
+
+enum Turn {
+    LookAt(Option<Timestamp>),
+    Over,
+}
+
+async fn publish(client: &Client, shell: &Shell, pod: &Pod, (kind, reason, note): (EventType, &str, String)) {
+    let reporter =
+        Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(shell.config.name.clone()) };
+    let mut note = note;
+    // What the API takes of a note.
+    note.truncate(note.char_indices().map(|(at, _)| at).take_while(|at| *at < 1000).last().unwrap_or(0) + 1);
+    let event = Event {
+        type_: kind,
+        reason: reason.to_owned(),
+        note: Some(note),
+        action: reason.to_owned(),
+        secondary: None,
+    };
+    let recorder = Recorder::new(client.clone(), reporter);
+    if let Err(error) = recorder.publish(&event, &pod.object_ref(&())).await {
+        warn!(pod = pod.name_any(), reason, error = chain(&error), "could not record an event");
+    }
+}
+
+fn until(at: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default()
+}
+
+fn container_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a Spec> {
+    let spec = pod.spec.as_ref()?;
+    spec.init_containers.iter().flatten().chain(&spec.containers).find(|container| container.name == name)
+}
+
+fn target(shell: &Shell, newest: &Newest, container: &Spec) -> Target {
+    Target {
+        address: shell.config.address,
+        room: newest.room.path().to_owned(),
+        container: container.clone(),
+    }
+}
+
+/// Whether the API knows this very run, and whether as ready.
+fn known_before(pod: &Pod, id: &str) -> (bool, bool) {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let id = format!("midflight://{id}");
+    let known = statuses.into_iter().find(|status| status.container_id.as_ref() == Some(&id));
+    (known.is_some(), known.is_some_and(|status| status.ready))
+}
+
+fn signal(look: &Look, container: &str, signal: Signal) {
+    let Some(State::Running { main: Some(main), .. }) =
+        look.newest.get(container).map(|newest| &newest.state)
+    else {
+        return;
+    };
+    if let Err(error) = main.signal(signal) {
+        warn!(container, pid = main.pid, %error, "could not signal a container");
+    }
+}

@@ -1,0 +1,120 @@
+//! Images of a cluster: published by `up` and `image pack`, served beside the API, removed again.
+
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use support::Sandbox;
+
+const OWN: [&str; 4] = ["engine", "frontend", "instance-manager", "share-manager"];
+
+fn images(sandbox: &Sandbox) -> Vec<Value> {
+    sandbox.json(&["image", "ls"])["images"].as_array().unwrap().clone()
+}
+
+fn names(images: &[Value]) -> Vec<&str> {
+    images.iter().map(|image| image["image"].as_str().unwrap()).collect()
+}
+
+/// They are published in the background.
+fn own_images(sandbox: &Sandbox) -> Vec<Value> {
+    let began = Instant::now();
+    loop {
+        let images = images(sandbox);
+        if images.len() == OWN.len() {
+            return images;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{images:?}{}", sandbox.logs());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn script(sandbox: &Sandbox, content: &str, mode: u32) -> PathBuf {
+    let path = sandbox.dir().with_file_name("script");
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+fn ask(sandbox: &Sandbox, kubeconfig: &str, method: &str, path: &str) -> Result<String, String> {
+    let request = http::Request::builder().method(method).uri(path).body(Vec::new()).unwrap();
+    sandbox.call(kubeconfig, request)
+}
+
+#[test]
+fn up_publishes_itself_under_the_names_that_settings_have() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    let published = own_images(&sandbox);
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(names(&published), OWN.map(|name| format!("midflight.local/{name}:v{version}")));
+    for (image, setting) in published.iter().zip(OWN).filter(|(_, name)| *name != "frontend") {
+        let path =
+            format!("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/settings/default-{setting}-image");
+        let setting: Value = serde_json::from_str(&sandbox.get(&path).unwrap()).unwrap();
+        assert_eq!(setting["value"], image["image"]);
+    }
+    let at = published[0]["publishedAt"].clone();
+    sandbox.ok(&["down"]);
+    sandbox.ok(&["up", "--detach"]);
+    assert_eq!(own_images(&sandbox)[0]["publishedAt"], at, "the same binary is not packed again");
+}
+
+#[test]
+fn a_packed_binary_is_served_to_those_with_a_token() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    own_images(&sandbox);
+    let binary = script(&sandbox, "#!/bin/sh\necho hello\n", 0o755);
+    let packed = sandbox.json(&["image", "pack", "--tag", "hello:v1", "--binary", binary.to_str().unwrap()]);
+    let digest = packed["images"][0]["digest"].as_str().unwrap();
+
+    let read = |path: &str| ask(&sandbox, "viewer.kubeconfig", "GET", path).unwrap();
+    let manifest: Value = serde_json::from_str(&read("/v2/hello/manifests/v1")).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(&read(&format!("/v2/hello/manifests/{digest}"))).unwrap(),
+        manifest
+    );
+    let layer = read(&format!("/v2/hello/blobs/{}", manifest["layers"][0]["digest"].as_str().unwrap()));
+    assert!(layer.contains("midflight") && layer.contains("echo hello"), "{layer}");
+    assert_eq!(layer.len() as u64, manifest["layers"][0]["size"].as_u64().unwrap());
+    let node = "nodes/node-1/kubeconfig";
+    assert!(ask(&sandbox, node, "GET", "/v2/hello/tags/list").unwrap().contains("v1"));
+    assert!(ask(&sandbox, "kubeconfig", "PUT", "/v2/hello/manifests/v2").is_err(), "it is read-only");
+    assert!(ask(&sandbox, node, "GET", "/v2/hello/manifests/v2").is_err());
+
+    assert!(sandbox.ok(&["image", "ls"]).contains(&digest["sha256:".len()..][..12]));
+    sandbox.ok(&["image", "rm", "hello:v1"]);
+    assert!(ask(&sandbox, node, "GET", "/v2/hello/manifests/v1").is_err());
+    assert_eq!(images(&sandbox).len(), OWN.len());
+}
+
+#[test]
+fn mistakes_are_named_and_nothing_is_published() {
+    let sandbox = Sandbox::new();
+    assert!(sandbox.fails(2, &["image", "ls"]).contains("there is no cluster in"));
+    sandbox.ok(&["up", "--detach"]);
+    let before = own_images(&sandbox);
+    let plain = script(&sandbox, "text", 0o644);
+    #[rustfmt::skip]
+    let cases: [(&[&str], &str); 5] = [
+        (&["--tag", "a:v1", "--binary", plain.to_str().unwrap()], "nobody may execute it"),
+        (&["--tag", "a:v1", "--binary", "/does/not/exist"],       "/does/not/exist"),
+        (&["--tag", "a:v1", "--binary", "/tmp"],                  "it is not a file"),
+        (&["--tag", "quay.io/a:v1"],                              "belongs to another registry"),
+        (&["--tag", &format!("a@sha256:{}", "0".repeat(64))],     "is named by its digest"),
+    ];
+    for (arguments, reason) in cases {
+        let refused = sandbox.fails(2, &[&["image", "pack"], arguments].concat());
+        assert!(refused.contains(reason), "{refused}");
+    }
+    assert!(sandbox.fails(2, &["image", "rm", "a:v1"]).contains("midflight.local/a:v1 is not published"));
+    assert_eq!(images(&sandbox), before);
+}

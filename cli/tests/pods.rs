@@ -1,0 +1,288 @@
+//! Pods of a real cluster: processes from images, watched, restarted, taken up again, ended without a trace.
+
+mod support;
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use http::{Method, Request};
+use serde_json::{Value, json};
+use support::{Sandbox, eventually, kill, lives};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// Says who it is, marks its volumes, and ends when asked to.
+const SERVICE: &str = r#"#!/bin/sh
+trap 'echo bye; exit 0' TERM
+echo "hello $*" && echo oops >&2
+touch /scratch/ready /data/was-here
+echo no > /etc/midflight-test && echo the machine was changed
+sleep 600 & sleep 601 &
+while :; do sleep 0.05; done
+"#;
+
+struct Cluster {
+    sandbox: Sandbox,
+}
+
+impl Cluster {
+    fn up() -> Cluster {
+        Cluster::of("1")
+    }
+
+    fn of(nodes: &str) -> Cluster {
+        let sandbox = Sandbox::new();
+        sandbox.ok(&["up", "--detach", "--nodes", nodes]);
+        Cluster { sandbox }
+    }
+
+    fn pack(&self, image: &str, script: &str) {
+        let path = self.sandbox.dir().with_file_name("script");
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        self.sandbox.ok(&["image", "pack", "--tag", image, "--binary", path.to_str().unwrap()]);
+    }
+
+    fn ask(&self, method: Method, path: &str, body: &Value) -> Result<Value, String> {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let answer = self.sandbox.call("kubeconfig", request.body(body.to_string().into_bytes()).unwrap())?;
+        Ok(serde_json::from_str(&answer).unwrap())
+    }
+
+    fn create(&self, name: &str, spec: Value) {
+        let mut spec = spec;
+        spec["nodeName"] = json!("node-1");
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": spec });
+        self.ask(Method::POST, PODS, &pod).unwrap();
+    }
+
+    fn pod(&self, name: &str) -> Value {
+        serde_json::from_str(&self.sandbox.get(&format!("{PODS}/{name}")).unwrap()).unwrap()
+    }
+
+    fn eventually(&self, what: &str, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let reached = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually(what, || {
+                last = self.pod(name);
+                holds(&last)
+            });
+        }));
+        assert!(reached.is_ok(), "{what}: {:#}{}", last["status"], self.sandbox.logs());
+        last
+    }
+
+    fn node(&self) -> PathBuf {
+        self.sandbox.dir().join("nodes/node-1")
+    }
+
+    /// A file of the newest run of the pod's first container.
+    fn file(&self, pod: &Value, name: &str) -> String {
+        let container = pod["spec"]["containers"][0]["name"].as_str().unwrap();
+        let runs = self.node().join("pods").join(pod["metadata"]["uid"].as_str().unwrap());
+        let runs = runs.join("containers").join(container);
+        let newest = fs::read_dir(runs).unwrap().flatten().map(|run| run.path()).max().unwrap();
+        fs::read_to_string(newest.join(name)).unwrap_or_default()
+    }
+
+    fn pid(&self, pod: &Value) -> i32 {
+        let main: Value = serde_json::from_str(&self.file(pod, "main.json")).unwrap();
+        main["identity"]["pid"].as_i64().unwrap().try_into().unwrap()
+    }
+}
+
+fn ready(pod: &Value) -> bool {
+    condition(pod, "Ready") == "True"
+}
+
+fn condition<'a>(pod: &'a Value, kind: &str) -> &'a str {
+    let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    conditions.iter().find(|c| c["type"] == kind).map_or("", |c| c["status"].as_str().unwrap())
+}
+
+fn service() -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 5,
+        "containers": [{
+            "name": "main", "image": "hello:v1", "args": ["from", "$(NODE)"],
+            "env": [{ "name": "NODE", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
+            "volumeMounts": [
+                { "name": "scratch", "mountPath": "/scratch" }, { "name": "host", "mountPath": "/data" },
+            ],
+            "readinessProbe": { "exec": { "command": ["/bin/sh", "-c", "test -e /scratch/ready"] }, "periodSeconds": 1 },
+        }],
+        "volumes": [{ "name": "scratch", "emptyDir": {} }, { "name": "host", "hostPath": { "path": "/var/data" } }],
+    })
+}
+
+/// Processes whose environment names the cluster's folder.
+fn left(cluster: &Cluster) -> Vec<String> {
+    let pods = cluster.node().join("pods").display().to_string();
+    let names = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let environment = fs::read(entry.path().join("environ")).ok()?;
+        let found = String::from_utf8_lossy(&environment).contains(&pods);
+        found.then(|| fs::read_to_string(entry.path().join("comm")).unwrap_or_default())
+    });
+    names.collect()
+}
+
+#[test]
+fn a_pod_runs_outlives_its_agent_and_ends_without_a_trace() {
+    let cluster = Cluster::up();
+    cluster.pack("hello:v1", SERVICE);
+    cluster.create("hello", service());
+    let pod = cluster.eventually("it is ready", "hello", ready);
+    let status = &pod["status"];
+    assert_eq!([&status["phase"], &status["podIP"]], ["Running", "127.0.0.2"]);
+    let container = &status["containerStatuses"][0];
+    assert!(
+        container["imageID"].as_str().unwrap().starts_with("midflight.local/hello@sha256:"),
+        "{container}"
+    );
+    let log = cluster.file(&pod, "log");
+    assert!(log.contains(" stdout F hello from node-1\n") && log.contains(" stderr F oops\n"), "{log}");
+    assert!(log.contains("Read-only file system") && !log.contains("the machine was changed"), "{log}");
+    assert!(cluster.node().join("var/data/was-here").exists(), "hostPath is rooted in the node's folder");
+
+    let (agent, pid) = (cluster.sandbox.running("node-1"), cluster.pid(&pod));
+    kill(agent);
+    assert!(lives(pid), "pods outlive their agent");
+    cluster.sandbox.ok(&["up", "--detach"]);
+    assert_ne!(cluster.sandbox.running("node-1"), agent);
+    let again = cluster.eventually("it is still ready", "hello", ready);
+    assert_eq!(
+        (cluster.pid(&again), &again["status"]["containerStatuses"][0]["restartCount"]),
+        (pid, &json!(0))
+    );
+    assert_eq!(again["status"]["containerStatuses"][0]["containerID"], container["containerID"]);
+
+    cluster.ask(Method::DELETE, &format!("{PODS}/hello"), &json!({})).unwrap();
+    eventually("it is gone", || cluster.sandbox.get(&format!("{PODS}/hello")).is_err());
+    assert_eq!((lives(pid), left(&cluster)), (false, Vec::new()), "also what it started is gone");
+    assert_eq!(fs::read_dir(cluster.node().join("pods")).unwrap().count(), 0);
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!mounts.contains(&cluster.sandbox.dir().display().to_string()), "{mounts}");
+}
+
+#[test]
+fn a_container_that_fails_is_seen_to_and_started_again() {
+    let cluster = Cluster::up();
+    cluster.pack("fails:v1", "#!/bin/sh\nexit 3\n");
+    cluster.pack("sick:v1", "#!/bin/sh\nexec sleep 600\n");
+    cluster.create("fails", json!({ "containers": [{ "name": "c", "image": "fails:v1" }] }));
+    cluster.create(
+        "once",
+        json!({ "restartPolicy": "Never", "containers": [{ "name": "c", "image": "fails:v1" }] }),
+    );
+    let nothing = json!({ "name": "c", "image": "sick:v1", "command": ["/no/such/program"] });
+    cluster.create("nothing", json!({ "restartPolicy": "Never", "containers": [nothing] }));
+    let probe = json!({ "exec": { "command": ["/bin/false"] }, "periodSeconds": 1, "failureThreshold": 1 });
+    let sick = json!({ "name": "c", "image": "sick:v1", "livenessProbe": probe });
+    cluster.create("sick", json!({ "terminationGracePeriodSeconds": 0, "containers": [sick] }));
+    let unready = json!({ "name": "c", "image": "sick:v1", "readinessProbe": probe });
+    cluster.create("unready", json!({ "containers": [unready] }));
+
+    let status = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
+    let restarted = |pod: &Value| status(pod)["restartCount"].as_i64() >= Some(2);
+    let pod = cluster.eventually("it is started again", "fails", restarted);
+    assert_eq!(status(&pod)["lastState"]["terminated"]["exitCode"], 3, "{pod:#}");
+    let pod = cluster.eventually("it fails for good", "once", |pod| pod["status"]["phase"] == "Failed");
+    assert_eq!(status(&pod)["state"]["terminated"]["exitCode"], 3);
+    let pod = cluster.eventually("it cannot start", "nothing", |pod| pod["status"]["phase"] == "Failed");
+    let terminated = &status(&pod)["state"]["terminated"];
+    assert_eq!(terminated["reason"], "StartError");
+    assert!(terminated["message"].as_str().unwrap().contains("/no/such/program"), "{terminated}");
+    cluster.eventually("it is started anew", "sick", |pod| status(pod)["restartCount"].as_i64() >= Some(1));
+    let pod = cluster.eventually("it runs", "unready", |pod| pod["status"]["phase"] == "Running");
+    assert_eq!(condition(&pod, "Ready"), "False");
+
+    eventually("events tell what probes said", || {
+        let events = cluster.sandbox.get("/api/v1/namespaces/default/events").unwrap();
+        events.contains("Readiness probe failed") && events.contains("its liveness probe failed")
+    });
+    cluster.sandbox.ok(&["down"]);
+    assert_eq!(left(&cluster), Vec::<String>::new(), "down ends pods too");
+}
+
+#[test]
+fn an_image_that_is_not_what_it_says_is_refused_until_it_is() {
+    let cluster = Cluster::up();
+    cluster.pack("hello:v1", "#!/bin/sh\nexec sleep 600\n");
+    let registry = cluster.sandbox.dir().join("registry");
+    let manifest: Value =
+        serde_json::from_str(&cluster.sandbox.get("/v2/hello/manifests/v1").unwrap()).unwrap();
+    let layer = manifest["layers"][0]["digest"].as_str().unwrap().replace("sha256:", "blobs/sha256/");
+    let good = fs::read(registry.join(&layer)).unwrap();
+    let mut bad = good.clone();
+    bad[600] ^= 1;
+    fs::write(registry.join(&layer), bad).unwrap();
+
+    cluster.create("hello", json!({ "containers": [{ "name": "c", "image": "hello:v1" }] }));
+    let waiting = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
+    let refused = |pod: &Value| waiting(pod)["reason"].as_str().is_some_and(|reason| reason.contains("Pull"));
+    let pod = cluster.eventually("it is refused", "hello", refused);
+    assert!(waiting(&pod)["message"].as_str().unwrap().contains("its digest is"), "{pod:#}");
+    let images = fs::read_dir(cluster.node().join("images")).unwrap().count();
+    assert_eq!((images, &pod["status"]["phase"]), (0, &json!("Pending")), "nothing of it is kept");
+
+    fs::write(registry.join(&layer), good).unwrap();
+    cluster.eventually("it is tried again", "hello", ready);
+    cluster.create("absent", json!({ "containers": [{ "name": "c", "image": "absent:v1" }] }));
+    let pod = cluster.eventually("it is not found", "absent", refused);
+    assert!(waiting(&pod)["message"].as_str().unwrap().contains("has no absent:v1"), "{pod:#}");
+}
+
+#[test]
+fn a_daemon_set_runs_on_every_node_and_its_logs_are_read() {
+    let cluster = Cluster::of("2");
+    cluster.pack("hello:v1", SERVICE);
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "hello" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "hello" } },
+            "template": { "metadata": { "labels": { "app": "hello" } }, "spec": service() },
+        },
+    });
+    cluster.ask(Method::POST, "/apis/apps/v1/namespaces/default/daemonsets", &set).unwrap();
+    let get = |path: &str| -> Value { serde_json::from_str(&cluster.sandbox.get(path).unwrap()).unwrap() };
+    eventually("both nodes have a pod that is ready", || {
+        get("/apis/apps/v1/namespaces/default/daemonsets/hello")["status"]["numberReady"] == 2
+    });
+    let pods = get(PODS)["items"].as_array().unwrap().clone();
+    let names: Vec<&str> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
+    for (pod, name) in pods.iter().zip(&names) {
+        let node = pod["spec"]["nodeName"].as_str().unwrap();
+        let log = cluster.sandbox.get(&format!("{PODS}/{name}/log")).unwrap();
+        assert!(log.starts_with(&format!("hello from {node}\n")) || log.starts_with("oops\n"), "{log}");
+        let first = cluster.sandbox.get(&format!("{PODS}/{name}/log?limitBytes=5&timestamps=true")).unwrap();
+        assert!(first.len() == 5 && first.starts_with("20"), "{first}");
+    }
+    let refused = cluster.sandbox.get(&format!("{PODS}/{}/log?container=other", names[0])).unwrap_err();
+    assert!(refused.contains("container other is not valid for pod"), "{refused}");
+
+    let follow = format!("{PODS}/{}/log?follow=true&tailLines=0", names[0]);
+    std::thread::scope(|scope| {
+        let following = scope.spawn(|| cluster.sandbox.get(&follow));
+        cluster.ask(Method::DELETE, &format!("{PODS}/{}", names[0]), &json!({})).unwrap();
+        let said = following.join().unwrap();
+        // It may have ended before it was asked for its log; then there is none.
+        assert!(said.as_ref().is_ok_and(|said| said == "bye\n") || said.is_err(), "{said:?}");
+    });
+    eventually("its set makes a new one", || {
+        let uid = |pod: &Value| pod["metadata"]["uid"].clone();
+        get(PODS)["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|pod| ready(pod) && uid(pod) != uid(&pods[0]))
+            .count()
+            == 2
+    });
+
+    let loose = json!({ "metadata": { "name": "loose" }, "spec": { "containers": [{
+        "name": "c", "image": "hello:v1", "command": ["/bin/sleep", "600"],
+    }] } });
+    cluster.ask(Method::POST, PODS, &loose).unwrap();
+    cluster.eventually("a pod without a node gets one", "loose", ready);
+    cluster.ask(Method::DELETE, "/apis/apps/v1/namespaces/default/daemonsets/hello", &json!({})).unwrap();
+    eventually("its pods go with it", || get(PODS)["items"].as_array().unwrap().len() == 1);
+}

@@ -1,0 +1,220 @@
+//! Pods, DaemonSets and nodes against a real API server, without agents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::testing::Cluster;
+use crate::write::Writer;
+use crate::{bootstrap, run};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct World {
+    cluster: Cluster,
+    running: JoinHandle<()>,
+}
+
+impl World {
+    async fn open() -> World {
+        let cluster = Cluster::open().await;
+        let standing = bootstrap(&cluster.client).await.unwrap();
+        let writer = Arc::new(Writer::new(cluster.client.clone()));
+        let running = tokio::spawn(async move { run(writer, &standing).await });
+        World { cluster, running }
+    }
+
+    async fn close(self) {
+        self.running.abort();
+        let _ = self.running.await;
+        self.cluster.close().await;
+    }
+
+    fn client(&self) -> Client {
+        self.cluster.client.clone()
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client(), "default")
+    }
+
+    async fn node(&self, name: &str, disk: &str) {
+        let nodes: Api<Node> = Api::all(self.client());
+        let node = json!({ "metadata": { "name": name, "labels": { "disk": disk } } });
+        nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
+    }
+
+    async fn pod(&self, name: &str, more: Value) {
+        let mut spec = json!({ "containers": [{ "name": "c", "image": "i" }] });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let pod = json!({ "metadata": { "name": name }, "spec": spec });
+        self.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    }
+
+    /// Names of pods and their nodes.
+    async fn placed(&self) -> Vec<(String, String)> {
+        let all = self.pods().list(&ListParams::default()).await.unwrap();
+        let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        all.iter().map(|pod| (pod.name_any(), node(pod))).collect()
+    }
+
+    async fn nodes_of_pods(&self) -> Vec<String> {
+        let mut nodes: Vec<String> = self.placed().await.into_iter().map(|(_, node)| node).collect();
+        nodes.sort();
+        nodes
+    }
+
+    /// What an agent would say.
+    async fn make_ready(&self, pod: &str) {
+        let at = Timestamp::now().to_string();
+        let ready = json!({ "status": { "phase": "Running", "conditions": [
+            { "type": "Ready", "status": "True", "lastTransitionTime": at },
+        ] } });
+        self.pods().patch_status(pod, &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
+    }
+
+    fn sets(&self) -> Api<DaemonSet> {
+        Api::namespaced(self.client(), "default")
+    }
+
+    async fn set(&self, image: &str, strategy: Value, selector: Value) {
+        let set = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "d" },
+            "spec": {
+                "selector": { "matchLabels": { "app": "d" } },
+                "updateStrategy": strategy,
+                "template": {
+                    "metadata": { "labels": { "app": "d" } },
+                    "spec": { "nodeSelector": selector, "containers": [{ "name": "c", "image": image }] },
+                },
+            },
+        });
+        let how = PatchParams::apply("test").force();
+        self.sets().patch("d", &how, &Patch::Apply(set)).await.unwrap();
+    }
+
+    async fn counts(&self) -> [i32; 4] {
+        let status = self.sets().get("d").await.unwrap().status.unwrap_or_default();
+        [
+            status.desired_number_scheduled,
+            status.current_number_scheduled,
+            status.number_ready,
+            status.updated_number_scheduled.unwrap_or_default(),
+        ]
+    }
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let reached = async {
+        while !holds().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, reached).await.is_ok(), "never: {what}");
+}
+
+#[tokio::test]
+async fn pods_go_where_there_are_fewest_and_say_why_they_wait() {
+    let world = World::open().await;
+    world.pod("early", json!({})).await;
+    let waiting = async || {
+        let pod = world.pods().get("early").await.unwrap();
+        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.iter().any(|condition| condition.message.as_deref() == Some("0 of 0 nodes take the pod"))
+    };
+    until("it says why it waits", waiting).await;
+    world.node("a", "ssd").await;
+    until("it gets the first node", async || world.nodes_of_pods().await == ["a"]).await;
+    world.node("b", "hdd").await;
+    for (name, selector) in [("one", json!({})), ("two", json!({})), ("ssd", json!({ "disk": "ssd" }))] {
+        world.pod(name, json!({ "nodeSelector": selector })).await;
+        until("it is placed", async || !world.placed().await.iter().any(|(_, node)| node.is_empty())).await;
+    }
+    assert_eq!(world.nodes_of_pods().await, ["a", "a", "a", "b"]);
+    world.close().await;
+}
+
+#[tokio::test]
+async fn a_daemon_set_has_one_pod_on_every_node_it_is_for() {
+    let world = World::open().await;
+    for (name, disk) in [("a", "ssd"), ("b", "ssd"), ("c", "hdd")] {
+        world.node(name, disk).await;
+    }
+    let rolling = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1 } });
+    world.set("one", rolling.clone(), json!({ "disk": "ssd" })).await;
+    until("both have a pod", async || world.nodes_of_pods().await == ["a", "b"]).await;
+    for (pod, _) in world.placed().await {
+        world.make_ready(&pod).await;
+    }
+    until("the set says so", async || world.counts().await == [2, 2, 2, 2]).await;
+
+    world.set("two", rolling, json!({ "disk": "ssd" })).await;
+    let images = async || {
+        let all = world.pods().list(&ListParams::default()).await.unwrap();
+        let image = |pod: &Pod| {
+            pod.spec.as_ref().and_then(|spec| spec.containers[0].image.clone()).unwrap_or_default()
+        };
+        let going = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+        all.iter().map(|pod| (pod.name_any(), image(pod), going(pod))).collect::<Vec<_>>()
+    };
+    until("one goes first", async || images().await.iter().filter(|(_, _, going)| *going).count() == 1).await;
+    let mut replaced = 0;
+    while replaced < 2 {
+        let going: Vec<String> =
+            images().await.into_iter().filter(|(_, _, going)| *going).map(|(name, ..)| name).collect();
+        assert!(going.len() <= 1, "{going:?}");
+        for pod in going {
+            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            world.pods().delete(&pod, &now).await.unwrap();
+            until("the next comes", async || world.nodes_of_pods().await == ["a", "b"]).await;
+            replaced += 1;
+            let fresh = images().await.into_iter().filter(|(_, image, _)| image == "two");
+            for (pod, ..) in fresh {
+                world.make_ready(&pod).await;
+            }
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    until("all are new", async || world.counts().await == [2, 2, 2, 2]).await;
+
+    world.set("three", json!({ "type": "OnDelete" }), json!({ "disk": "ssd" })).await;
+    until("the set sees it", async || world.counts().await == [2, 2, 2, 0]).await;
+    assert!(images().await.iter().all(|(_, image, going)| image == "two" && !going), "nobody deleted one");
+    world.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_heard_of_is_called_lost() {
+    let world = World::open().await;
+    world.node("a", "ssd").await;
+    let leases: Api<Lease> = Api::namespaced(world.client(), "kube-node-lease");
+    let lease = |seconds: i64| {
+        let at = Timestamp::now() - Duration::from_secs(u64::try_from(seconds).unwrap());
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": "a" },
+            "spec": { "holderIdentity": "a", "leaseDurationSeconds": 40, "renewTime": format!("{at:.6}") },
+        })
+    };
+    let how = PatchParams::apply("agent").force();
+    leases.patch("a", &how, &Patch::Apply(lease(39))).await.unwrap();
+    let nodes: Api<Node> = Api::all(world.client());
+    let ready = async || {
+        let node = nodes.get("a").await.unwrap();
+        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.status)
+    };
+    assert_eq!(ready().await.as_deref(), Some("True"));
+    until("its lease has run out", async || ready().await.as_deref() == Some("Unknown")).await;
+    world.close().await;
+}
