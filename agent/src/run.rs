@@ -44,8 +44,8 @@ enum StepError {
 /// Is a node until the future is dropped; its pods go on. Says once on `ready` that the API
 /// knows the node, its status and its lease.
 pub async fn run(config: Config, ready: oneshot::Sender<()>) -> io::Result<()> {
-    let store = Store::open(&config.data.join("images"))?;
-    let shell = Arc::new(Shell { config, images: Puller::new(store) });
+    let store = Store::open(&config.data.join(Store::FOLDER))?;
+    let shell = Arc::new(Shell { images: Puller::new(store, config.neighbours.clone()), config });
     tokio::select! {
         () = be_node(shell.clone(), ready) => {}
         () = pod::run(shell.clone()) => {}

@@ -85,7 +85,7 @@ fn a_packed_binary_is_served_to_those_with_a_token() {
     let layer = read(&format!("/v2/hello/blobs/{}", manifest["layers"][0]["digest"].as_str().unwrap()));
     assert!(layer.contains("midflight") && layer.contains("echo hello"), "{layer}");
     assert_eq!(layer.len() as u64, manifest["layers"][0]["size"].as_u64().unwrap());
-    let node = "nodes/node-1/kubeconfig";
+    let node = "nodes/node-1/access/kubeconfig";
     assert!(ask(&sandbox, node, "GET", "/v2/hello/tags/list").unwrap().contains("v1"));
     assert!(ask(&sandbox, "kubeconfig", "PUT", "/v2/hello/manifests/v2").is_err(), "it is read-only");
     assert!(ask(&sandbox, node, "GET", "/v2/hello/manifests/v2").is_err());

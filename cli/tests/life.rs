@@ -131,7 +131,7 @@ fn a_node_changes_only_the_records_of_volumes_that_name_it() {
     let create = http::Request::post(records).header("Content-Type", "application/json");
     sandbox.call("kubeconfig", create.body(record.to_string().into_bytes()).unwrap()).unwrap();
 
-    let as_node = |node: &str, request| sandbox.call(&format!("nodes/{node}/kubeconfig"), request);
+    let as_node = |node: &str, request| sandbox.call(&format!("nodes/{node}/access/kubeconfig"), request);
     let raise = |term: u64| {
         let patch = http::Request::patch(format!("{records}/v1"));
         let body = serde_json::json!({"spec": {"term": term}}).to_string().into_bytes();

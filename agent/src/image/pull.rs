@@ -16,9 +16,9 @@ use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageMan
 use tokio::sync::{Semaphore, mpsc};
 
 use super::{
-    Digest, Held, ImageName, Run, Store,
+    Digest, Held, ImageName, Neighbours, Run, Store,
     remote::{Remote, RemoteError},
-    store::Unpacked,
+    store::{FILES, Unpacked},
     unpack::{Packing, unpack},
 };
 
@@ -48,13 +48,14 @@ pub enum PullError {
 #[derive(Debug)]
 pub(crate) struct Puller {
     pub(crate) store: Store,
+    neighbours: Neighbours,
     places: Semaphore,
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Puller {
-    pub(crate) fn new(store: Store) -> Puller {
-        Puller { store, places: Semaphore::new(AT_ONCE), turns: Mutex::default() }
+    pub(crate) fn new(store: Store, neighbours: Neighbours) -> Puller {
+        Puller { store, neighbours, places: Semaphore::new(AT_ONCE), turns: Mutex::default() }
     }
 
     /// The image, from the store if it may be and is there, else from its registry.
@@ -83,6 +84,10 @@ impl Puller {
         if self.store.get(&digest).is_some() {
             return self.store.name(image, &digest).map_err(PullError::Keep);
         }
+        let _turn = self.neighbours.turn(&digest).await.map_err(PullError::Keep)?;
+        if let Some((folder, unpacked)) = self.neighbours.take(&digest, &self.store) {
+            return self.store.add(folder, image, unpacked).map_err(PullError::Keep);
+        }
         let config = digest_of(manifest.config())?;
         let text = remote.small(&config.to_string()).await?;
         verify("the configuration", &config, &Digest::of(&text))?;
@@ -90,7 +95,7 @@ impl Puller {
         let folder = self.store.begin().map_err(PullError::Keep)?;
         let mut size = 0;
         for layer in manifest.layers() {
-            size += fetch_layer(&mut remote, layer, &folder.path().join("files")).await?;
+            size += fetch_layer(&mut remote, layer, &folder.path().join(FILES)).await?;
         }
         let unpacked = Unpacked { digest, size_bytes: size, run };
         self.store.add(folder, image, unpacked).map_err(PullError::Keep)

@@ -85,6 +85,9 @@ pub struct Store {
 }
 
 impl Store {
+    /// What the folder of images is called in that of a node.
+    pub const FOLDER: &str = "images";
+
     /// Finds what is there, and removes what is not whole.
     pub fn open(root: &Path) -> io::Result<Store> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
@@ -92,9 +95,7 @@ impl Store {
         let mut held = BTreeMap::new();
         for entry in fs::read_dir(root)? {
             let path = entry?.path();
-            let read = fs::read(path.join(IMAGE)).ok();
-            let image = read.and_then(|text| serde_json::from_slice::<Held>(&text).ok());
-            match image.filter(|image| image.boot == boot && path.ends_with(image.digest.hex())) {
+            match read(&path, &boot) {
                 Some(image) => drop(held.insert(image.digest.clone(), image)),
                 None => fs::remove_dir_all(&path)?,
             }
@@ -106,6 +107,11 @@ impl Store {
             changes: AtomicU64::new(0),
             wanted: Mutex::default(),
         })
+    }
+
+    /// The image in a folder of this store or another, if it is whole and of this boot.
+    pub(super) fn read(&self, place: &Path) -> Option<Held> {
+        read(place, &self.boot)
     }
 
     /// How often what is listed has changed.
@@ -232,7 +238,13 @@ impl Store {
 }
 
 const IMAGE: &str = "image.json";
-const FILES: &str = "files";
+pub(super) const FILES: &str = "files";
+
+fn read(place: &Path, boot: &str) -> Option<Held> {
+    let text = fs::read(place.join(IMAGE)).ok()?;
+    let held: Held = serde_json::from_slice(&text).ok()?;
+    (held.boot == boot && place.ends_with(held.digest.hex())).then_some(held)
+}
 
 fn write(folder: &Path, held: &Held) -> io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(folder)?;

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::*;
+use crate::image::Neighbours;
 
 fn config() -> Config {
     Config {
@@ -11,6 +12,7 @@ fn config() -> Config {
         kubeconfig: PathBuf::new(),
         data: PathBuf::new(),
         run: "/run".into(),
+        neighbours: Neighbours::below(PathBuf::new(), PathBuf::new()),
         version: "1.2.3".into(),
     }
 }

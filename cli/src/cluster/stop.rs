@@ -38,14 +38,11 @@ pub(crate) async fn stop(run: &Path, spared: &[Role]) -> anyhow::Result<Vec<Ende
     let all = try_join_all(nodes.iter().map(|role| stop_one(run, role))).await?;
     ended.extend(all.into_iter().flatten());
     if spared.is_empty() {
-        for data in nodes_of(run)? {
-            let stopped = pod::stop_all(&data).await.context("stop the pods of a node")?;
-            ended.extend(stopped.into_iter().map(|Stopped { name, pid, killed }| Ended {
-                name,
-                pid,
-                killed,
-            }));
-        }
+        let nodes = nodes_of(run)?;
+        let stopped = try_join_all(nodes.iter().map(|data| pod::stop_all(data)));
+        let stopped = stopped.await.context("stop the pods of the nodes")?;
+        let ends = |Stopped { name, pid, killed }| Ended { name, pid, killed };
+        ended.extend(stopped.into_iter().flatten().map(ends));
     }
     let all = try_join_all(control.iter().map(|role| stop_one(run, role))).await?;
     ended.extend(all.into_iter().flatten());

@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
+use midflight_agent::image::Neighbours;
 use tokio::sync::oneshot;
 
 use super::role::{self, Stage};
@@ -39,7 +40,8 @@ async fn be_node(folder: &Folder, number: u8, stage: &mut Stage) -> anyhow::Resu
     let config = midflight_agent::Config {
         name: Role::Node(number).to_string(),
         address: node_address(number),
-        kubeconfig: data.join("kubeconfig"),
+        kubeconfig: folder.node_kubeconfig(number),
+        neighbours: Neighbours::below(folder.nodes(), folder.run().join("pulls")),
         data,
         run,
         version: env!("CARGO_PKG_VERSION").to_owned(),

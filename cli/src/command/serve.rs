@@ -143,10 +143,10 @@ fn hand_out_credentials(
     credentials::ensure(server, &folder.kubeconfig(), Identity::admin("admin"), reachable)?;
     credentials::ensure(server, &folder.viewer_kubeconfig(), Identity::viewer("viewer"), reachable)?;
     for node in 1..=marker.nodes {
-        let room = folder.node(node);
-        create_private_dir(&room)?;
+        let kubeconfig = folder.node_kubeconfig(node);
+        kubeconfig.parent().map_or(Ok(()), create_private_dir)?;
         let identity = Identity::node(&Role::Node(node).to_string());
-        credentials::ensure(server, &room.join("kubeconfig"), identity, reachable)?;
+        credentials::ensure(server, &kubeconfig, identity, reachable)?;
     }
     Ok(())
 }

@@ -150,7 +150,16 @@ impl Folder {
     }
 
     pub(crate) fn node(&self, number: u8) -> PathBuf {
-        self.root.join("nodes").join(Role::Node(number).to_string())
+        self.nodes().join(Role::Node(number).to_string())
+    }
+
+    pub(crate) fn nodes(&self) -> PathBuf {
+        self.root.join("nodes")
+    }
+
+    /// What opens the API to a node and its pods; in a folder of its own, which can be mounted for them.
+    pub(crate) fn node_kubeconfig(&self, number: u8) -> PathBuf {
+        self.node(number).join("access").join("kubeconfig")
     }
 
     pub(crate) fn log(&self, role: &Role) -> PathBuf {

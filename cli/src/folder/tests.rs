@@ -124,7 +124,7 @@ fn a_purge_takes_all_that_a_start_cut_short_can_leave() {
         "tls/ca.key",
         "run/control.lock",
         "run/control.unfinished",
-        "nodes/node-1/kubeconfig.unfinished",
+        "nodes/node-1/access/kubeconfig.unfinished",
         "logs/control.log",
     ];
     let parent = tempfile::tempdir().unwrap();

@@ -19,6 +19,8 @@ pub(super) const COMPONENT: &str = "longhorn.io/component";
 pub(super) const INSTANCE_MANAGER: &str = "instance-manager";
 /// Sockets of a node, in its `/run`.
 const SOCKETS: &str = "/run/midflight";
+/// Where a pod finds the kubeconfig of its node: a folder, since a file would stay the same when it is replaced.
+const ACCESS: &str = "/midflight-node";
 
 fn host_path(name: &str, path: &str) -> Value {
     json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } })
@@ -48,7 +50,7 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
                 "image": manager.spec.image,
                 "args": [
                     "instance-manager", format!("--folder={folder}"), "--listen=$(POD_IP):0",
-                    "--records=api:/etc/midflight/kubeconfig", format!("--name={name}"),
+                    format!("--records=api:{ACCESS}/kubeconfig"), format!("--name={name}"),
                     format!("--frontend=unix:{SOCKETS}/frontend"), "--endpoints=$(MIDFLIGHT_NODE_RUN)/midflight",
                     "--binaries=/engine-binaries",
                 ],
@@ -61,14 +63,14 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
                     { "name": "copies", "mountPath": folder },
                     { "name": "sockets", "mountPath": SOCKETS },
                     { "name": "binaries", "mountPath": "/engine-binaries" },
-                    { "name": "kubeconfig", "mountPath": "/etc/midflight/kubeconfig", "readOnly": true },
+                    { "name": "access", "mountPath": ACCESS, "readOnly": true },
                 ],
             }],
             "volumes": [
                 host_path("copies", &folder),
                 host_path("sockets", SOCKETS),
                 host_path("binaries", "/engine-binaries"),
-                { "name": "kubeconfig", "hostPath": { "path": "/kubeconfig", "type": "File" } },
+                { "name": "access", "hostPath": { "path": "/access", "type": "Directory" } },
             ],
         },
     });
@@ -100,7 +102,7 @@ fn daemon_set(role: &str, image: &ImageRef, arguments: &[String]) -> DaemonSet {
                         "args": arguments,
                         "securityContext": { "privileged": true },
                         "volumeMounts": [
-                            { "name": "sockets", "mountPath": SOCKETS, "mountPropagation": "Bidirectional" },
+                            { "name": "sockets", "mountPath": SOCKETS },
                             { "name": "dev", "mountPath": "/dev" },
                         ],
                     }],
