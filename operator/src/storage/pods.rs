@@ -1,7 +1,7 @@
 //! The pods of the data plane: an instance manager, and on every node a frontend and its keeper.
 //!
 //! What they share on a node: `/run/midflight` with the sockets of frontend and keeper, and
-//! `/instance-manager/ENGINE` with the copies, which outlives the pod.
+//! `/instance-manager/ENGINE` with the copies and the engines' sockets, which outlives the pod.
 //!
 //! The invariant: frontend and keeper are replaced only on purpose (OnDelete), since clients hang on them.
 
@@ -19,6 +19,8 @@ pub(super) const COMPONENT: &str = "longhorn.io/component";
 pub(super) const INSTANCE_MANAGER: &str = "instance-manager";
 /// Sockets of a node, in its `/run`.
 const SOCKETS: &str = "/run/midflight";
+/// Folders of the instance managers of a node.
+const MANAGERS: &str = "/instance-manager";
 /// Where a pod finds the kubeconfig of its node: a folder, since a file would stay the same when it is replaced.
 const ACCESS: &str = "/midflight-node";
 
@@ -29,7 +31,7 @@ fn host_path(name: &str, path: &str) -> Value {
 /// The pod of an instance manager, on its node.
 pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
     let (name, engine) = (manager.name_any(), manager.spec.data_engine);
-    let folder = format!("/instance-manager/{engine}");
+    let folder = format!("{MANAGERS}/{engine}");
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -103,10 +105,15 @@ fn daemon_set(role: &str, image: &ImageRef, arguments: &[String]) -> DaemonSet {
                         "securityContext": { "privileged": true },
                         "volumeMounts": [
                             { "name": "sockets", "mountPath": SOCKETS },
+                            { "name": "engines", "mountPath": MANAGERS },
                             { "name": "dev", "mountPath": "/dev" },
                         ],
                     }],
-                    "volumes": [host_path("sockets", SOCKETS), { "name": "dev", "hostPath": { "path": "/dev" } }],
+                    "volumes": [
+                        host_path("sockets", SOCKETS),
+                        host_path("engines", MANAGERS),
+                        { "name": "dev", "hostPath": { "path": "/dev" } },
+                    ],
                 },
             },
         },
