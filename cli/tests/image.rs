@@ -1,5 +1,7 @@
 //! Images of a cluster: published by `up` and `image pack`, served beside the API, removed again.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use std::{

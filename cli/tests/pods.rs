@@ -1,5 +1,7 @@
 //! Pods of a real cluster: processes from images, watched, restarted, taken up again, ended without a trace.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use std::{
