@@ -472,7 +472,7 @@ impl Volume {
             status: header.status,
             data: frame.payload,
         }));
-        if self.table.has_unsent() && self.current.stage == Stage::Serving {
+        if self.table.has_free() && self.current.stage == Stage::Serving {
             self.table.release(self.epoch, |frame| out.push(Output::Send(link, frame)));
         }
         self.report(out);

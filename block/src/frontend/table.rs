@@ -80,60 +80,66 @@ impl Request {
 struct Entry {
     request: Request,
     sent: bool,
+    /// Earlier requests without an answer that it conflicts with.
+    blockers: usize,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     entries: Window<Entry>,
     unsent: usize,
+    /// Of the unsent, those with blockers.
+    blocked: usize,
 }
 
 impl Table {
     /// Takes a request in; gives its frame when it may go out at once.
     pub fn admit(&mut self, request: Request, open: Option<Epoch>) -> Option<Frame> {
-        let free = self.entries.iter().all(|(_, entry)| !entry.request.conflicts(&request));
-        let epoch = open.filter(|_| free);
-        let tag = self.entries.push(Entry { request, sent: epoch.is_some() });
+        let conflicting = self.entries.iter().filter(|(_, entry)| entry.request.conflicts(&request));
+        let blockers = conflicting.count();
+        let epoch = open.filter(|_| blockers == 0);
+        let tag = self.entries.push(Entry { request, sent: epoch.is_some(), blockers });
         match epoch {
             Some(epoch) => self.entries.get(tag).map(|entry| entry.request.frame(tag, epoch)),
             None => {
                 self.unsent += 1;
+                self.blocked += usize::from(blockers > 0);
                 None
             }
         }
     }
 
-    /// The engine has answered; the request leaves the table.
+    /// The engine has answered; the request leaves the table, and those that waited only for
+    /// it are free.
     pub fn answer(&mut self, tag: u64) -> Option<Request> {
         if !self.entries.get(tag)?.sent {
             return None;
         }
-        self.entries.remove(tag).map(|entry| entry.request)
+        let request = self.entries.remove(tag)?.request;
+        if self.blocked > 0 {
+            let later = self.entries.iter_mut().filter(|(number, _)| *number > tag);
+            for (_, entry) in later.filter(|(_, entry)| entry.blockers > 0) {
+                if entry.request.conflicts(&request) {
+                    entry.blockers -= 1;
+                    self.blocked -= usize::from(entry.blockers == 0);
+                }
+            }
+        }
+        Some(request)
     }
 
-    pub fn get(&self, tag: u64) -> Option<&Request> {
-        self.entries.get(tag).map(|entry| &entry.request)
-    }
-
-    /// Whether something waits that an answer may have set free.
-    pub fn has_unsent(&self) -> bool {
-        self.unsent > 0
+    /// Whether `release` would send something.
+    pub fn has_free(&self) -> bool {
+        self.unsent > self.blocked
     }
 
     /// Sends what waits and no longer overlaps anything before it.
     pub fn release(&mut self, epoch: Epoch, mut send: impl FnMut(Frame)) {
-        let waiting: Vec<u64> =
-            self.entries.iter().filter(|(_, entry)| !entry.sent).map(|(tag, _)| tag).collect();
-        for tag in waiting {
-            let Some(request) = self.get(tag) else { continue };
-            let conflicts = |(_, earlier): (u64, &Entry)| earlier.request.conflicts(request);
-            if self.entries.iter().take_while(|(number, _)| *number < tag).any(conflicts) {
-                continue;
-            }
-            send(request.frame(tag, epoch));
-            self.unsent -= 1;
-            if let Some(entry) = self.entries.get_mut(tag) {
+        for (tag, entry) in self.entries.iter_mut() {
+            if !entry.sent && entry.blockers == 0 {
                 entry.sent = true;
+                self.unsent -= 1;
+                send(entry.request.frame(tag, epoch));
             }
         }
     }
@@ -165,5 +171,85 @@ impl Table {
     /// Whether a request that arrived by `moment` is still without an answer.
     pub fn has_since(&self, moment: Instant) -> bool {
         self.entries.iter().next().is_some_and(|(_, entry)| entry.request.arrived <= moment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn request(op: Op, first: u64, count: u32) -> Request {
+        Request {
+            client: LinkId::NOBODY,
+            cookie: 0,
+            op,
+            fua: false,
+            extent: Extent::new(first * 512, count * 512).unwrap(),
+            payload: Bytes::new(),
+            check: 0,
+            arrived: Instant::now(),
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Act {
+        Admit { write: bool, first: u64, count: u32 },
+        Answer(usize),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            3 => (any::<bool>(), 0..8u64, 1..4u32)
+                .prop_map(|(write, first, count)| Act::Admit { write, first, count }),
+            2 => (0..16usize).prop_map(Act::Answer),
+        ]
+    }
+
+    proptest! {
+        /// What is under way is what has no conflict with anything before it, at every moment.
+        #[test]
+        fn a_request_is_sent_once_nothing_before_it_conflicts(
+            acts in proptest::collection::vec(act(), 1..60), closed in 0..60usize,
+        ) {
+            let epoch = Epoch::of_term(1);
+            let mut table = Table::default();
+            let mut sent: Vec<u64> = Vec::new();
+            for (moment, act) in acts.into_iter().enumerate() {
+                // Until some moment nobody serves.
+                let open = (moment >= closed).then_some(epoch);
+                match act {
+                    Act::Admit { write, first, count } => {
+                        let op = if write { Op::Write } else { Op::Read };
+                        sent.extend(table.admit(request(op, first, count), open).map(|frame| frame.header.tag));
+                    }
+                    Act::Answer(_) if sent.is_empty() => {}
+                    Act::Answer(pick) => {
+                        let tag = sent.remove(pick % sent.len());
+                        prop_assert!(table.answer(tag).is_some());
+                        prop_assert!(table.answer(tag).is_none());
+                    }
+                }
+                if open.is_none() {
+                    prop_assert!(sent.is_empty());
+                    continue;
+                }
+                let had_free = table.has_free();
+                let before = sent.len();
+                table.release(epoch, |frame| sent.push(frame.header.tag));
+                prop_assert_eq!(had_free, sent.len() > before);
+                let all: Vec<(u64, &Request)> =
+                    table.entries.iter().map(|(tag, entry)| (tag, &entry.request)).collect();
+                let free = |(at, (tag, request)): (usize, &(u64, &Request))| {
+                    let free = all[..at].iter().all(|(_, earlier)| !earlier.conflicts(request));
+                    free.then_some(*tag)
+                };
+                let expected: Vec<u64> = all.iter().enumerate().filter_map(free).collect();
+                let mut under_way = sent.clone();
+                under_way.sort_unstable();
+                prop_assert_eq!(under_way, expected);
+            }
+        }
     }
 }
