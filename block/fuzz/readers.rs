@@ -10,7 +10,7 @@ use midflight_block::{
         manifest::Manifest,
     },
     nbd::{
-        handshake::{Export, Exports, Handshake, Step},
+        handshake::{Export, Handshake, Step},
         transmission::{self, REQUEST},
     },
     wire::{
@@ -20,17 +20,7 @@ use midflight_block::{
     },
 };
 
-struct One;
-
-impl Exports for One {
-    fn names(&self) -> Vec<String> {
-        vec!["vol".into()]
-    }
-
-    fn find(&self, name: &str) -> Option<Export> {
-        (name.is_empty() || name == "vol").then_some(Export { size: 1 << 20 })
-    }
-}
+const VOL: Export<'_> = Export { name: "vol", size: 1 << 20 };
 
 /// Cuts a stream where its own first byte says, so that a reader meets both halves.
 fn halves(bytes: &[u8]) -> (&[u8], &[u8]) {
@@ -49,7 +39,7 @@ pub(crate) fn nbd_handshake(bytes: &[u8]) {
         for piece in pieces {
             input.extend_from_slice(piece);
             if step == Step::Wait {
-                step = handshake.advance(&mut input, &mut reply, &One);
+                step = handshake.advance(&mut input, &mut reply, &VOL);
             }
         }
         (step, reply, input)

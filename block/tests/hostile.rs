@@ -58,24 +58,61 @@ fn annoy(socket: &Path, round: u32) -> Option<UnixStream> {
         _ => {
             // Asks for far more than it will ever take.
             stream.set_write_timeout(Some(Duration::from_millis(20))).expect("a timeout can be set");
-            let flood = request(0, 0, 1 << 20).repeat(2000);
-            stream.write_all(&flood)
+            let length = if round < 12 { 1 << 20 } else { 64 << 10 };
+            stream.write_all(&request(0, 0, length).repeat(2000))
         }
     };
     round.is_multiple_of(2).then_some(stream)
 }
 
-#[test]
-fn others_are_served_while_clients_misbehave() {
-    let folder = tempfile::tempdir().unwrap();
-    let plane = Plane::start(Layout {
+fn start(folder: &Path) -> Plane {
+    Plane::start(Layout {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
-        folder: folder.path().to_owned(),
+        folder: folder.to_owned(),
         volume: "vol-1".into(),
         size: 8 << 20,
         replicas: 1,
     })
-    .unwrap();
+    .expect("the plane starts")
+}
+
+#[test]
+fn who_asks_on_without_reading_and_who_comes_too_often_is_sent_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = start(folder.path());
+    let socket = plane.socket();
+    let mut good = NbdClient::connect(&socket, "vol-1").unwrap();
+
+    let mut deaf = UnixStream::connect(&socket).unwrap();
+    deaf.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut list = 0x4948_4156_454f_5054u64.to_be_bytes().to_vec();
+    list.extend(3u32.to_be_bytes());
+    list.extend(0u32.to_be_bytes());
+    deaf.write_all(&3u32.to_be_bytes()).unwrap();
+    let flood = list.repeat(4096);
+    let hung_up = (0..200).any(|_| deaf.write_all(&flood).is_err());
+    assert!(hung_up, "it may ask for ever");
+
+    let crowd: Vec<UnixStream> = (0..300).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let greeted = |mut stream: &UnixStream| {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        matches!(stream.read(&mut [0; 18]), Ok(18))
+    };
+    let greeted = crowd.iter().filter(|stream| greeted(stream)).count();
+    assert!((200..300).contains(&greeted), "{greeted} were greeted");
+    assert_eq!(good.call(Ask::Read { offset: 0, length: 512 }).unwrap().error, 0);
+    drop(crowd);
+    let began = std::time::Instant::now();
+    while NbdClient::connect(&socket, "vol-1").is_err() {
+        assert!(began.elapsed() < Duration::from_secs(10), "when they are gone there is room again");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn others_are_served_while_clients_misbehave() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = start(folder.path());
     let socket = plane.socket();
     let stop = Arc::new(AtomicBool::new(false));
     let good = {

@@ -1,7 +1,7 @@
 //! NBD clients of the frontend: from negotiation to requests, and answers back.
 //!
-//! Invariant: a client has a bounded number of requests and of bytes under way, so
-//! one that floods waits for its own answers and not others for it.
+//! Invariant: a volume has a bounded number of clients, and each of them a bounded number of
+//! requests and of bytes under way, so one that floods waits for its own answers and not others for it.
 
 use std::{collections::HashMap, io, os::fd::OwnedFd, time::Instant};
 
@@ -16,7 +16,7 @@ use crate::{
     extent::Extent,
     nbd::{
         MAX_LENGTH,
-        handshake::{Export, Exports, Handshake, Step},
+        handshake::{Export, Handshake, Step},
         transmission::{self, BadRequest, Command, Errno, FLAG_FUA, ReplyHead},
     },
     net::{
@@ -27,6 +27,10 @@ use crate::{
 };
 
 pub(super) const MOST_UNANSWERED: usize = 128;
+/// Clients of one volume at a time.
+const MOST_CLIENTS: usize = 256;
+/// Answers that a client may leave unread while it negotiates: no honest one asks on without reading.
+const MOST_UNTAKEN: usize = 256 << 10;
 /// Data a client may have asked for and not taken before it has to wait.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -63,22 +67,6 @@ fn weight(op: Op, extent: Extent) -> u64 {
     }
 }
 
-/// One volume is offered on each socket, by its name and as the default.
-struct Offer<'a> {
-    name: &'a str,
-    size: u64,
-}
-
-impl Exports for Offer<'_> {
-    fn names(&self) -> Vec<String> {
-        vec![self.name.to_owned()]
-    }
-
-    fn find(&self, name: &str) -> Option<Export> {
-        (name.is_empty() || name == self.name).then_some(Export { size: self.size })
-    }
-}
-
 /// What a client's bytes amount to.
 pub(super) enum Next {
     /// Nothing whole has arrived.
@@ -95,7 +83,12 @@ pub(super) struct Clients {
 }
 
 impl Clients {
+    /// Greets a client, unless the volume has too many.
     pub(super) fn accept(&mut self, reactor: &mut Reactor, link: LinkId, volume: String) {
+        if self.all.values().filter(|client| client.volume == volume).count() >= MOST_CLIENTS {
+            tracing::warn!(volume, "too many clients");
+            return reactor.close(link);
+        }
         let mut greeting = BytesMut::new();
         let stage = Stage::Negotiating(Handshake::begin(&mut greeting));
         reactor.send_bytes(link, &greeting, bytes::Bytes::new());
@@ -163,13 +156,15 @@ impl Clients {
         if let Stage::Negotiating(handshake) = &mut client.stage {
             let Some(socket) = reactor.link(link) else { return Next::Close };
             let mut reply = BytesMut::new();
-            let step =
-                handshake.advance(&mut socket.input, &mut reply, &Offer { name: &client.volume, size });
+            let export = Export { name: &client.volume, size };
+            let step = handshake.advance(&mut socket.input, &mut reply, &export);
+            let untaken = socket.backlog() + reply.len();
             reactor.send_bytes(link, &reply, bytes::Bytes::new());
             match step {
+                Step::Wait if untaken > MOST_UNTAKEN => return Next::Close,
                 Step::Wait => return Next::Wait,
                 Step::Close => return Next::Close,
-                Step::Transmission { structured, .. } => client.stage = Stage::Transmission { structured },
+                Step::Transmission { structured } => client.stage = Stage::Transmission { structured },
             }
         }
         client.next_request(reactor, link, size, now)

@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use super::*;
 
-/// What a client is told of an export.
+/// The one export of a socket; clients may call it by its name or by none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Export {
+pub struct Export<'a> {
+    pub name: &'a str,
     pub size: u64,
 }
 
-/// The exports a client may choose from.
-pub trait Exports {
-    fn names(&self) -> Vec<String>;
-    /// The export of that name; the empty name means the only one.
-    fn find(&self, name: &str) -> Option<Export>;
+impl Export<'_> {
+    fn is_called(&self, name: &str) -> bool {
+        name.is_empty() || name == self.name
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Step {
     /// More bytes are needed.
     Wait,
     /// The client has chosen; requests follow.
-    Transmission { export: String, structured: bool },
+    Transmission { structured: bool },
     /// Nothing sensible can follow.
     Close,
 }
@@ -77,7 +77,7 @@ impl Handshake {
     }
 
     /// Takes what has arrived and answers it.
-    pub fn advance(&mut self, input: &mut BytesMut, reply: &mut BytesMut, exports: &impl Exports) -> Step {
+    pub fn advance(&mut self, input: &mut BytesMut, reply: &mut BytesMut, export: &Export<'_>) -> Step {
         loop {
             match self.stage {
                 Stage::ClientFlags => {
@@ -106,7 +106,7 @@ impl Handshake {
                     let option = u32_at(input, 8);
                     input.advance(16);
                     let data = input.split_to(length as usize);
-                    if let Some(step) = self.on_option(option, &data, reply, exports) {
+                    if let Some(step) = self.on_option(option, &data, reply, export) {
                         return step;
                     }
                 }
@@ -119,21 +119,19 @@ impl Handshake {
         option: u32,
         data: &[u8],
         reply: &mut BytesMut,
-        exports: &impl Exports,
+        export: &Export<'_>,
     ) -> Option<Step> {
         match option {
-            option::EXPORT_NAME => return Some(self.on_export_name(data, reply, exports)),
+            option::EXPORT_NAME => return Some(self.on_export_name(data, reply, export)),
             option::ABORT => {
                 put_answer(reply, option, answer::ACK, &[]);
                 return Some(Step::Close);
             }
             option::LIST if data.is_empty() => {
-                for name in exports.names() {
-                    let mut entry = BytesMut::new();
-                    entry.put_u32(name.len() as u32);
-                    entry.put_slice(name.as_bytes());
-                    put_answer(reply, option, answer::SERVER, &entry);
-                }
+                let mut entry = BytesMut::new();
+                entry.put_u32(export.name.len() as u32);
+                entry.put_slice(export.name.as_bytes());
+                put_answer(reply, option, answer::SERVER, &entry);
                 put_answer(reply, option, answer::ACK, &[]);
             }
             option::STRUCTURED_REPLY if data.is_empty() => {
@@ -141,39 +139,35 @@ impl Handshake {
                 put_answer(reply, option, answer::ACK, &[]);
             }
             option::LIST | option::STRUCTURED_REPLY => put_answer(reply, option, answer::INVALID, &[]),
-            option::INFO | option::GO => return self.on_info(option, data, reply, exports),
+            option::INFO | option::GO => return self.on_info(option, data, reply, export),
             _ => put_answer(reply, option, answer::UNSUPPORTED, b"this option is not supported"),
         }
         None
     }
 
     /// The old way in: no errors can be told, so an unknown name is a hang-up.
-    fn on_export_name(&self, data: &[u8], reply: &mut BytesMut, exports: &impl Exports) -> Step {
+    fn on_export_name(&self, data: &[u8], reply: &mut BytesMut, export: &Export<'_>) -> Step {
         let Ok(name) = std::str::from_utf8(data) else { return Step::Close };
-        let Some(export) = exports.find(name) else { return Step::Close };
+        if !export.is_called(name) {
+            return Step::Close;
+        }
         reply.put_u64(export.size);
         reply.put_u16(self.transmission_flags());
         if !self.no_zeroes {
             reply.put_bytes(0, 124);
         }
-        Step::Transmission { export: name.to_owned(), structured: self.structured }
+        Step::Transmission { structured: self.structured }
     }
 
-    fn on_info(
-        &self,
-        option: u32,
-        data: &[u8],
-        reply: &mut BytesMut,
-        exports: &impl Exports,
-    ) -> Option<Step> {
+    fn on_info(&self, option: u32, data: &[u8], reply: &mut BytesMut, export: &Export<'_>) -> Option<Step> {
         let Some((name, wanted)) = parse_info(data) else {
             put_answer(reply, option, answer::INVALID, b"malformed request");
             return None;
         };
-        let Some(export) = exports.find(name) else {
+        if !export.is_called(name) {
             put_answer(reply, option, answer::UNKNOWN, b"no such export");
             return None;
-        };
+        }
         let mut body = BytesMut::new();
         body.put_u16(info::EXPORT);
         body.put_u64(export.size);
@@ -194,7 +188,7 @@ impl Handshake {
             put_answer(reply, option, answer::INFO, &body);
         }
         put_answer(reply, option, answer::ACK, &[]);
-        let chosen = || Step::Transmission { export: name.to_owned(), structured: self.structured };
+        let chosen = || Step::Transmission { structured: self.structured };
         (option == option::GO).then(chosen)
     }
 }
