@@ -22,7 +22,7 @@ use crate::{
     },
     record::{
         Record, RecordError, RecordStore, Wish,
-        place::RecordPlace,
+        place::{OpenRecord, RecordPlace},
         scribe::{Outcome, Scribe},
     },
     role,
@@ -109,6 +109,24 @@ const THROTTLE_EVERY: Duration = Duration::from_millis(10);
 /// By then whoever waited for a switch-over has been served.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
 
+/// The volume's record, opened and read: this may take a while, and no loop has to wait for it.
+pub struct Opened {
+    store: OpenRecord,
+    record: Record,
+}
+
+impl Opened {
+    pub fn open(args: &EngineArgs) -> Result<Opened, EngineError> {
+        failpoint::reached(Point::Start);
+        let mut store = args.record.open()?;
+        let (_, record) = store.read()?;
+        match record.term == args.term {
+            true => Ok(Opened { store, record }),
+            false => Err(EngineError::OtherTerm { ours: args.term, theirs: record.term }),
+        }
+    }
+}
+
 /// An engine in a loop that it may share with others; see `host`.
 pub struct Serving {
     core: Engine,
@@ -126,19 +144,15 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Reads the record and opens `door` to the frontend; says where that can connect.
+    /// Opens `door` to the frontend; says where that can connect.
     pub fn begin(
+        opened: Opened,
         args: &EngineArgs,
         door: Door,
         reactor: &mut Reactor,
     ) -> Result<(Serving, Address), EngineError> {
+        let Opened { store, record } = opened;
         let epoch = Epoch::from_bits(Epoch::of_term(args.term).bits() | u64::from(args.incarnation));
-        failpoint::reached(Point::Start);
-        let mut store = args.record.open()?;
-        let (_, record) = store.read()?;
-        if record.term != args.term {
-            return Err(EngineError::OtherTerm { ours: args.term, theirs: record.term });
-        }
         let listen = |source| EngineError::Listen { address: args.listen.clone(), source };
         let listener = Listener::bind(&args.listen).map_err(listen)?;
         let address = listener.address(&args.listen).map_err(listen)?;

@@ -110,9 +110,13 @@ impl Host {
         Ok((id, address))
     }
 
-    pub fn add_engine(&mut self, args: &EngineArgs) -> Result<(PartId, Address), EngineError> {
+    pub fn add_engine(
+        &mut self,
+        opened: engine::Opened,
+        args: &EngineArgs,
+    ) -> Result<(PartId, Address), EngineError> {
         let id = self.begin_part();
-        match engine::Serving::begin(args, id, &mut self.reactor) {
+        match engine::Serving::begin(opened, args, id, &mut self.reactor) {
             Ok((engine, address)) => {
                 self.seat(id, Part::Engine(Box::new(engine)));
                 Ok((id, address))

@@ -7,9 +7,9 @@ use std::{io, path::PathBuf, str::FromStr};
 
 use super::{Ended, Host, Over};
 use crate::{
-    engine::serve::{EngineArgs, EngineError, Named},
+    engine::serve::{self as engine, EngineArgs, EngineError, Named},
     net::address::Address,
-    replica::serve::{Opened, ReplicaArgs},
+    replica::serve::{self as replica, ReplicaArgs},
     role,
 };
 
@@ -69,12 +69,13 @@ pub fn run(args: &EngineProcessArgs) -> Result<(), HostError> {
             listen: args.local_listen.clone(),
             take_over: false,
         };
-        let opened = Opened::open(&replica).map_err(Ended::from)?;
+        let opened = replica::Opened::open(&replica).map_err(Ended::from)?;
         let (id, address) = host.add_replica(opened, &replica).map_err(Ended::from)?;
         engine.replicas.push(Named { name: name.clone(), address: address.clone() });
         local = Some((id, address));
     }
-    let (_, address) = host.add_engine(&engine).map_err(Ended::from)?;
+    let opened = engine::Opened::open(&engine).map_err(Ended::from)?;
+    let (_, address) = host.add_engine(opened, &engine).map_err(Ended::from)?;
     role::announce(&address);
     if let Some((_, address)) = &local {
         role::announce(address);

@@ -25,7 +25,7 @@ use super::{
     spec::{Particulars, Place, Shelf, Spec},
 };
 use crate::{
-    engine::serve::{EngineArgs, Named},
+    engine::serve::{self as engine, EngineArgs, Named},
     epoch::Epoch,
     net::address::Address,
     record::{
@@ -507,7 +507,10 @@ impl Instance {
                 let args = self.replica(spec, *size);
                 Guest::Replica(Box::new(Opened::open(&args)?), args)
             }
-            Particulars::Engine { .. } => Guest::Engine(self.engine(spec)),
+            Particulars::Engine { .. } => {
+                let args = self.engine(spec);
+                Guest::Engine(Box::new(engine::Opened::open(&args)?), args)
+            }
         };
         for heard in self.world.loops.seat(&spec.volume, guest)? {
             match heard {

@@ -16,16 +16,17 @@ use std::{
 
 use super::names::Name;
 use crate::{
-    engine::serve::EngineArgs,
+    engine::serve::{self as engine, EngineArgs},
     host::{Ended, Host, Over, Part, PartId},
     net::{address::Address, reactor::Waker},
     replica::serve::{Opened, ReplicaArgs},
     role::in_words,
 };
 
-/// What takes a seat. A replica's copy is read by whoever brings it: no loop waits for that.
+/// What takes a seat. A volume's record and a replica's copy are read by whoever brings them: no
+/// loop waits for that.
 pub(super) enum Guest {
-    Engine(EngineArgs),
+    Engine(Box<engine::Opened>, EngineArgs),
     Replica(Box<Opened>, ReplicaArgs),
 }
 
@@ -175,7 +176,7 @@ impl Turning {
             }
             Order::Seat(guest, heard) => {
                 let seated = match guest {
-                    Guest::Engine(args) => self.host.add_engine(&args).map_err(Ended::from),
+                    Guest::Engine(opened, args) => self.host.add_engine(*opened, &args).map_err(Ended::from),
                     Guest::Replica(opened, args) => {
                         self.host.add_replica(*opened, &args).map_err(Ended::from)
                     }

@@ -100,26 +100,37 @@ impl Registry {
         Arc::clone(held(&self.turns).entry(key.clone()).or_default())
     }
 
+    /// The highest term that was accepted for a volume.
+    fn floor(&self, floors: &mut HashMap<Name, Epoch>, volume: &Name) -> Result<Epoch, Refused> {
+        if let Some(known) = floors.get(volume) {
+            return Ok(*known);
+        }
+        let known = self.world.shelf.floor(volume).map_err(Refused::failed("read the volume's epoch"))?;
+        floors.insert(volume.clone(), known);
+        Ok(known)
+    }
+
     /// Accepts a command's epoch, or refuses the command.
     pub(super) fn admit(&self, volume: &Name, asked: Epoch) -> Result<(), Refused> {
         if asked.term() == 0 {
             return Err(Refused::Invalid(format!("epoch {asked} has no term")));
         }
-        let mut floors = held(&self.floors);
-        let known = match floors.get(volume) {
-            Some(known) => *known,
-            None => self.world.shelf.floor(volume).map_err(Refused::failed("read the volume's epoch"))?,
-        };
-        if asked.term() < known.term() {
-            return Err(Refused::StaleEpoch { volume: volume.clone(), asked, known });
-        }
+        let known = self.floor(&mut held(&self.floors), volume)?;
         if asked.term() > known.term() {
-            // A term that nobody was given would lock everyone out.
+            // A term that nobody was given would lock everyone out. The record may be far away: commands
+            // for other volumes do not wait for it.
             if let Some(term) = self.world.term(volume).filter(|term| *term < asked.term()) {
                 return Err(Refused::Invalid(format!(
                     "the record is at term {term}, the command at {asked}"
                 )));
             }
+        }
+        let mut floors = held(&self.floors);
+        let known = self.floor(&mut floors, volume)?;
+        if asked.term() < known.term() {
+            return Err(Refused::StaleEpoch { volume: volume.clone(), asked, known });
+        }
+        if asked.term() > known.term() {
             let floor = Epoch::of_term(asked.term());
             self.world
                 .shelf
