@@ -11,7 +11,7 @@
 //! | `life` | one instance from its start to its end |
 //! | `registry`, `commands`, `attach` | all instances, what can be asked of them and of the frontend |
 //! | `service`, `backups`, `serve`, `metrics`, `announce` | the same over gRPC |
-//! | `client`, `backup_orders`, `order` | the other side, for people and programs |
+//! | `client`, `backup_orders`, `order`, `told` | the other side, for people and programs |
 
 mod announce;
 mod attach;
@@ -33,6 +33,7 @@ mod secret;
 pub mod serve;
 mod service;
 mod spec;
+pub mod told;
 
 pub use names::{Kind, Name};
 pub use process::end_all;

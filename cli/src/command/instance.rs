@@ -2,7 +2,10 @@
 
 use std::io;
 
-use midflight_block::instance::client::{self, InstanceArgs, Told};
+use midflight_block::instance::{
+    client::{self, InstanceArgs},
+    told::Told,
+};
 
 use crate::{output::InRows, session::Session};
 
