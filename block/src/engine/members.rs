@@ -187,6 +187,18 @@ impl Members {
         self.in_service() == bit(member)
     }
 
+    /// Those who were in service and have to leave are to stay after all; says whether there is one.
+    pub fn take_back(&mut self) -> bool {
+        let mut some = false;
+        for member in
+            self.all.iter_mut().filter(|member| member.service == Service::Leaving && !member.partial)
+        {
+            member.service = Service::In;
+            some = true;
+        }
+        some
+    }
+
     /// What this one was told and has not noted, it may have missed.
     pub fn untell(&mut self, lost: usize) {
         for member in &mut self.all {

@@ -11,7 +11,7 @@
 use super::{
     core::{CONTROL, Change, Engine, Output, Phase},
     layout::ALIGN,
-    members::{Mode, Service, bit},
+    members::{Member, Mode, Service, bit},
 };
 use crate::{
     blocks::Blocks,
@@ -74,9 +74,20 @@ impl Engine {
         }
     }
 
+    /// Before it serves, an engine gives nobody up for copies that all lack something: whoever cannot be
+    /// reached may have it, and is waited for like the last one. Says whether there is such a one.
+    fn take_back(&mut self) -> bool {
+        let version = self.version;
+        let fit = |member: &Member| member.promise.as_ref().is_some_and(|promise| !promise.lacks(version));
+        let serves = |(_, member): (usize, &Member)| member.service == Service::In && fit(member);
+        matches!(self.phase, Phase::Promising { .. })
+            && !self.members.iter().any(serves)
+            && self.members.take_back()
+    }
+
     /// Takes the next step of whoever is on the way out or in.
     pub(super) fn change_members(&mut self, out: &mut Vec<Output>) {
-        if !self.members.all_in(|member| member.promise.is_some()) {
+        if !self.members.all_in(|member| member.promise.is_some()) || self.take_back() {
             return;
         }
         self.tell_departures(out);

@@ -20,7 +20,7 @@ pub(super) const EPOCHS_APART: &str = "writes of two epochs never interleave at 
 pub(super) const ONLY_GROWS: &str = "epochs and versions only grow";
 pub(super) const COUNTED: &str = "a write is acknowledged when every copy in service has it";
 pub(super) const RECORD_FIRST: &str = "a copy is given up only after the record says so";
-pub(super) const GOES_ON: &str = "I/O goes on while a copy in service can be reached";
+pub(super) const GOES_ON: &str = "I/O goes on while a copy in service that has everything can be reached";
 const NO_ERROR: &str = "a client sees a pause, never an error or an old block";
 
 /// What happens somewhere in a world in which anything may.
@@ -102,7 +102,10 @@ fn goes_on(state: &State) -> bool {
         return true;
     }
     let mut later = state.clone();
-    let reachable = |at: usize| state.mode(at) == Mode::InService && state.lives(Node::Replica(at));
+    // One that has lost power may lack what another has, which is waited for.
+    let reachable = |at: usize| {
+        state.mode(at) == Mode::InService && state.lives(Node::Replica(at)) && !state.replicas[at].lost
+    };
     if !(0..state.replicas.len()).any(reachable) {
         let dead: Vec<usize> =
             (0..state.replicas.len()).filter(|at| !state.lives(Node::Replica(*at))).collect();

@@ -72,6 +72,7 @@ fn larger_worlds() {
         ("one copy, engine killed",       Scope { replicas: 1, ..prepared(ONCE, kill_engine) }),
         ("connection cut",                two_copies(ONCE, cut)),
         ("power lost",                    two_copies(WRITE_AND_READ, lose_power)),
+        ("power lost, replica killed",    two_copies(ONCE, Left { replica_kills: 1, ..lose_power })),
         ("engine killed, two writes",     two_copies(TWICE, kill_engine)),
         ("switch, two writes",            prepared(TWICE, NOTHING)),
         ("switch, engine killed",         prepared(ONCE, kill_engine)),

@@ -6,7 +6,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
-use crate::{blocks::Blocks, epoch::Epoch};
+use crate::{
+    blocks::{Blocks, REGION_BITS, Run},
+    epoch::Epoch,
+};
 
 /// Most runs of blocks in one message; sets of more are rounded up.
 const MOST_RUNS: usize = 1 << 20;
@@ -28,11 +31,23 @@ pub struct Promised {
     pub damaged: bool,
 }
 
+/// The member version of a record that nobody was ever dropped from.
+const FIRST_VERSION: u64 = 1;
+
 impl Promised {
+    /// Whether the copy is known not to have all that it was to keep: it lost power with something not synced,
+    /// or a part of it is damaged, or it is new although the record, at this version, has counted it for long.
+    pub fn lacks(&self, version: u64) -> bool {
+        let lost = self.lost_power && !self.regions.is_empty();
+        lost || self.damaged || self.version == 0 && version > FIRST_VERSION
+    }
+
     pub fn regions(&self) -> Blocks {
+        let limit = self.layout.size.div_ceil(1 << REGION_BITS);
         let mut regions = Blocks::default();
         for (first, count) in &self.regions {
-            regions.insert_all(crate::blocks::Run { first: *first, count: *count });
+            let end = first.saturating_add(*count).min(limit);
+            regions.insert_all(Run { first: *first, count: end.saturating_sub(*first) });
         }
         regions
     }
