@@ -44,6 +44,11 @@ impl Blocks {
         self.leaves.is_empty()
     }
 
+    /// How many pieces of memory it takes.
+    pub fn leaves(&self) -> usize {
+        self.leaves.len()
+    }
+
     pub fn contains(&self, number: u64) -> bool {
         let bit = number % PER_LEAF;
         self.leaves
@@ -152,9 +157,7 @@ impl Blocks {
         for pair in raw.chunks_exact(16) {
             let word = |at: usize| u64::from_le_bytes(pair[at..at + 8].try_into().expect("eight bytes"));
             let end = word(0).saturating_add(word(8)).min(limit);
-            (word(0)..end).for_each(|number| {
-                blocks.insert(number);
-            });
+            blocks.insert_all(Run { first: word(0), count: end.saturating_sub(word(0)) });
         }
         blocks
     }

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use serde::Serialize;
 
 use super::{
@@ -132,14 +133,14 @@ fn write(
     for whole in pieces {
         match wanted.pieces.get(&(whole.offset() / PIECE)) {
             Some(name) => {
-                let data = keep::fetch(vault, name)?;
+                let data = Bytes::from(keep::fetch(vault, name)?);
                 written += data.len() as u64;
                 // Shorter than a piece where the volume ended at the time of the backup.
                 let there = (data.len() as u32).min(whole.length());
                 let [extent, rest] = [(0, there), (there, whole.length() - there)].map(|(from, length)| {
                     Extent::new(whole.offset() + u64::from(from), length).expect("inside the piece")
                 });
-                writer.write(extent, Some(data.into()))?;
+                writer.write(extent, Some(data.slice(..there as usize)))?;
                 if rest.length() > 0 {
                     writer.write(rest, None)?;
                 }

@@ -11,7 +11,7 @@ use crate::{
     blocks::{BLOCK_BITS, Blocks, REGION_BITS, Run},
     extent::Extent,
     net::reactor::LinkId,
-    wire::{Frame, Header, Kind, Status, past::Past},
+    wire::{Frame, Header, Kind, MAX_PAYLOAD, Status, past::Past},
 };
 
 /// Who waits for a request.
@@ -79,6 +79,11 @@ impl Unflushed {
         }
     }
 
+    /// Whether it is time for a flush that nobody asks for. One at a time is enough.
+    fn is_much(&self) -> bool {
+        self.closing.is_none() && (self.changes >= FLUSH_AFTER || self.since.leaves() >= MOST_LEAVES)
+    }
+
     /// Says whether the flush was one that we keep account of.
     fn flush_ended(&mut self, number: u64) -> bool {
         let ours = self.closing.as_ref().is_some_and(|closing| closing.flush == number);
@@ -103,8 +108,11 @@ impl Unflushed {
 /// Reads of one such region go to one member: its page cache then serves a part
 /// of the volume, and a stream of reads stays with one process.
 const READ_REGION_BITS: u32 = 21;
-/// Changes after which we flush if the client does not.
-const FLUSH_AFTER: u64 = 1 << 16;
+/// Changes after which we flush if the client does not: what a member that loses power would
+/// be copied again. Sooner, and the disks are kept busy with what is about to be written again.
+const FLUSH_AFTER: u64 = 1 << 20;
+/// Pieces of the set of unflushed blocks after which we flush as well, for the memory they take.
+const MOST_LEAVES: usize = 1 << 16;
 
 pub(super) fn changes(kind: Kind) -> bool {
     matches!(kind, Kind::Write | Kind::Trim | Kind::Zero)
@@ -118,8 +126,9 @@ impl Engine {
     /// Someone asks about a snapshot: any member in service can tell.
     pub(super) fn on_reader(&mut self, reader: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         let known = |id: u64| self.layout.snapshots.iter().any(|snapshot| snapshot.id == id);
-        let past = Past::decode(&frame.payload)
-            .filter(|past| frame.header.extent.fits(self.size) && known(past.snapshot));
+        let extent = frame.header.extent;
+        let answerable = extent.fits(self.size) && extent.length() as usize <= MAX_PAYLOAD;
+        let past = Past::decode(&frame.payload).filter(|past| answerable && known(past.snapshot));
         let refusal = match past {
             _ if self.phase != Phase::Serving => Status::NotServing,
             None => Status::Invalid,
@@ -135,7 +144,14 @@ impl Engine {
 
     pub(super) fn on_request(&mut self, frontend: LinkId, frame: Frame, out: &mut Vec<Output>) {
         let asked = &frame.header;
-        if asked.epoch != self.epoch || !asked.extent.fits(self.size) {
+        // What a member would refuse is refused here: it would be taken for that member's fault.
+        let length = asked.extent.length() as usize;
+        let sound = match asked.kind {
+            Kind::Write => frame.payload.len() == length,
+            Kind::Read => frame.payload.is_empty() && length <= MAX_PAYLOAD,
+            _ => frame.payload.is_empty(),
+        };
+        if asked.epoch != self.epoch || !asked.extent.fits(self.size) || !sound {
             let status = if asked.epoch == self.epoch { Status::Invalid } else { Status::NotServing };
             return out.push(Output::Send(frontend, Frame::bare(asked.reply(status, self.epoch))));
         }
@@ -148,7 +164,7 @@ impl Engine {
             return self.send_read(number, out);
         }
         self.send_all(frame, asker, out);
-        if self.unflushed.changes >= FLUSH_AFTER {
+        if self.unflushed.is_much() {
             self.settle(out);
         }
     }
