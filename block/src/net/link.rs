@@ -40,6 +40,8 @@ pub struct Link {
     pub(super) connecting: bool,
     /// Whether the peer has said that it reads compact frames.
     pub(super) compact: bool,
+    /// Frames taken of what arrived last.
+    pub(super) taken: u32,
 }
 
 /// A connection on its way to another process.
@@ -65,6 +67,7 @@ impl Link {
             dirty: false,
             connecting: false,
             compact: false,
+            taken: 0,
         }
     }
 
@@ -117,6 +120,7 @@ impl Link {
         if self.input.capacity() - self.input.len() < LEAST_ROOM.max(at_least) {
             self.input.reserve(CHUNK.max(at_least));
         }
+        self.taken = 0;
         Ok(receive(self.fd.as_fd(), &mut self.input)?)
     }
 

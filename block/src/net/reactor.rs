@@ -307,6 +307,10 @@ impl Reactor {
                 if frame.header.kind == Kind::Hello {
                     link.compact = Hello::shared_features(&frame.payload).has(Features::COMPACT);
                 }
+                link.taken += 1;
+                if link.taken == 2 {
+                    self.vigil.had_several();
+                }
                 Ok(Some(frame))
             }
             Err(missing) => {

@@ -5,8 +5,12 @@
 //! after it began to wait looks for the next one for as long; one that waited in vain
 //! sleeps at once. Between two looks it lets others run.
 //!
-//! Invariant: where others keep the CPU busy nobody looks, and nobody ever looks
-//! for longer than `LONGEST` at a time.
+//! Where several messages come at once there is something to do for everyone: whoever looks
+//! takes the CPU from those whom it waits for, and a scheduler that makes those who give way
+//! wait for a whole turn (Linux 6.18 and later) turns microseconds into milliseconds.
+//!
+//! Invariant: where others keep the CPU busy, or messages come several at once, nobody looks;
+//! and nobody ever looks for longer than `LONGEST` at a time.
 
 use std::time::{Duration, Instant};
 
@@ -15,20 +19,33 @@ const LONGEST: Duration = Duration::from_micros(200);
 /// Letting others run takes longer only where they do not wait as well.
 const CROWDED: Duration = Duration::from_micros(300);
 const SLEEP_AFTER_CROWD: Duration = Duration::from_millis(100);
+/// Waits without a look after several messages have come at once.
+const SLEEPS_AFTER_SEVERAL: u32 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
     limit: Duration,
     crowded_until: Option<Instant>,
+    /// Waits that are left without a look.
+    sleeps: u32,
 }
 
 impl Vigil {
-    /// For how long to look, at most.
-    pub(super) fn limit(&self, now: Instant) -> Duration {
+    /// For how long to look in the wait that begins now, at most.
+    pub(super) fn limit(&mut self, now: Instant) -> Duration {
+        if self.sleeps > 0 {
+            self.sleeps -= 1;
+            return Duration::ZERO;
+        }
         match self.crowded_until {
             Some(until) if now < until => Duration::ZERO,
             Some(_) | None => self.limit,
         }
+    }
+
+    /// Several messages have come at once.
+    pub(super) fn had_several(&mut self) {
+        self.sleeps = SLEEPS_AFTER_SEVERAL;
     }
 
     /// Others had the CPU for this long.
@@ -69,6 +86,16 @@ mod tests {
             waits.into_iter().for_each(|waited| vigil.learn(waited));
             assert_eq!(vigil.limit(Instant::now()), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn sleeps_while_messages_come_several_at_once() {
+        let (mut vigil, now) = (Vigil::default(), Instant::now());
+        vigil.learn(SHORTEST);
+        assert_eq!(vigil.limit(now), SHORTEST);
+        vigil.had_several();
+        assert!((0..SLEEPS_AFTER_SEVERAL).all(|_| vigil.limit(now).is_zero()));
+        assert_eq!(vigil.limit(now), SHORTEST);
     }
 
     #[test]
