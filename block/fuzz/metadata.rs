@@ -9,7 +9,7 @@ use std::{
 
 use midflight_block::{
     extent::Extent,
-    replica::{disk::Disk, promise::PromiseFile, store::Store},
+    replica::{disk::Disk, layers::Patience, promise::PromiseFile, store::Store},
     wire::layout::Step,
 };
 
@@ -59,6 +59,10 @@ impl Disk for Files {
             buffer.copy_from_slice(there.ok_or(io::ErrorKind::UnexpectedEof)?);
             Ok(())
         })
+    }
+
+    fn read_cached(&self, file: &String, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(file, buffer, offset)
     }
 
     fn write_at(&self, file: &String, data: &[u8], offset: u64) -> io::Result<()> {
@@ -191,8 +195,9 @@ pub(crate) fn replica_metadata(bytes: &[u8]) {
     let _ = store.absent.get(9);
     let _ = store.write(0, &[4; 4096]);
     for _ in 0..16 {
-        if store.has_work() && store.work().is_err() {
+        if store.has_work() && store.work(Patience::Wait).is_err() {
             return;
         }
+        store.work_synced();
     }
 }

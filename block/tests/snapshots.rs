@@ -10,7 +10,12 @@ use std::{os::unix::fs::FileExt, path::Path};
 use midflight_block::{
     engine::control::{Answer, Command},
     nbd::client::{Ask, NbdClient},
-    replica::{disk::Folder, serve::boot, store::Store},
+    replica::{
+        disk::Folder,
+        layers::{Patience, Worked},
+        serve::boot,
+        store::Store,
+    },
     tour::{Plane, replicas_equal},
 };
 use volume::{VOLUME, WHOLE_WITHIN, start, status, until};
@@ -125,7 +130,11 @@ fn seal(copy: &Path) {
     let folder = Folder::take(copy).expect("the plane works");
     let mut store = Store::open(&folder, SIZE, boot()).expect("the plane works");
     while store.has_work() {
-        store.work().expect("the plane works");
+        if store.work(Patience::Wait).expect("the plane works") == Worked::WantsSync {
+            let plan = store.sync_plan().expect("the plane works");
+            plan.carry_out(&folder).expect("the plane works");
+            store.work_synced();
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
         promise::PromiseFile,
         store::Store,
     },
-    sim::network::Node,
+    sim::{network::Node, nodes::Nodes},
     wire::{Kind, Status},
 };
 
@@ -48,7 +48,7 @@ impl State {
         node.files.change(Files::lose_power);
     }
 
-    pub(super) fn feed_replica(&mut self, at: usize, input: replica::Input) {
+    pub(super) fn give_replica(&mut self, at: usize, input: replica::Input) {
         if let Some((link, answer)) = Wrong::accept(self, at, &input) {
             return self.send(Node::Replica(at), link, answer);
         }
@@ -101,6 +101,7 @@ impl State {
             replica::Output::Sync => disk::with(&mut node.files, || {
                 process.change(|process| process.syncing = process.core.sync_plan().ok());
             }),
+            replica::Output::Fetch(number) => self.feed_replica(at, replica::Input::Fetched(number)),
             replica::Output::Die(_) => self.kill_replica(at),
         }
     }

@@ -28,14 +28,17 @@ use crate::{
         core::{self as frontend, Standing, Volume},
         table::{Op as Asked, Request},
     },
-    net::{address::Address, reactor::LinkId},
+    net::reactor::LinkId,
     record::{Record, Verdict, Wish},
     replica::{
-        core::Replica,
+        core::{self as replica, Replica},
         layers::SyncPlan,
         promise::{self, PromiseFile},
     },
-    sim::network::{Network, Node},
+    sim::{
+        network::{Network, Node},
+        nodes::{Nodes, address_of, engine_at, wish},
+    },
     wire::{Frame, Kind, Status, checksum},
 };
 
@@ -167,17 +170,6 @@ pub(super) struct State {
     pub(super) faults: BTreeSet<Fault>,
 }
 
-fn address_of(engine: usize) -> Address {
-    Address::Unix(engine.to_string().into())
-}
-
-fn engine_at(address: &Address) -> usize {
-    match address {
-        Address::Unix(path) => path.to_string_lossy().parse().expect("an engine's number"),
-        Address::Tcp(_) => unreachable!("engines have Unix addresses here"),
-    }
-}
-
 fn number(node: Node) -> u8 {
     match node {
         Node::Frontend => 0,
@@ -186,8 +178,57 @@ fn number(node: Node) -> u8 {
     }
 }
 
-pub(super) fn wish(change: Change) -> Wish {
-    Wish { replica: change.member.to_string(), mode: change.mode, version: change.version }
+impl Nodes for State {
+    fn feed_frontend(&mut self, input: frontend::Input) {
+        self.feed_frontend_at(*NOW, input);
+    }
+
+    fn feed_engine(&mut self, at: usize, input: engine::Input) {
+        let mut out = Vec::new();
+        let lives = self.engines[at].change(|node| match &mut node.core {
+            Some(core) => {
+                core.apply(input, &mut out);
+                // When it comes does not matter to anyone: it changes no byte.
+                if core.wants_to_settle() {
+                    core.apply(engine::Input::Settle, &mut out);
+                }
+                true
+            }
+            None => false,
+        });
+        if !lives {
+            return;
+        }
+        for output in out {
+            match output {
+                engine::Output::Send(link, frame) => {
+                    self.judge_acknowledgement(at, link, &frame);
+                    self.send(Node::Engine(at), link, frame);
+                }
+                engine::Output::Close(link) => {
+                    self.close(Node::Engine(at), link);
+                    self.forget_link(at, link);
+                }
+                engine::Output::Change(change) => {
+                    self.engines[at].change(|node| node.changing = Some(change));
+                    if self.wrong == Some(Wrong::DropsFirst) {
+                        self.feed_engine(at, engine::Input::Changed(change));
+                    }
+                }
+                engine::Output::Fenced { .. } | engine::Output::Stranded => return self.kill_engine(at),
+            }
+        }
+    }
+
+    fn feed_replica(&mut self, at: usize, input: replica::Input) {
+        self.give_replica(at, input);
+    }
+
+    fn forget_link(&mut self, at: usize, link: LinkId) {
+        self.engines[at].change(|node| {
+            node.links.iter_mut().filter(|slot| **slot == Some(link)).for_each(|slot| *slot = None);
+        });
+    }
 }
 
 impl State {
@@ -336,10 +377,6 @@ impl State {
         self.feed_frontend_at(deadline, frontend::Input::Tick);
     }
 
-    pub(super) fn feed_frontend(&mut self, input: frontend::Input) {
-        self.feed_frontend_at(*NOW, input);
-    }
-
     fn feed_frontend_at(&mut self, now: Instant, input: frontend::Input) {
         let replays = Wrong::replays(&input);
         let mut out = Vec::new();
@@ -449,49 +486,6 @@ impl State {
             }
         }
         verdict
-    }
-
-    pub(super) fn feed_engine(&mut self, at: usize, input: engine::Input) {
-        let mut out = Vec::new();
-        let lives = self.engines[at].change(|node| match &mut node.core {
-            Some(core) => {
-                core.apply(input, &mut out);
-                // When it comes does not matter to anyone: it changes no byte.
-                if core.wants_to_settle() {
-                    core.apply(engine::Input::Settle, &mut out);
-                }
-                true
-            }
-            None => false,
-        });
-        if !lives {
-            return;
-        }
-        for output in out {
-            match output {
-                engine::Output::Send(link, frame) => {
-                    self.judge_acknowledgement(at, link, &frame);
-                    self.send(Node::Engine(at), link, frame);
-                }
-                engine::Output::Close(link) => {
-                    self.close(Node::Engine(at), link);
-                    self.forget_link(at, link);
-                }
-                engine::Output::Change(change) => {
-                    self.engines[at].change(|node| node.changing = Some(change));
-                    if self.wrong == Some(Wrong::DropsFirst) {
-                        self.feed_engine(at, engine::Input::Changed(change));
-                    }
-                }
-                engine::Output::Fenced { .. } | engine::Output::Stranded => return self.kill_engine(at),
-            }
-        }
-    }
-
-    pub(super) fn forget_link(&mut self, at: usize, link: LinkId) {
-        self.engines[at].change(|node| {
-            node.links.iter_mut().filter(|slot| **slot == Some(link)).for_each(|slot| *slot = None);
-        });
     }
 
     /// An engine answers the frontend: whoever the record counts must have the write.

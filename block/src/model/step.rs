@@ -15,11 +15,12 @@ use crate::{
         core::{self as engine, Engine, Phase},
         members::Mode,
     },
-    frontend::core as frontend,
     frontend::core::Volume,
     net::reactor::LinkId,
-    replica::core as replica,
-    sim::network::{Arrival, Arrived, Node},
+    sim::{
+        network::{Arrival, Arrived, Node},
+        nodes::Nodes,
+    },
     wire::{Frame, Kind},
 };
 
@@ -241,27 +242,14 @@ impl State {
     }
 
     fn deliver(&mut self, arrival: Arrival) {
-        let Arrival { link, to } = arrival;
-        let arrived = self.network.change(|network| network.take(arrival));
-        match (to, arrived) {
-            (_, None) => {}
-            (Node::Frontend, Some(Arrived::Frame(frame))) => {
-                self.feed_frontend(frontend::Input::Frame(link, frame));
-            }
-            (Node::Frontend, Some(Arrived::Closed)) => self.feed_frontend(frontend::Input::Closed(link)),
-            (Node::Engine(at), Some(Arrived::Frame(frame))) => {
-                let echoes = Wrong::echo(self, at, &frame);
-                self.feed_engine(at, engine::Input::Frame(link, frame));
-                echoes.into_iter().for_each(|echo| self.feed_engine(at, echo));
-            }
-            (Node::Engine(at), Some(Arrived::Closed)) => {
-                self.forget_link(at, link);
-                self.feed_engine(at, engine::Input::Closed(link));
-            }
-            (Node::Replica(at), Some(Arrived::Frame(frame))) => {
-                self.feed_replica(at, replica::Input::Frame(link, frame));
-            }
-            (Node::Replica(at), Some(Arrived::Closed)) => self.feed_replica(at, replica::Input::Closed(link)),
+        let Some(arrived) = self.network.change(|network| network.take(arrival)) else { return };
+        let echoes = match (arrival.to, &arrived) {
+            (Node::Engine(at), Arrived::Frame(frame)) => Wrong::echo(self, at, frame),
+            _ => Vec::new(),
+        };
+        self.arrive(arrival, arrived);
+        if let Node::Engine(at) = arrival.to {
+            echoes.into_iter().for_each(|echo| self.feed_engine(at, echo));
         }
     }
 

@@ -10,12 +10,17 @@ use std::{collections::BTreeMap, io};
 
 use serde::{Deserialize, Serialize};
 
-use super::{disk::Disk, layers::SyncPlan, promise::Standing, store::Store};
+use super::{
+    disk::Disk,
+    layers::{Fetch, Patience, SyncPlan},
+    promise::Standing,
+    store::Store,
+};
 use crate::{
     epoch::Epoch,
     net::reactor::LinkId,
     wire::{
-        Frame, Header, Kind, Status,
+        Frame, Header, Kind, MAX_PAYLOAD, Status,
         hello::{Hello, VERSIONS},
         members::Promised,
     },
@@ -31,6 +36,8 @@ pub enum Input {
     Synced,
     /// The intent map as of `Output::SyncIntent` is durable.
     IntentSynced,
+    /// What `Output::Fetch` asked for is in memory, or was for a moment.
+    Fetched(u64),
     /// There is time for work on the layers.
     Work,
     /// It is time to look for damage in a piece of the layers.
@@ -47,6 +54,8 @@ pub enum Output {
     Sync,
     /// Sync the intent map, then say `IntentSynced`. One at a time.
     SyncIntent,
+    /// Wait until the disk has given what `fetch_plan` says, then say `Fetched`.
+    Fetch(u64),
     /// The store cannot be trusted any more: stop at once.
     Die(String),
 }
@@ -55,6 +64,14 @@ pub enum Output {
 #[derive(Debug, Clone)]
 struct Session {
     sender: u64,
+}
+
+/// Something that has to wait for the disk before it can be done.
+#[derive(Debug, Clone)]
+pub(super) enum Cold {
+    Read(LinkId, Frame),
+    Work,
+    Scrub,
 }
 
 /// What a replica knows of its engines, beyond what is in its folder.
@@ -101,6 +118,11 @@ pub struct Replica<D: Disk> {
     pub(super) noting: Option<Vec<u64>>,
     /// Changes of the layers that wait for the end of a sync.
     pub(super) awaiting_sync: Vec<(LinkId, Frame)>,
+    /// What waits for the disk, by the number of its fetch.
+    pub(super) cold: BTreeMap<u64, Cold>,
+    pub(super) fetches: u64,
+    /// Whether there was no room for work on the layers when it was last tried.
+    pub(super) is_full: bool,
 }
 
 impl<D: Disk> Replica<D> {
@@ -125,6 +147,9 @@ impl<D: Disk> Replica<D> {
             awaiting_note: Vec::new(),
             noting: None,
             awaiting_sync: Vec::new(),
+            cold: BTreeMap::new(),
+            fetches: 0,
+            is_full: false,
         }
     }
 
@@ -136,6 +161,7 @@ impl<D: Disk> Replica<D> {
                 .iter()
                 .all(|waiting| waiting.is_empty())
             && self.held.is_empty()
+            && self.cold.is_empty()
     }
 
     /// What a successor has to know of those who are connected. True only while it is quiet.
@@ -173,14 +199,31 @@ impl<D: Disk> Replica<D> {
         self.store.sync_plan()
     }
 
-    /// Whether `Input::Work` would be of use.
-    pub fn has_work(&self) -> bool {
-        self.syncing.is_empty() && self.store.has_work()
+    /// What `Output::Fetch` is to carry out.
+    pub fn fetch_plan(&self, number: u64) -> Fetch<D> {
+        let layers = self.store.layers();
+        let plan = match self.cold.get(&number) {
+            Some(Cold::Read(_, frame)) => match self.sight(frame) {
+                Some(sight) => layers.fetch(sight, frame.header.extent),
+                None => Ok(Fetch::default()),
+            },
+            Some(Cold::Work) => layers.fetch_work(),
+            Some(Cold::Scrub) => layers.fetch_scrub(),
+            None => Ok(Fetch::default()),
+        };
+        // Whoever waits for it meets the same error.
+        plan.unwrap_or_default()
     }
 
-    /// Whether `Input::Scrub` would be of use.
-    pub fn can_scrub(&self) -> bool {
-        self.store.can_scrub()
+    /// Whether `Input::Work` would be of use.
+    pub fn has_work(&self) -> bool {
+        let fetching = self.cold.values().any(|cold| matches!(cold, Cold::Work));
+        self.syncing.is_empty() && !fetching && !self.is_full && self.store.has_work()
+    }
+
+    /// Whether `Input::Scrub` would be of use now and then: it looks for damage, or for room.
+    pub fn wants_to_scrub(&self) -> bool {
+        self.is_full || self.store.can_scrub()
     }
 
     pub fn promised(&self) -> Epoch {
@@ -199,6 +242,7 @@ impl<D: Disk> Replica<D> {
             Input::Persisted(standing) => self.on_persisted(standing, out),
             Input::Synced => self.on_synced(out),
             Input::IntentSynced => self.on_noted(out),
+            Input::Fetched(number) => self.on_fetched(number, out),
             Input::Work => self.on_work(out),
             Input::Scrub => self.on_scrub(out),
         }
@@ -222,10 +266,15 @@ impl<D: Disk> Replica<D> {
                     Some(status) => self.answer(link, &frame.header, status, out),
                 }
             }
-            Kind::Past | Kind::Changes => match self.refusal(link, &frame) {
-                None => self.on_past(link, &frame, out),
-                Some(status) => self.answer(link, &frame.header, status, out),
-            },
+            Kind::Past | Kind::Changes => {
+                match self.refusal(link, &frame).or_else(|| self.malformed(&frame)) {
+                    None if frame.header.kind == Kind::Past => {
+                        self.on_read(link, frame, Patience::InMemory, out);
+                    }
+                    None => self.on_changes(link, &frame, out),
+                    Some(status) => self.answer(link, &frame.header, status, out),
+                }
+            }
             Kind::Settled if self.refusal(link, &frame).is_none() => {
                 if let Err(error) = self.store.settled(frame.header.tag) {
                     out.push(Output::Die(error.to_string()));
@@ -314,7 +363,7 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Why the sender may not ask anything, if so.
-    fn refusal(&self, link: LinkId, frame: &Frame) -> Option<Status> {
+    pub(super) fn refusal(&self, link: LinkId, frame: &Frame) -> Option<Status> {
         let epoch = frame.header.epoch;
         if self.promised.fences_out(epoch) {
             return Some(Status::Fenced);
@@ -326,11 +375,18 @@ impl<D: Disk> Replica<D> {
     }
 
     /// What is wrong with a request for data, if anything.
-    fn malformed(&self, frame: &Frame) -> Option<Status> {
+    pub(super) fn malformed(&self, frame: &Frame) -> Option<Status> {
         let extent = frame.header.extent;
-        let expected = if frame.header.kind == Kind::Write { extent.length() as usize } else { 0 };
-        let wrong = !extent.fits(self.store.size()) || frame.payload.len() != expected;
-        wrong.then_some(Status::Invalid)
+        let (length, brings) = (extent.length() as usize, frame.payload.len());
+        let fits = extent.fits(self.store.size());
+        let sound = match frame.header.kind {
+            Kind::Write => fits && brings == length,
+            Kind::Read => fits && brings == 0 && length <= MAX_PAYLOAD,
+            Kind::Past => length <= MAX_PAYLOAD,
+            Kind::Changes => true,
+            _ => fits && brings == 0,
+        };
+        (!sound).then_some(Status::Invalid)
     }
 
     pub(super) fn answer(&self, link: LinkId, header: &Header, status: Status, out: &mut Vec<Output>) {
@@ -388,6 +444,7 @@ impl<D: Disk> Replica<D> {
         self.held.retain(|(_, to, _)| *to != link);
         self.awaiting_note.retain(|(from, _)| *from != link);
         self.awaiting_sync.retain(|(from, _)| *from != link);
+        self.cold.retain(|_, cold| !matches!(cold, Cold::Read(from, _) if *from == link));
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{
     fmt::Debug,
     fs::{File, OpenOptions},
-    io,
+    io::{self, IoSliceMut},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::{FileExt, OpenOptionsExt},
@@ -16,7 +16,10 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, SeekFrom},
+    io::{Errno, ReadWriteFlags},
+};
 
 pub trait Disk: Debug + Clone + Send + 'static {
     type File: Debug + Clone + Send + 'static;
@@ -28,6 +31,9 @@ pub trait Disk: Debug + Clone + Send + 'static {
     fn resize(&self, file: &Self::File, size: u64) -> io::Result<()>;
     /// Fills `buffer`; past the end of the file is an error.
     fn read_at(&self, file: &Self::File, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// The same if the disk need not be waited for; else `WouldBlock`. A disk that cannot
+    /// tell is waited for.
+    fn read_cached(&self, file: &Self::File, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     fn write_at(&self, file: &Self::File, data: &[u8], offset: u64) -> io::Result<()>;
     /// Makes a range read as zeroes and gives its room back.
     fn punch(&self, file: &Self::File, offset: u64, length: u64) -> io::Result<()>;
@@ -70,7 +76,7 @@ impl Folder {
         let lock = File::open(path).map_err(open)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Folder { path: path.to_owned(), lock: Arc::new(lock) }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(TakeFolder::Owned(path.to_owned())),
+            Err(Errno::WOULDBLOCK) => Err(TakeFolder::Owned(path.to_owned())),
             Err(error) => Err(open(error.into())),
         }
     }
@@ -118,6 +124,16 @@ impl Disk for Folder {
         file.read_exact_at(buffer, offset)
     }
 
+    fn read_cached(&self, file: &Arc<File>, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let parts = &mut [IoSliceMut::new(buffer)];
+        match rustix::io::preadv2(file, parts, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) if count == buffer.len() => Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(Errno::OPNOTSUPP) => self.read_at(file, buffer, offset),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn write_at(&self, file: &Arc<File>, data: &[u8], offset: u64) -> io::Result<()> {
         let mut at = offset;
         data.chunks(PIECE).try_for_each(|piece| {
@@ -153,7 +169,7 @@ impl Disk for Folder {
     fn next_data(&self, file: &Arc<File>, from: u64) -> io::Result<Option<(u64, u64)>> {
         match rustix::fs::seek(file, SeekFrom::Data(from)) {
             Ok(start) => Ok(Some((start, rustix::fs::seek(file, SeekFrom::Hole(start))?))),
-            Err(rustix::io::Errno::NXIO) => Ok(None),
+            Err(Errno::NXIO) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -170,6 +186,24 @@ mod tests {
         assert!(matches!(Folder::take(dir.path()), Err(TakeFolder::Owned(_))));
         drop(first);
         Folder::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn what_the_kernel_has_forgotten_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Folder::take(dir.path()).unwrap();
+        let file = disk.open("a").unwrap();
+        disk.write_at(&file, &[7; 1 << 20], 0).unwrap();
+        disk.sync(&file).unwrap();
+        let mut seen = vec![0; 4096];
+        disk.read_cached(&file, &mut seen, 4096).unwrap();
+        assert_eq!(seen, [7; 4096]);
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let cold = disk.read_cached(&file, &mut seen, 512 << 10).map_err(|error| error.kind());
+        assert_eq!(cold, Err(io::ErrorKind::WouldBlock));
+        disk.read_at(&file, &mut seen, 512 << 10).unwrap();
+        disk.read_cached(&file, &mut seen, 512 << 10).unwrap();
+        assert_eq!(seen, [7; 4096]);
     }
 
     #[test]

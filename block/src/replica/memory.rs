@@ -6,14 +6,16 @@
 //! folder was synced may be there or not.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::disk::Disk;
 
 const SECTOR: usize = 512;
+const PAGE: u64 = 4096;
 
 #[derive(Debug, Default)]
 struct Content {
@@ -35,6 +37,8 @@ struct State {
     removed: Vec<(String, Content)>,
     /// Changes left until the machine stops, if that is planned.
     left: Option<u64>,
+    /// Pages read since the cache was emptied, if it ever was; others have to be waited for.
+    warm: Option<BTreeSet<(String, u64)>>,
 }
 
 impl State {
@@ -48,6 +52,10 @@ impl State {
             None => Ok(()),
         }
     }
+}
+
+fn pages(buffer: &[u8], offset: u64) -> Range<u64> {
+    offset / PAGE..(offset + buffer.len() as u64).div_ceil(PAGE)
 }
 
 #[derive(Debug, Clone, Default)]
@@ -76,6 +84,11 @@ impl MemoryDisk {
     /// The machine runs again, with what its memory held.
     pub fn go_on(&self) {
         self.state().left = None;
+    }
+
+    /// Nothing is in the cache any more.
+    pub fn chill(&self) {
+        self.state().warm = Some(BTreeSet::new());
     }
 
     /// Turns a bit of a file over, as a bad disk does.
@@ -156,12 +169,25 @@ impl Disk for MemoryDisk {
     }
 
     fn read_at(&self, file: &String, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let state = self.state();
+        let mut state = self.state();
+        if let Some(warm) = &mut state.warm {
+            warm.extend(pages(buffer, offset).map(|page| (file.clone(), page)));
+        }
         let now = &state.files[file].now;
         let from = offset as usize;
         let part = now.get(from..from + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         buffer.copy_from_slice(part);
         Ok(())
+    }
+
+    fn read_cached(&self, file: &String, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let is_warm = |warm: &BTreeSet<(String, u64)>| {
+            pages(buffer, offset).all(|page| warm.contains(&(file.clone(), page)))
+        };
+        if self.state().warm.as_ref().is_some_and(|warm| !is_warm(warm)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.read_at(file, buffer, offset)
     }
 
     fn write_at(&self, file: &String, data: &[u8], offset: u64) -> io::Result<()> {

@@ -18,4 +18,6 @@ mod requests;
 pub mod serve;
 pub mod store;
 pub mod succession;
+#[cfg(test)]
+mod tests;
 mod worker;

@@ -6,8 +6,9 @@
 use std::io;
 
 use super::{
-    core::{Output, Replica, status_of},
+    core::{Cold, Output, Replica, status_of},
     disk::Disk,
+    layers::{Patience, Sight, Worked},
     promise::Standing,
 };
 use crate::{
@@ -20,27 +21,17 @@ use crate::{
     },
 };
 
+/// Whether something was not done because the disk would have to be waited for.
+fn is_cold<T>(done: &io::Result<T>) -> bool {
+    matches!(done, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
 impl<D: Disk> Replica<D> {
     pub(super) fn on_request(&mut self, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
         let header = &frame.header;
         let extent = header.extent;
         match header.kind {
-            Kind::Read => {
-                let read = match header.layer.checked_sub(1) {
-                    None => self.store.read(extent),
-                    Some(place) => self.store.layers().read_layer(place.into(), extent),
-                };
-                if let Err(error) = self.store.note_damage() {
-                    return out.push(Output::Die(error.to_string()));
-                }
-                let answer = match read {
-                    Ok(data) => {
-                        Frame::with(Header { extent, ..header.reply(Status::Ok, header.epoch) }, data)
-                    }
-                    Err(error) => Frame::bare(header.reply(status_of(&error), header.epoch)),
-                };
-                out.push(Output::Send(link, answer));
-            }
+            Kind::Read => self.on_read(link, frame, Patience::InMemory, out),
             Kind::Flush => {
                 self.store.flush_began(header.tag);
                 self.to_sync.push((link, Frame::bare(header.reply(Status::Ok, header.epoch))));
@@ -62,6 +53,60 @@ impl<D: Disk> Replica<D> {
                 }
                 Err(error) => self.fail(link, header, &error, out),
             },
+        }
+    }
+
+    /// What a read looks at. A snapshot may be gone.
+    pub(super) fn sight(&self, frame: &Frame) -> Option<Sight> {
+        match (frame.header.kind, frame.header.layer.checked_sub(1)) {
+            (Kind::Past, _) => {
+                let past = Past::decode(&frame.payload)?;
+                self.store.layers().place_of(past.snapshot).map(Sight::Snapshot)
+            }
+            (_, None) => Some(Sight::Live),
+            (_, Some(place)) => Some(Sight::Layer(place.into())),
+        }
+    }
+
+    /// What is not in memory is fetched by someone who may wait; nothing else does. A snapshot that
+    /// is not here (any more) is told by an empty answer: that is no fault of this copy.
+    pub(super) fn on_read(&mut self, link: LinkId, frame: Frame, patience: Patience, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        let look = |sight| self.store.layers().look(sight, header.extent, patience);
+        let seen = self.sight(&frame).map(look).transpose();
+        if is_cold(&seen) {
+            return self.fetch(Cold::Read(link, frame), out);
+        }
+        if let Err(error) = self.store.note_damage() {
+            return out.push(Output::Die(error.to_string()));
+        }
+        let reply = Header { extent: header.extent, ..header.reply(Status::Ok, header.epoch) };
+        let answer = match seen {
+            Ok(Some(data)) => Frame::with(reply, data),
+            Ok(None) => Frame::bare(reply),
+            Err(error) => Frame::bare(header.reply(status_of(&error), header.epoch)),
+        };
+        out.push(Output::Send(link, answer));
+    }
+
+    fn fetch(&mut self, cold: Cold, out: &mut Vec<Output>) {
+        self.fetches += 1;
+        self.cold.insert(self.fetches, cold);
+        out.push(Output::Fetch(self.fetches));
+    }
+
+    /// Does what waited, after another look at whether it may be done. It does not wait a second time.
+    pub(super) fn on_fetched(&mut self, number: u64, out: &mut Vec<Output>) {
+        match self.cold.remove(&number) {
+            Some(Cold::Read(link, frame)) => {
+                match self.refusal(link, &frame).or_else(|| self.malformed(&frame)) {
+                    None => self.on_read(link, frame, Patience::Wait, out),
+                    Some(status) => self.answer(link, &frame.header, status, out),
+                }
+            }
+            Some(Cold::Work) if self.has_work() => self.work(Patience::Wait, out),
+            Some(Cold::Scrub) => self.scrub(Patience::Wait, out),
+            Some(Cold::Work) | None => {}
         }
     }
 
@@ -127,7 +172,9 @@ impl<D: Disk> Replica<D> {
     }
 
     pub(super) fn on_synced(&mut self, out: &mut Vec<Output>) {
-        for (link, frame) in std::mem::take(&mut self.syncing) {
+        self.store.work_synced();
+        let answers = std::mem::take(&mut self.syncing).into_iter();
+        for (link, frame) in answers.filter(|(link, _)| *link != LinkId::NOBODY) {
             let needed = self.needed(&frame.header);
             self.answer_when_durable(needed, link, frame, out);
         }
@@ -214,7 +261,10 @@ impl<D: Disk> Replica<D> {
     }
 
     fn tell_layer(&self, link: LinkId, header: &Header, out: &mut Vec<Output>) {
-        match self.store.layers().blocks_of(usize::from(header.layer) - 1) {
+        let Some(place) = header.layer.checked_sub(1) else {
+            return self.answer(link, header, Status::Invalid, out);
+        };
+        match self.store.layers().blocks_of(place.into()) {
             Ok(blocks) => {
                 let held = Missing { replica: 0, from: 0, blocks };
                 let reply = Header { layer: header.layer, ..header.reply(Status::Ok, header.epoch) };
@@ -228,51 +278,63 @@ impl<D: Disk> Replica<D> {
     /// ends, and its copy comes back by rebuild.
     pub(super) fn on_work(&mut self, out: &mut Vec<Output>) {
         if self.has_work() {
-            let worked = self.store.work();
-            self.mourn(worked, out);
+            self.work(Patience::InMemory, out);
+        }
+    }
+
+    fn work(&mut self, patience: Patience, out: &mut Vec<Output>) {
+        let worked = self.store.work(patience);
+        match worked {
+            Ok(Worked::Piece) => {}
+            Ok(Worked::WantsSync) => {
+                let done = Header::new(Kind::Reply, 0, self.promised());
+                self.to_sync.push((LinkId::NOBODY, Frame::bare(done)));
+                self.start_sync(out);
+            }
+            worked if is_cold(&worked) => self.fetch(Cold::Work, out),
+            Err(error) => self.mourn(&error, out),
         }
     }
 
     /// Reads a piece of the layers to find damage, which has the same end.
     pub(super) fn on_scrub(&mut self, out: &mut Vec<Output>) {
-        let scrubbed = self.store.scrub();
-        self.mourn(scrubbed, out);
-    }
-
-    fn mourn(&mut self, done: io::Result<()>, out: &mut Vec<Output>) {
-        if let Err(error) = done {
-            let noted = self.store.note_damage();
-            let why = noted.err().map_or(error.to_string(), |worse| format!("{error}; {worse}"));
-            if status_of(&error) != Status::NoSpace {
-                out.push(Output::Die(why));
-            }
+        self.is_full = false;
+        if !self.cold.values().any(|cold| matches!(cold, Cold::Scrub)) {
+            self.scrub(Patience::InMemory, out);
         }
     }
 
-    /// What a snapshot was, or where it differs. One that is not here (any more) is told
-    /// by an empty answer: that is no fault of this copy.
-    pub(super) fn on_past(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+    fn scrub(&mut self, patience: Patience, out: &mut Vec<Output>) {
+        match self.store.scrub(patience) {
+            Ok(()) => {}
+            scrubbed if is_cold(&scrubbed) => self.fetch(Cold::Scrub, out),
+            Err(error) => self.mourn(&error, out),
+        }
+    }
+
+    fn mourn(&mut self, error: &io::Error, out: &mut Vec<Output>) {
+        let noted = self.store.note_damage();
+        let why = noted.err().map_or(error.to_string(), |worse| format!("{error}; {worse}"));
+        match status_of(error) {
+            Status::NoSpace => self.is_full = true,
+            _ => out.push(Output::Die(why)),
+        }
+    }
+
+    /// Where a snapshot differs from another; an empty answer when one is not here (any more).
+    pub(super) fn on_changes(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         let header = &frame.header;
-        let told = Past::decode(&frame.payload).map_or(Ok(None), |past| match header.kind {
-            Kind::Past => self.store.layers().read_past(past.snapshot, header.extent),
-            _ => {
-                let changes = self.store.layers().changes(past.snapshot, past.since);
-                let encode = |blocks| Missing { replica: past.snapshot, from: 0, blocks }.encode();
-                changes.map(|blocks| blocks.map(encode))
-            }
-        });
-        if let Err(error) = self.store.note_damage() {
-            return out.push(Output::Die(error.to_string()));
-        }
         let reply = Header { extent: header.extent, ..header.reply(Status::Ok, header.epoch) };
-        out.push(Output::Send(
-            link,
-            match told {
-                Ok(Some(data)) => Frame::with(reply, data),
-                Ok(None) => Frame::bare(reply),
-                Err(error) => Frame::bare(header.reply(status_of(&error), header.epoch)),
-            },
-        ));
+        let past = Past::decode(&frame.payload);
+        let changes = past.map_or(Ok(None), |past| self.store.layers().changes(past.snapshot, past.since));
+        let answer = match (changes, past) {
+            (Ok(Some(blocks)), Some(Past { snapshot: replica, .. })) => {
+                Frame::with(reply, Missing { replica, from: 0, blocks }.encode())
+            }
+            (Ok(_), _) => Frame::bare(reply),
+            (Err(error), _) => Frame::bare(header.reply(status_of(&error), header.epoch)),
+        };
+        out.push(Output::Send(link, answer));
     }
 
     fn tell_missing(&self, link: LinkId, header: &Header, replica: u64, out: &mut Vec<Output>) {

@@ -1,7 +1,8 @@
 //! A replica at work: the core between an epoll loop and a folder.
 //!
 //! Reads and writes are done in the loop (the page cache answers faster than a
-//! thread can be woken); what waits for the disk is done on threads beside it.
+//! thread can be woken); what waits for the disk, also a read of what is not in the
+//! cache, is done on threads beside it.
 //!
 //! Invariant: when a sync or a promise fails, serving ends; it never goes on with a
 //! disk that has lied.
@@ -227,7 +228,7 @@ impl Serving {
     pub fn deadline(&self) -> Option<Instant> {
         match self.core.has_work() {
             true => Some(Instant::now()),
-            false => self.core.can_scrub().then_some(self.scrub_at),
+            false => self.core.wants_to_scrub().then_some(self.scrub_at),
         }
     }
 
@@ -285,6 +286,10 @@ impl Serving {
                 Output::SyncIntent => {
                     let file = self.core.store().intent_file();
                     self.workers.sync_intent(file).map_err(ReplicaError::Dead)?;
+                }
+                Output::Fetch(number) => {
+                    let plan = self.core.fetch_plan(number);
+                    self.workers.fetch(number, plan).map_err(ReplicaError::Dead)?;
                 }
                 Output::Sync => {
                     let plan =

@@ -12,7 +12,7 @@ use super::{
     absent::Absent,
     disk::Disk,
     intent::Intent,
-    layers::{Layers, SyncPlan},
+    layers::{Layers, Patience, SyncPlan, Worked},
 };
 use crate::{
     blocks::{BLOCK_BITS, Blocks, REGION_BITS},
@@ -153,16 +153,20 @@ impl<D: Disk> Store<D> {
         self.layers.has_work()
     }
 
-    pub fn work(&mut self) -> io::Result<()> {
-        self.layers.work()
+    pub fn work(&mut self, patience: Patience) -> io::Result<Worked> {
+        self.layers.work(patience)
+    }
+
+    pub fn work_synced(&mut self) {
+        self.layers.work_synced();
     }
 
     pub fn can_scrub(&self) -> bool {
         self.layers.can_scrub()
     }
 
-    pub fn scrub(&mut self) -> io::Result<()> {
-        self.layers.scrub()
+    pub fn scrub(&mut self, patience: Patience) -> io::Result<()> {
+        self.layers.scrub(patience)
     }
 
     pub fn note_damage(&mut self) -> io::Result<()> {

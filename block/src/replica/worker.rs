@@ -1,8 +1,9 @@
 //! What waits for the disk, on threads beside the loop: one for notes, which are
-//! short and on whose end requests wait, and one for the data itself.
+//! short and on whose end requests wait, one for syncs of the data itself, and one that
+//! fetches what is to be read.
 //!
-//! Invariant: jobs of one kind are done in the order in which they were given, and a
-//! note never waits for a sync of data.
+//! Invariant: jobs of one kind are done in the order in which they were given, and
+//! none waits for one of another kind.
 
 use std::{
     io,
@@ -13,7 +14,7 @@ use std::{
 use super::{
     core::Input,
     disk::Disk,
-    layers::SyncPlan,
+    layers::{Fetch, SyncPlan},
     promise::{PromiseFile, Standing},
 };
 use crate::net::reactor::Waker;
@@ -30,8 +31,9 @@ pub(super) type Done = Result<Input, String>;
 pub(super) struct Workers<D: Disk> {
     notes: Sender<Note<D>>,
     data: Sender<SyncPlan<D>>,
+    fetches: Sender<(u64, Fetch<D>)>,
     done: Receiver<Done>,
-    threads: [JoinHandle<()>; 2],
+    threads: [JoinHandle<()>; 3],
 }
 
 /// Where threads say what they have done.
@@ -50,7 +52,7 @@ impl Report {
     }
 }
 
-const GONE: &str = "a thread that syncs is gone";
+const GONE: &str = "a thread that waits for the disk is gone";
 
 impl<D: Disk + Send + 'static> Workers<D>
 where
@@ -59,16 +61,17 @@ where
     pub(super) fn start(disk: &D, promise: PromiseFile<D>, waker: Waker) -> Workers<D> {
         let (notes, to_note) = channel();
         let (data, to_sync) = channel();
+        let (fetches, to_fetch) = channel();
         let (finished, done) = channel();
         let report = Report { done: finished, waker };
-        let threads = {
-            let (for_notes, for_data, report_notes) = (disk.clone(), disk.clone(), report.clone());
-            [
-                thread::spawn(move || note(&for_notes, promise, &to_note, &report_notes)),
-                thread::spawn(move || sync(&for_data, &to_sync, &report)),
-            ]
-        };
-        Workers { notes, data, done, threads }
+        let here = || (disk.clone(), report.clone());
+        let (for_notes, for_data, for_fetches) = (here(), here(), here());
+        let threads = [
+            thread::spawn(move || note(&for_notes.0, promise, &to_note, &for_notes.1)),
+            thread::spawn(move || sync(&for_data.0, &to_sync, &for_data.1)),
+            thread::spawn(move || fetch(&for_fetches.0, &to_fetch, &for_fetches.1)),
+        ];
+        Workers { notes, data, fetches, done, threads }
     }
 
     pub(super) fn persist(&self, standing: Standing) -> Result<(), String> {
@@ -83,17 +86,21 @@ where
         self.data.send(plan).map_err(|_| GONE.into())
     }
 
+    pub(super) fn fetch(&self, number: u64, plan: Fetch<D>) -> Result<(), String> {
+        self.fetches.send((number, plan)).map_err(|_| GONE.into())
+    }
+
     pub(super) fn next_done(&self) -> Option<Done> {
         self.done.try_recv().ok()
     }
 
     /// Waits for the last jobs; nobody holds the disk afterwards.
     pub(super) fn end(self) -> Result<(), String> {
-        let Workers { notes, data, done, threads } = self;
-        drop((notes, data, done));
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().map_err(|_| "a thread that syncs panicked".into()))
+        let Workers { notes, data, fetches, done, threads } = self;
+        drop((notes, data, fetches, done));
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| "a thread that waits for the disk panicked".into())
+        })
     }
 }
 
@@ -119,6 +126,15 @@ fn note<D: Disk>(disk: &D, mut promise: PromiseFile<D>, queue: &Receiver<Note<D>
 fn sync<D: Disk>(disk: &D, queue: &Receiver<SyncPlan<D>>, report: &Report) {
     for plan in queue {
         if !report.tell(plan.carry_out(disk), Input::Synced) {
+            return;
+        }
+    }
+}
+
+fn fetch<D: Disk>(disk: &D, queue: &Receiver<(u64, Fetch<D>)>, report: &Report) {
+    for (number, plan) in queue {
+        plan.carry_out(disk);
+        if !report.tell(Ok(()), Input::Fetched(number)) {
             return;
         }
     }

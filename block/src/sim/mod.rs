@@ -7,5 +7,6 @@
 mod client;
 mod judgement;
 pub(crate) mod network;
+pub(crate) mod nodes;
 mod scenarios;
 mod world;

@@ -3,11 +3,15 @@
 //! Invariant: only `step` moves the world, and what it may do next depends on
 //! nothing but the state and the seed.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use super::{
     client::Client,
-    network::{Arrived, Network, Node},
+    network::{Network, Node},
+    nodes::{Nodes, address_of, engine_at, wish},
 };
 use crate::{
     check::pattern::BLOCK,
@@ -21,12 +25,12 @@ use crate::{
         control::Switched,
         core::{self as frontend, Volume},
     },
-    net::{address::Address, reactor::LinkId},
+    net::reactor::LinkId,
     record::{Record, Verdict, Wish},
     replica::{
         core::{self as replica, Replica},
         disk::Disk,
-        layers::SyncPlan,
+        layers::{Fetch, SyncPlan},
         memory::MemoryDisk,
         promise::{PromiseFile, Standing},
         store::Store,
@@ -46,6 +50,7 @@ pub(super) struct ReplicaNode {
     persisting: Option<Standing>,
     syncing: Option<SyncPlan<MemoryDisk>>,
     noting: bool,
+    fetching: VecDeque<(u64, Fetch<MemoryDisk>)>,
     boot: u64,
     /// Whether it lost power and has not been made whole since.
     pub(super) lost: bool,
@@ -73,11 +78,9 @@ pub(super) struct Shelf {
     late: Vec<(u64, Wish)>,
 }
 
-fn wish(change: Change) -> Wish {
-    Wish { replica: change.member.to_string(), mode: change.mode, version: change.version }
-}
-
 pub(super) struct World {
+    /// What everything follows from.
+    origin: u64,
     seed: u64,
     pub(super) now: Instant,
     pub(super) network: Network,
@@ -92,14 +95,71 @@ pub(super) struct World {
     pub(super) answers: Vec<Answer>,
 }
 
-pub(super) fn address_of(engine: usize) -> Address {
-    Address::Unix(engine.to_string().into())
+/// Whoever reads a failure has to know in which world it happened.
+impl Drop for World {
+    #[allow(clippy::print_stderr, reason = "a test that fails says how to see it again")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in the world of seed {}; see it again with MIDFLIGHT_WORLD={0}", self.origin);
+        }
+    }
 }
 
-fn engine_at(address: &Address) -> usize {
-    match address {
-        Address::Unix(path) => path.to_string_lossy().parse().expect("an engine's number"),
-        Address::Tcp(_) => unreachable!("engines have Unix addresses here"),
+impl Nodes for World {
+    fn feed_frontend(&mut self, input: frontend::Input) {
+        let mut outputs = Vec::new();
+        self.frontend.apply(self.now, input, &mut outputs);
+        self.carry_frontend(outputs);
+    }
+
+    fn feed_engine(&mut self, at: usize, input: engine::Input) {
+        let Some(core) = self.engines[at].core.as_mut() else { return };
+        let mut outputs = Vec::new();
+        core.apply(input, &mut outputs);
+        for output in outputs {
+            match output {
+                engine::Output::Send(COORDINATOR, frame) => {
+                    let answer = serde_json::from_slice(&frame.payload).expect("an answer is readable");
+                    self.answers.push(answer);
+                }
+                engine::Output::Send(link, frame) => self.network.send(Node::Engine(at), link, frame),
+                engine::Output::Close(link) => {
+                    self.network.close(Node::Engine(at), link);
+                    self.forget_link(at, link);
+                }
+                engine::Output::Change(change) => self.engines[at].changing = Some(change),
+                engine::Output::Fenced { .. } => return self.kill_engine(at),
+                engine::Output::Stranded => return self.end_engine(at),
+            }
+        }
+    }
+
+    fn feed_replica(&mut self, at: usize, input: replica::Input) {
+        let Some(core) = self.replicas[at].core.as_mut() else { return };
+        let promised = core.promised();
+        let mut outputs = Vec::new();
+        core.apply(input, &mut outputs);
+        assert!(core.promised() >= promised, "a promise never goes back");
+        for output in outputs {
+            let node = &mut self.replicas[at];
+            match output {
+                replica::Output::Send(link, frame) => self.network.send(Node::Replica(at), link, frame),
+                replica::Output::Close(link) => self.network.close(Node::Replica(at), link),
+                replica::Output::Persist(standing) => node.persisting = Some(standing),
+                replica::Output::SyncIntent => node.noting = true,
+                replica::Output::Sync => {
+                    node.syncing = node.core.as_mut().and_then(|core| core.sync_plan().ok());
+                }
+                replica::Output::Fetch(number) => {
+                    node.fetching.extend(node.core.as_ref().map(|core| (number, core.fetch_plan(number))));
+                }
+                replica::Output::Die(_) => return self.kill_replica(at),
+            }
+        }
+    }
+
+    fn forget_link(&mut self, at: usize, link: LinkId) {
+        self.engines[at].links.iter_mut().filter(|slot| **slot == Some(link)).for_each(|slot| *slot = None);
     }
 }
 
@@ -115,6 +175,7 @@ impl World {
             &mut outputs,
         );
         let mut world = World {
+            origin: seed,
             seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             now: Instant::now(),
             network: Network::default(),
@@ -140,6 +201,7 @@ impl World {
                 persisting: None,
                 syncing: None,
                 noting: false,
+                fetching: VecDeque::new(),
                 boot: 1,
                 lost: false,
             });
@@ -166,6 +228,7 @@ impl World {
         node.persisting = None;
         node.syncing = None;
         node.noting = false;
+        node.fetching.clear();
     }
 
     fn seat(&self, epoch: Epoch, sender: u64) -> Seat {
@@ -275,12 +338,6 @@ impl World {
         self.feed_frontend(frontend::Input::Request(request));
     }
 
-    pub(super) fn feed_frontend(&mut self, input: frontend::Input) {
-        let mut outputs = Vec::new();
-        self.frontend.apply(self.now, input, &mut outputs);
-        self.carry_frontend(outputs);
-    }
-
     fn carry_frontend(&mut self, outputs: Vec<frontend::Output>) {
         for output in outputs {
             match output {
@@ -303,59 +360,13 @@ impl World {
         }
     }
 
-    fn feed_engine(&mut self, at: usize, input: engine::Input) {
-        let Some(core) = self.engines[at].core.as_mut() else { return };
-        let mut outputs = Vec::new();
-        core.apply(input, &mut outputs);
-        for output in outputs {
-            match output {
-                engine::Output::Send(COORDINATOR, frame) => {
-                    let answer = serde_json::from_slice(&frame.payload).expect("an answer is readable");
-                    self.answers.push(answer);
-                }
-                engine::Output::Send(link, frame) => self.network.send(Node::Engine(at), link, frame),
-                engine::Output::Close(link) => {
-                    self.network.close(Node::Engine(at), link);
-                    self.forget_link(at, link);
-                }
-                engine::Output::Change(change) => self.engines[at].changing = Some(change),
-                engine::Output::Fenced { .. } => return self.kill_engine(at),
-                engine::Output::Stranded => return self.end_engine(at),
-            }
-        }
-    }
-
-    fn forget_link(&mut self, at: usize, link: LinkId) {
-        self.engines[at].links.iter_mut().filter(|slot| **slot == Some(link)).for_each(|slot| *slot = None);
-    }
-
-    fn feed_replica(&mut self, at: usize, input: replica::Input) {
-        let Some(core) = self.replicas[at].core.as_mut() else { return };
-        let promised = core.promised();
-        let mut outputs = Vec::new();
-        core.apply(input, &mut outputs);
-        assert!(core.promised() >= promised, "a promise never goes back");
-        for output in outputs {
-            let node = &mut self.replicas[at];
-            match output {
-                replica::Output::Send(link, frame) => self.network.send(Node::Replica(at), link, frame),
-                replica::Output::Close(link) => self.network.close(Node::Replica(at), link),
-                replica::Output::Persist(standing) => node.persisting = Some(standing),
-                replica::Output::SyncIntent => node.noting = true,
-                replica::Output::Sync => {
-                    node.syncing = node.core.as_mut().and_then(|core| core.sync_plan().ok());
-                }
-                replica::Output::Die(_) => return self.kill_replica(at),
-            }
-        }
-    }
-
     pub(super) fn kill_replica(&mut self, at: usize) {
         let node = &mut self.replicas[at];
         node.core = None;
         node.persisting = None;
         node.syncing = None;
         node.noting = false;
+        node.fetching.clear();
         self.network.drop_node(Node::Replica(at));
     }
 
@@ -442,7 +453,11 @@ impl World {
         let jobs: Vec<usize> = (0..self.replicas.len())
             .filter(|at| {
                 let node = &self.replicas[*at];
-                node.persisting.is_some() || node.syncing.is_some() || node.noting || node.works()
+                node.persisting.is_some()
+                    || node.syncing.is_some()
+                    || node.noting
+                    || !node.fetching.is_empty()
+                    || node.works()
             })
             .collect();
         let wishes: Vec<usize> = (0..self.engines.len())
@@ -459,8 +474,9 @@ impl World {
         self.now += Duration::from_micros(10);
         match arrivals.get(choice) {
             Some(arrival) => {
-                let arrived = self.network.take(*arrival);
-                self.arrive(arrival.to, arrival.link, arrived);
+                if let Some(arrived) = self.network.take(*arrival) {
+                    self.arrive(*arrival, arrived);
+                }
             }
             None => match jobs.get(choice - arrivals.len()) {
                 Some(at) => self.finish_job(*at),
@@ -489,27 +505,6 @@ impl World {
         true
     }
 
-    fn arrive(&mut self, to: Node, link: LinkId, arrived: Option<Arrived>) {
-        match (to, arrived) {
-            (_, None) => {}
-            (Node::Frontend, Some(Arrived::Frame(frame))) => {
-                self.feed_frontend(frontend::Input::Frame(link, frame));
-            }
-            (Node::Frontend, Some(Arrived::Closed)) => self.feed_frontend(frontend::Input::Closed(link)),
-            (Node::Engine(at), Some(Arrived::Frame(frame))) => {
-                self.feed_engine(at, engine::Input::Frame(link, frame));
-            }
-            (Node::Engine(at), Some(Arrived::Closed)) => {
-                self.forget_link(at, link);
-                self.feed_engine(at, engine::Input::Closed(link));
-            }
-            (Node::Replica(at), Some(Arrived::Frame(frame))) => {
-                self.feed_replica(at, replica::Input::Frame(link, frame));
-            }
-            (Node::Replica(at), Some(Arrived::Closed)) => self.feed_replica(at, replica::Input::Closed(link)),
-        }
-    }
-
     fn finish_job(&mut self, at: usize) {
         let node = &mut self.replicas[at];
         let (done, input) = if let Some(standing) = node.persisting.take() {
@@ -519,6 +514,9 @@ impl World {
         } else if std::mem::take(&mut node.noting) {
             let file = node.core.as_ref().map(|core| core.store().intent_file());
             (file.map_or(Ok(()), |file| node.disk.sync(&file)), replica::Input::IntentSynced)
+        } else if let Some((number, plan)) = node.fetching.pop_front() {
+            plan.carry_out(&node.disk);
+            (Ok(()), replica::Input::Fetched(number))
         } else {
             match node.syncing.take() {
                 Some(plan) => (plan.carry_out(&node.disk), replica::Input::Synced),

@@ -10,8 +10,8 @@
 //! and is one sparse file.
 //!
 //! `chain` says which layers there are, `bits` what a layer holds, `sums` what its
-//! blocks must be, `change` freezes, reverts and adopts, `work` seals and merges,
-//! `scrub` looks for damage.
+//! blocks must be, `reading` finds a block in them, `change` freezes, reverts and adopts,
+//! `work` seals and merges, `scrub` looks for damage.
 //!
 //! Invariant: a block whose bit is durable in the head has its data on disk: after a
 //! loss of power a block reads as what it was at the last flush or later, never as
@@ -20,6 +20,7 @@
 mod bits;
 mod chain;
 mod change;
+mod reading;
 mod scrub;
 mod sums;
 #[cfg(test)]
@@ -28,20 +29,22 @@ mod work;
 
 use std::{cell::Cell, collections::BTreeSet, io};
 
-use bytes::{Bytes, BytesMut};
-
-pub use self::chain::FORMATS;
 use self::{
-    bits::{BitFile, Sector, damaged},
+    bits::{BitFile, Sector},
     chain::{Chain, ChainFile, State},
+    reading::Place,
     scrub::Scrub,
-    sums::{SumFile, sum},
+    sums::SumFile,
     work::Task,
+};
+pub use self::{
+    chain::FORMATS,
+    reading::{Fetch, Patience, Sight},
+    work::Worked,
 };
 use super::disk::Disk;
 use crate::{
     blocks::{BLOCK_BITS, Blocks, Run},
-    extent::Extent,
     wire::layout::Layout,
 };
 
@@ -86,23 +89,6 @@ struct Frozen<D: Disk> {
     /// None for the oldest layer: it holds everything.
     map: Option<BitFile<D>>,
     sums: Option<SumFile<D>>,
-}
-
-/// Where a block is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Head,
-    Frozen(usize),
-    /// Beyond the end of the layers below: zeroes.
-    Nowhere,
-}
-
-/// Layers that are looked through, newest first.
-#[derive(Debug, Clone, Copy)]
-struct View {
-    head: bool,
-    /// From the first to before the second.
-    frozen: (usize, usize),
 }
 
 /// What makes everything durable that was written before it was made.
@@ -194,120 +180,6 @@ impl<D: Disk> Layers<D> {
         self.chain.now().layout()
     }
 
-    fn live(&self) -> View {
-        View { head: true, frozen: (0, self.frozen.len()) }
-    }
-
-    /// What the snapshot at this place of the layout has and those below have not;
-    /// one past the last is the head.
-    fn own(&self, place: usize) -> View {
-        let kept = self.chain.now().kept();
-        let above = |place: usize| kept.get(place).map_or(self.frozen.len(), |at| at + 1);
-        let from = place.checked_sub(1).map_or(0, above);
-        View { head: place >= kept.len(), frozen: (from, above(place)) }
-    }
-
-    fn place(&self, block: u64, view: View) -> io::Result<Place> {
-        if view.head {
-            match &self.head.map {
-                Some(map) if !map.live.has(block)? => {}
-                Some(_) | None => return Ok(Place::Head),
-            }
-        }
-        for at in (view.frozen.0..view.frozen.1).rev() {
-            if self.frozen[at].has(block)? {
-                return Ok(Place::Frozen(at));
-            }
-        }
-        Ok(Place::Nowhere)
-    }
-
-    /// What a client reads.
-    pub fn read(&self, extent: Extent) -> io::Result<Bytes> {
-        let mut buffer = BytesMut::zeroed(extent.length() as usize);
-        if self.head.map.is_none() {
-            self.disk.read_at(&self.head.image, &mut buffer, extent.offset())?;
-        } else {
-            self.read_view(self.live(), extent.offset(), &mut buffer)?;
-        }
-        Ok(buffer.freeze())
-    }
-
-    /// What one layer has of an extent, by its place in the layout.
-    pub fn read_layer(&self, place: usize, extent: Extent) -> io::Result<Bytes> {
-        let mut buffer = BytesMut::zeroed(extent.length() as usize);
-        self.read_view(self.own(place), extent.offset(), &mut buffer)?;
-        Ok(buffer.freeze())
-    }
-
-    /// What the volume was at a snapshot, by its place in the layout.
-    pub fn read_snapshot(&self, place: usize, extent: Extent) -> io::Result<Bytes> {
-        let mut buffer = BytesMut::zeroed(extent.length() as usize);
-        let view = View { frozen: (0, self.own(place).frozen.1), ..self.own(place) };
-        self.read_view(view, extent.offset(), &mut buffer)?;
-        Ok(buffer.freeze())
-    }
-
-    fn place_of(&self, snapshot: u64) -> Option<usize> {
-        self.layout().snapshots.iter().position(|there| there.id == snapshot)
-    }
-
-    /// What the volume was at a snapshot, if there is one of that name.
-    pub fn read_past(&self, snapshot: u64, extent: Extent) -> io::Result<Option<Bytes>> {
-        self.place_of(snapshot).map(|place| self.read_snapshot(place, extent)).transpose()
-    }
-
-    /// Blocks in which a snapshot may differ from an older one; without that, all that it
-    /// may have. None when either is not here.
-    pub fn changes(&self, snapshot: u64, since: Option<u64>) -> io::Result<Option<Blocks>> {
-        let from = match since {
-            None => Some(0),
-            Some(since) => self.place_of(since).map(|place| place + 1),
-        };
-        let (Some(from), Some(until)) = (from, self.place_of(snapshot)) else { return Ok(None) };
-        let mut changes = Blocks::default();
-        for place in from..=until {
-            changes.extend(&self.blocks_of(place)?);
-        }
-        Ok(Some(changes))
-    }
-
-    fn read_view(&self, view: View, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let end = offset + buffer.len() as u64;
-        let mut at = offset;
-        while at < end {
-            let first = at / BLOCK;
-            let place = self.place(first, view)?;
-            let mut until = first + 1;
-            while until * BLOCK < end && self.place(until, view)? == place {
-                until += 1;
-            }
-            let stop = end.min(until * BLOCK);
-            let part = &mut buffer[(at - offset) as usize..(stop - offset) as usize];
-            match place {
-                Place::Head => self.disk.read_at(&self.head.image, part, at)?,
-                Place::Frozen(layer) => self.read_frozen(layer, at, part)?,
-                Place::Nowhere => part.fill(0),
-            }
-            at = stop;
-        }
-        Ok(())
-    }
-
-    /// Reads whole blocks of a frozen layer, checks them, and gives what was asked.
-    fn read_frozen(&self, layer: usize, offset: u64, part: &mut [u8]) -> io::Result<()> {
-        let first = offset / BLOCK;
-        let count = blocks(offset + part.len() as u64) - first;
-        let whole = self.frozen[layer].read_blocks(&self.disk, first, count).inspect_err(|error| {
-            if error.kind() == io::ErrorKind::InvalidData {
-                self.found_damage.set(Some(layer));
-            }
-        })?;
-        let skip = (offset - first * BLOCK) as usize;
-        part.copy_from_slice(&whole[skip..skip + part.len()]);
-        Ok(())
-    }
-
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = offset + data.len() as u64;
         if self.head.map.is_none() || data.is_empty() {
@@ -343,7 +215,7 @@ impl<D: Disk> Layers<D> {
             }
             let length = (self.size() - block * BLOCK).min(BLOCK);
             let mut whole = vec![0; length as usize];
-            self.read_view(self.live(), block * BLOCK, &mut whole)?;
+            self.read_view(self.live(), block * BLOCK, &mut whole, Patience::Wait)?;
             self.disk.write_at(&self.head.image, &whole, block * BLOCK)?;
         }
         Ok(())
@@ -351,7 +223,8 @@ impl<D: Disk> Layers<D> {
 
     /// What makes durable all that was written so far.
     pub fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
-        let data = vec![self.head.image.clone()];
+        let mut data = vec![self.head.image.clone()];
+        data.extend(self.written_by_work()?);
         let Some(map) = &mut self.head.map else {
             return Ok(SyncPlan { data, map: None, sectors: Vec::new() });
         };
@@ -393,22 +266,6 @@ impl<D: Disk> Frozen<D> {
             Some(map) => map.has(block),
             None => Ok(true),
         }
-    }
-
-    /// Whole blocks, zeroes beyond the end, checked when the layer is sealed.
-    fn read_blocks(&self, disk: &D, first: u64, count: u64) -> io::Result<Vec<u8>> {
-        let mut whole = vec![0; (count * BLOCK) as usize];
-        let there = self.size.saturating_sub(first * BLOCK).min(count * BLOCK) as usize;
-        disk.read_at(&self.image, &mut whole[..there], first * BLOCK)?;
-        if let Some(sums) = &self.sums {
-            let expected = sums.get(first, blocks(there as u64) as usize)?;
-            for ((block, data), expected) in (first..).zip(whole.chunks(BLOCK as usize)).zip(expected) {
-                if sum(data) != expected {
-                    return Err(damaged(format!("block {block} of a frozen layer is damaged")));
-                }
-            }
-        }
-        Ok(whole)
     }
 
     /// Blocks that it holds from one on; of the oldest layer those with data.

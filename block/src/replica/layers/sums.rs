@@ -9,6 +9,7 @@ use std::io;
 use super::{
     super::disk::Disk,
     bits::{SECTOR, Sector, damaged, is_whole, seal},
+    reading::Patience,
 };
 
 const PER_SECTOR: u64 = (SECTOR as u64 - 4) / 4;
@@ -35,9 +36,9 @@ impl<D: Disk> SumFile<D> {
         Ok(SumFile { disk: disk.clone(), file })
     }
 
-    fn sector(&self, number: u64) -> io::Result<Sector> {
+    fn sector(&self, number: u64, patience: Patience) -> io::Result<Sector> {
         let mut sector = [0; SECTOR];
-        self.disk.read_at(&self.file, &mut sector, number * SECTOR as u64)?;
+        patience.read(&self.disk, &self.file, &mut sector, number * SECTOR as u64)?;
         match is_whole(number, &sector) {
             true => Ok(sector),
             false => Err(damaged(format!("sector {number} of a layer's checksums is damaged"))),
@@ -45,17 +46,27 @@ impl<D: Disk> SumFile<D> {
     }
 
     /// The sums of neighbouring blocks.
-    pub(super) fn get(&self, first: u64, count: usize) -> io::Result<Vec<u32>> {
+    pub(super) fn get(&self, first: u64, count: usize, patience: Patience) -> io::Result<Vec<u32>> {
         let mut sums = Vec::with_capacity(count);
         let mut sector = (u64::MAX, [0; SECTOR]);
         for block in first..first + count as u64 {
             if sector.0 != block / PER_SECTOR {
-                sector = (block / PER_SECTOR, self.sector(block / PER_SECTOR)?);
+                sector = (block / PER_SECTOR, self.sector(block / PER_SECTOR, patience)?);
             }
             let at = (block % PER_SECTOR) as usize * 4;
             sums.push(u32::from_le_bytes(sector.1[at..at + 4].try_into().expect("four bytes")));
         }
         Ok(sums)
+    }
+
+    /// Where the sums of blocks from one to before another are: a file, an offset and a length.
+    pub(super) fn range(&self, first: u64, end: u64) -> (D::File, u64, u64) {
+        let (from, to) = (first / PER_SECTOR, end.div_ceil(PER_SECTOR));
+        (self.file.clone(), from * SECTOR as u64, (to - from) * SECTOR as u64)
+    }
+
+    pub(super) fn file(&self) -> D::File {
+        self.file.clone()
     }
 
     /// Written, not synced. A sector that was torn in an earlier attempt is begun anew.
@@ -64,7 +75,7 @@ impl<D: Disk> SumFile<D> {
         while at < sums.len() {
             let block = first + at as u64;
             let number = block / PER_SECTOR;
-            let mut sector = self.sector(number).unwrap_or([0; SECTOR]);
+            let mut sector = self.sector(number, Patience::Wait).unwrap_or([0; SECTOR]);
             let slot = (block % PER_SECTOR) as usize;
             let count = (PER_SECTOR as usize - slot).min(sums.len() - at);
             for (offset, sum) in sums[at..at + count].iter().enumerate() {
@@ -75,10 +86,6 @@ impl<D: Disk> SumFile<D> {
             at += count;
         }
         Ok(())
-    }
-
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.disk.sync(&self.file)
     }
 }
 
@@ -92,10 +99,10 @@ mod tests {
         let sums = SumFile::open(&disk, "sum", 1000).unwrap();
         let values: Vec<u32> = (1..=300).collect();
         sums.put(100, &values).unwrap();
-        assert_eq!(sums.get(100, 300).unwrap(), values);
-        assert_eq!(sums.get(98, 3).unwrap(), [0, 0, 1]);
+        assert_eq!(sums.get(100, 300, Patience::Wait).unwrap(), values);
+        assert_eq!(sums.get(98, 3, Patience::Wait).unwrap(), [0, 0, 1]);
         disk.write_at(&disk.open("sum").unwrap(), &[9], 700).unwrap();
-        assert!(sums.get(150, 1).is_err());
+        assert!(sums.get(150, 1, Patience::Wait).is_err());
         assert_eq!((sum(&[0; 8]), sum(&[1; 8]) > 0), (0, true));
     }
 }

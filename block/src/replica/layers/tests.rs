@@ -7,7 +7,7 @@ use super::{
     super::{disk::Folder, memory::MemoryDisk},
     *,
 };
-use crate::wire::layout::Step;
+use crate::{extent::Extent, wire::layout::Step};
 
 const BLOCKS: u64 = 6;
 const SIZE: u64 = BLOCKS * BLOCK + 100;
@@ -108,6 +108,15 @@ impl Model {
     }
 }
 
+/// A piece of work, and the sync that it may want.
+fn work<D: Disk>(layers: &mut Layers<D>, disk: &D) -> io::Result<()> {
+    if layers.work(Patience::Wait)? == Worked::WantsSync {
+        layers.sync_plan()?.carry_out(disk)?;
+        layers.work_synced();
+    }
+    Ok(())
+}
+
 fn perform(
     layers: &mut Layers<MemoryDisk>,
     disk: &MemoryDisk,
@@ -133,7 +142,7 @@ fn perform(
         Act::Flush => layers.sync_plan()?.carry_out(disk)?,
         Act::Work(pieces) => {
             for _ in 0..*pieces {
-                layers.work()?;
+                work(layers, disk)?;
             }
         }
         Act::Freeze | Act::Remove(_) | Act::Revert(_) | Act::Expand(_) => {}
@@ -157,7 +166,7 @@ proptest! {
         let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
         model.check(&layers);
         while layers.has_work() {
-            layers.work().unwrap();
+            work(&mut layers, &disk).unwrap();
         }
         model.check(&layers);
         layers.sync_plan().unwrap().carry_out(&disk).unwrap();
@@ -222,7 +231,7 @@ proptest! {
         for _ in 0..2 {
             judge(&layers, &since, if power { &flushed } else { &model });
             while layers.has_work() {
-                layers.work().unwrap();
+                work(&mut layers, &disk).unwrap();
             }
         }
     }
@@ -237,7 +246,7 @@ proptest! {
             perform(&mut layers, &disk, &mut model, act).unwrap();
         }
         while layers.has_work() {
-            layers.work().unwrap();
+            work(&mut layers, &disk).unwrap();
         }
         layers.sync_plan().unwrap().carry_out(&disk).unwrap();
         drop(layers);

@@ -7,9 +7,10 @@
 use std::io;
 
 use super::{
-    BLOCK, Layers, Place, View,
+    BLOCK, Fetch, Layers, Patience, Place,
     chain::State,
     file_name, next_data,
+    reading::View,
     sums::{SumFile, sum},
     sweep,
 };
@@ -20,9 +21,34 @@ const PIECE: u64 = 64;
 
 /// Work under way, on the layer at a place in the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Task {
-    Seal { at: usize, next: u64 },
-    Merge { at: usize, next: u64 },
+pub(super) struct Task {
+    job: Job,
+    at: usize,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Job {
+    Seal,
+    Merge,
+}
+
+/// ```text
+/// Pieces ── the last one is written ──▶ Written ── a sync has ended that began after it ──▶ Durable ──▶ done
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Pieces { next: u64 },
+    Written,
+    Durable,
+}
+
+/// What a piece of work leaves to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worked {
+    Piece,
+    /// It goes on when what `sync_plan` now has is durable and `work_synced` was called.
+    WantsSync,
 }
 
 impl<D: Disk> Layers<D> {
@@ -31,24 +57,78 @@ impl<D: Disk> Layers<D> {
         if !chain.is_whole() {
             return None;
         }
-        let removing = chain.frozen.iter().position(|link| link.removing);
+        let removing = chain.frozen.iter().position(|link| link.removing).map(|at| (Job::Merge, at));
         let unsealed = chain.frozen.iter().position(|link| link.state == State::Frozen);
-        let merge = removing.map(|at| Task::Merge { at, next: 0 });
-        merge.or(unsealed.map(|at| Task::Seal { at, next: 0 }))
+        let (job, at) = removing.or(unsealed.map(|at| (Job::Seal, at)))?;
+        Some(Task { job, at, stage: Stage::Pieces { next: 0 } })
+    }
+
+    fn this_task(&self) -> Option<Task> {
+        self.task.or_else(|| self.next_task())
     }
 
     pub fn has_work(&self) -> bool {
-        self.task.is_some() || self.next_task().is_some()
+        self.this_task().is_some()
     }
 
     /// Does one piece of the work there is.
-    pub fn work(&mut self) -> io::Result<()> {
-        let Some(task) = self.task.or_else(|| self.next_task()) else { return Ok(()) };
-        self.task = match task {
-            Task::Seal { at, next } => self.seal(at, next)?,
-            Task::Merge { at, next } => self.merge(at, next)?,
+    pub fn work(&mut self, patience: Patience) -> io::Result<Worked> {
+        let Some(task) = self.this_task() else { return Ok(Worked::Piece) };
+        let stage = match (task.stage, task.job) {
+            (Stage::Pieces { next }, Job::Seal) => self.seal(task.at, next, patience)?,
+            (Stage::Pieces { next }, Job::Merge) => self.merge(task.at, next, patience)?,
+            (Stage::Written, Job::Seal | Job::Merge) => Stage::Written,
+            (Stage::Durable, job) => {
+                match job {
+                    Job::Seal => self.finish_seal(task.at)?,
+                    Job::Merge => self.finish_merge(task.at)?,
+                }
+                self.task = None;
+                return Ok(Worked::Piece);
+            }
         };
-        Ok(())
+        self.task = Some(Task { stage, ..task });
+        Ok(if stage == Stage::Written { Worked::WantsSync } else { Worked::Piece })
+    }
+
+    /// The sync that the work wanted has ended.
+    pub fn work_synced(&mut self) {
+        if let Some(task) = self.task.as_mut().filter(|task| task.stage == Stage::Written) {
+            task.stage = Stage::Durable;
+        }
+    }
+
+    /// Files beside the head's that the work under way has written and waits for.
+    pub(super) fn written_by_work(&self) -> io::Result<Vec<D::File>> {
+        match self.task {
+            Some(Task { job: Job::Seal, at, stage: Stage::Written }) => {
+                Ok(vec![self.disk.open(&self.sums_name(at))?])
+            }
+            Some(Task { job: Job::Merge, at, stage: Stage::Written }) => {
+                let above = self.frozen.get(at + 1).into_iter();
+                Ok(above
+                    .flat_map(|above| [Some(above.image.clone()), above.sums.as_ref().map(SumFile::file)])
+                    .flatten()
+                    .collect())
+            }
+            Some(Task { stage: Stage::Pieces { .. } | Stage::Durable, .. }) | None => Ok(Vec::new()),
+        }
+    }
+
+    /// What the next piece of work reads.
+    pub fn fetch_work(&self) -> io::Result<Fetch<D>> {
+        match self.this_task() {
+            Some(Task { at, stage: Stage::Pieces { next }, .. }) => self.fetch_piece(at, next),
+            Some(Task { stage: Stage::Written | Stage::Durable, .. }) | None => Ok(Fetch::default()),
+        }
+    }
+
+    pub(super) fn fetch_piece(&self, at: usize, next: u64) -> io::Result<Fetch<D>> {
+        let mut fetch = Fetch::default();
+        if let Some(run) = self.next_piece(at, next)? {
+            self.fetch_blocks(at, (run.first, run.end()), &mut fetch);
+        }
+        Ok(fetch)
     }
 
     pub(super) fn next_piece(&self, at: usize, next: u64) -> io::Result<Option<Run>> {
@@ -56,27 +136,33 @@ impl<D: Disk> Layers<D> {
         Ok(run.filter(|run| run.first < self.length_of(at)))
     }
 
-    fn seal(&mut self, at: usize, next: u64) -> io::Result<Option<Task>> {
-        let name = file_name(self.chain.now().frozen[at].id, "sum");
+    fn sums_name(&self, at: usize) -> String {
+        file_name(self.chain.now().frozen[at].id, "sum")
+    }
+
+    fn seal(&mut self, at: usize, next: u64, patience: Patience) -> io::Result<Stage> {
+        let name = self.sums_name(at);
         if next == 0 {
             // What an earlier attempt has left does not count.
             let file = self.disk.open(&name)?;
             self.disk.resize(&file, 0)?;
         }
         let sums = SumFile::open(&self.disk, &name, self.length_of(at))?;
-        if let Some(run) = self.next_piece(at, next)? {
-            let data = self.frozen[at].read_blocks(&self.disk, run.first, run.count)?;
-            let values: Vec<u32> = data.chunks(BLOCK as usize).map(sum).collect();
-            sums.put(run.first, &values)?;
-            return Ok(Some(Task::Seal { at, next: run.end() }));
-        }
-        sums.sync()?;
+        let Some(run) = self.next_piece(at, next)? else { return Ok(Stage::Written) };
+        let data = self.read_blocks(at, (run.first, run.count), patience)?;
+        let values: Vec<u32> = data.chunks(BLOCK as usize).map(sum).collect();
+        sums.put(run.first, &values)?;
+        Ok(Stage::Pieces { next: run.end() })
+    }
+
+    fn finish_seal(&mut self, at: usize) -> io::Result<()> {
+        let sums = SumFile::open(&self.disk, &self.sums_name(at), self.length_of(at))?;
         self.disk.sync_folder()?;
         let mut chain = self.chain.now().clone();
         chain.frozen[at].state = State::Sealed;
         self.chain.store(chain)?;
         self.frozen[at].sums = Some(sums);
-        Ok(None)
+        Ok(())
     }
 
     /// Whether the layer above has a block of its own.
@@ -88,17 +174,21 @@ impl<D: Disk> Layers<D> {
         Ok(self.place(block, view)? != Place::Nowhere)
     }
 
-    fn merge(&mut self, at: usize, next: u64) -> io::Result<Option<Task>> {
+    fn merge(&mut self, at: usize, next: u64, patience: Patience) -> io::Result<Stage> {
         let Some(run) = self.next_piece(at, next)? else {
-            self.finish_merge(at)?;
-            return Ok(None);
+            if at + 1 == self.frozen.len() {
+                self.note_merged(at)?;
+            }
+            return Ok(Stage::Written);
         };
         for block in run.first..run.end() {
             if self.is_above(at, block)? {
                 continue;
             }
-            let data = self.frozen[at].read_blocks(&self.disk, block, 1).inspect_err(|_| {
-                self.found_damage.set(Some(at));
+            let data = self.read_blocks(at, (block, 1), patience).inspect_err(|error| {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    self.found_damage.set(Some(at));
+                }
             })?;
             let above = self.frozen.get(at + 1);
             let (image, size) =
@@ -113,19 +203,12 @@ impl<D: Disk> Layers<D> {
                 sums.put(block, &[sum(&data)])?;
             }
         }
-        Ok(Some(Task::Merge { at, next: run.end() }))
+        Ok(Stage::Pieces { next: run.end() })
     }
 
-    /// All blocks are in the file above: its map learns of them once they are on
-    /// disk, then the layer goes.
-    fn finish_merge(&mut self, at: usize) -> io::Result<()> {
-        match self.frozen.get(at + 1) {
-            Some(above) => {
-                self.disk.sync(&above.image)?;
-                above.sums.iter().try_for_each(SumFile::sync)?;
-            }
-            None => self.disk.sync(&self.head.image)?,
-        }
+    /// All blocks are in the file above: its map learns of them, and what else is in that
+    /// file goes if it is about to be the oldest.
+    fn note_merged(&mut self, at: usize) -> io::Result<()> {
         let mut next = 0;
         while let Some(run) = self.next_piece(at, next)? {
             next = run.end();
@@ -134,12 +217,20 @@ impl<D: Disk> Layers<D> {
                 None => self.head.note(run)?,
             }
         }
-        match self.frozen.get(at + 1) {
-            Some(above) => above.map.iter().try_for_each(|map| map.sync())?,
-            None => self.sync_plan()?.carry_out(&self.disk)?,
-        }
         if at == 0 {
             self.clean_above_oldest()?;
+        }
+        Ok(())
+    }
+
+    /// The data is on disk, and in the head's case the map with it: the layer goes. The map of
+    /// a frozen layer must not speak of blocks before they are there, so it learns of them only now.
+    fn finish_merge(&mut self, at: usize) -> io::Result<()> {
+        if self.frozen.len() > at + 1 {
+            self.note_merged(at)?;
+            let above = &self.frozen[at + 1];
+            above.map.iter().try_for_each(|map| map.sync())?;
+            self.disk.sync(&above.image)?;
         }
         let mut chain = self.chain.now().clone();
         chain.frozen.remove(at);
@@ -156,7 +247,7 @@ impl<D: Disk> Layers<D> {
     }
 
     /// The layer that is about to be the oldest will hold everything: what writes
-    /// that did not come to their end have left in it becomes holes.
+    /// that did not come to their end have left in it becomes holes. Not synced.
     fn clean_above_oldest(&self) -> io::Result<()> {
         let (image, size) = match self.frozen.get(1) {
             Some(above) => (&above.image, above.size),
@@ -172,6 +263,6 @@ impl<D: Disk> Layers<D> {
                 }
             }
         }
-        self.disk.sync(image)
+        Ok(())
     }
 }

@@ -5,12 +5,27 @@ mod members;
 mod snapshots;
 mod switching;
 
+use std::ops::Range;
+
 use super::{network::Node, world::World};
 
-/// As many seeds as a test run has time for; `MIDFLIGHT_SOAK` multiplies them.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let times = std::env::var("MIDFLIGHT_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
-    0..count * times
+/// As many seeds as a test run has time for, from one on; `MIDFLIGHT_SOAK` multiplies them, and
+/// `MIDFLIGHT_WORLD` chooses a single one.
+fn seeds_from(first: u64, count: u64) -> Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("MIDFLIGHT_WORLD") {
+        Some(only) => only..only + 1,
+        None => first..first + count * number("MIDFLIGHT_SOAK").unwrap_or(1),
+    }
+}
+
+/// Worlds of as many seeds, each with its seed, after so many steps under load.
+fn worlds(count: u64, steps: usize) -> impl Iterator<Item = (u64, World)> {
+    seeds_from(0, count).map(move |seed| {
+        let mut world = World::new(seed);
+        busy(&mut world, steps);
+        (seed, world)
+    })
 }
 
 fn busy(world: &mut World, steps: usize) {
@@ -42,9 +57,7 @@ fn finish(world: &mut World) {
 
 #[test]
 fn a_planned_switch_drains_and_loses_nothing() {
-    for seed in seeds(50) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (_, mut world) in worlds(50, 100) {
         world.switch();
         steps_until(&mut world, "switched", |world| !world.switched.is_empty());
         busy(&mut world, 100);
@@ -56,9 +69,7 @@ fn a_planned_switch_drains_and_loses_nothing() {
 /// Case 1: the old engine hangs, wakes up later, and finds itself fenced out.
 #[test]
 fn a_hung_engine_is_fenced_and_its_requests_replayed() {
-    for seed in seeds(50) {
-        let mut world = World::new(seed);
-        busy(&mut world, 150);
+    for (_, mut world) in worlds(50, 150) {
         world.engines[0].paused = true;
         world.switch();
         steps_until(&mut world, "switched", |world| !world.switched.is_empty());
@@ -72,7 +83,7 @@ fn a_hung_engine_is_fenced_and_its_requests_replayed() {
 /// Case 2: killed in the middle of writes, restarted by its supervisor.
 #[test]
 fn a_killed_engine_comes_back_with_a_higher_incarnation() {
-    for seed in seeds(100) {
+    for seed in seeds_from(0, 100) {
         let mut world = World::new(seed);
         let length = 50 + (seed as usize * 7) % 100;
         busy(&mut world, length);
@@ -85,9 +96,7 @@ fn a_killed_engine_comes_back_with_a_higher_incarnation() {
 /// Cases 3 and 4: the new engine dies before it has the volume; nothing happened.
 #[test]
 fn a_new_engine_that_dies_early_leaves_the_old_one_serving() {
-    for seed in seeds(100) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(100, 100) {
         let new = world.switch();
         busy(&mut world, seed as usize % 20);
         if world.switched.is_empty() {
@@ -106,9 +115,7 @@ fn a_new_engine_that_dies_early_leaves_the_old_one_serving() {
 /// Case 16: everyone promised, but the frontend cannot reach the new engine.
 #[test]
 fn a_frontend_that_cannot_reach_the_new_engine_gets_another() {
-    for seed in seeds(50) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (_, mut world) in worlds(50, 100) {
         let new = world.switch();
         busy(&mut world, 12);
         world.network.cut(Node::Frontend, Node::Engine(new));
@@ -124,8 +131,8 @@ fn a_frontend_that_cannot_reach_the_new_engine_gets_another() {
 
 #[test]
 fn nothing_is_lost_whatever_happens_to_engines() {
-    for seed in seeds(300) {
-        let mut world = World::new(1000 + seed);
+    for seed in seeds_from(1000, 300) {
+        let mut world = World::new(seed);
         for _ in 0..30 {
             let pause = (world.dice() % 60) as usize;
             busy(&mut world, pause);

@@ -2,9 +2,9 @@
 //! someone dies in the middle.
 
 use super::{
-    busy, finish,
-    members::{assert_whole, disturb},
-    seeds, steps_until,
+    busy,
+    members::{assert_whole, assert_whole_again, disturb},
+    seeds_from, steps_until, worlds,
 };
 use crate::{
     check::pattern::{self, BLOCK},
@@ -46,9 +46,7 @@ fn snapshot(world: &mut World, name: &str) -> bool {
 
 #[test]
 fn a_snapshot_is_the_same_moment_everywhere_and_stays() {
-    for seed in seeds(60) {
-        let mut world = World::new(seed);
-        busy(&mut world, 80);
+    for (_, mut world) in worlds(60, 80) {
         assert!(snapshot(&mut world, "one"));
         let one = world.snapshots(0).remove(0).1;
         busy(&mut world, 80);
@@ -69,9 +67,7 @@ fn a_snapshot_is_the_same_moment_everywhere_and_stays() {
 /// A replica that was away while snapshots were taken gets them too.
 #[test]
 fn a_replica_that_missed_snapshots_is_rebuilt_with_them() {
-    for seed in seeds(60) {
-        let mut world = World::new(seed);
-        busy(&mut world, 60);
+    for (seed, mut world) in worlds(60, 60) {
         assert!(snapshot(&mut world, "before"));
         busy(&mut world, 40);
         world.kill_replica(1);
@@ -94,9 +90,7 @@ fn a_replica_that_missed_snapshots_is_rebuilt_with_them() {
 /// A folder that was lost is noticed, although the record says that it is in service.
 #[test]
 fn a_replica_with_an_empty_folder_is_rebuilt_and_never_trusted() {
-    for seed in seeds(40) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(40, 100) {
         if seed % 2 == 0 {
             assert!(snapshot(&mut world, "one"));
         }
@@ -113,9 +107,7 @@ fn a_replica_with_an_empty_folder_is_rebuilt_and_never_trusted() {
 
 #[test]
 fn a_revert_brings_the_volume_back() {
-    for seed in seeds(40) {
-        let mut world = World::new(seed);
-        busy(&mut world, 80);
+    for (_, mut world) in worlds(40, 80) {
         assert!(snapshot(&mut world, "good"));
         let good = world.snapshots(0).remove(0).1;
         busy(&mut world, 80);
@@ -135,9 +127,7 @@ fn a_revert_brings_the_volume_back() {
 
 #[test]
 fn an_expanded_volume_is_larger_everywhere_also_for_who_was_away() {
-    for seed in seeds(30) {
-        let mut world = World::new(seed);
-        busy(&mut world, 80);
+    for (seed, mut world) in worlds(30, 80) {
         if seed % 2 == 0 {
             assert!(snapshot(&mut world, "one"));
         }
@@ -161,8 +151,8 @@ fn an_expanded_volume_is_larger_everywhere_also_for_who_was_away() {
 
 #[test]
 fn snapshots_are_equal_whatever_happens_to_anyone() {
-    for seed in seeds(200) {
-        let mut world = World::new(9000 + seed);
+    for seed in seeds_from(9000, 200) {
+        let mut world = World::new(seed);
         for round in 0..20 {
             let pause = (world.dice() % 60) as usize;
             busy(&mut world, pause);
@@ -175,17 +165,6 @@ fn snapshots_are_equal_whatever_happens_to_anyone() {
                 _ => disturb(&mut world),
             }
         }
-        world.shelf.reachable = true;
-        world.engines.iter_mut().for_each(|engine| engine.paused = false);
-        for at in 0..world.replicas.len() {
-            if world.replicas[at].core.is_none() {
-                world.start_replica(at);
-            }
-        }
-        world.switch();
-        busy(&mut world, 500);
-        world.switch();
-        assert_whole(&mut world);
-        finish(&mut world);
+        assert_whole_again(&mut world);
     }
 }

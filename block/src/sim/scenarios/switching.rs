@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::{busy, finish, members::assert_whole, seeds, steps_until};
+use super::{busy, finish, members::assert_whole, steps_until, worlds};
 use crate::{
     engine::members::Mode,
     epoch::Epoch,
     frontend::core::Input,
     sim::{
         network::Node,
-        world::{World, address_of},
+        nodes::{Nodes, address_of},
+        world::World,
     },
 };
 
@@ -35,9 +36,7 @@ fn tell_frontend(world: &mut World, engine: usize) {
 /// has served; the next one gets the volume.
 #[test]
 fn a_new_engine_that_dies_with_promises_is_followed_by_a_third() {
-    for seed in seeds(60) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(60, 100) {
         let new = world.switch();
         let epoch = world.engines[new].epoch;
         match seed % 4 {
@@ -59,9 +58,7 @@ fn a_new_engine_that_dies_with_promises_is_followed_by_a_third() {
 /// of a switch or without one, and come back together or one by one.
 #[test]
 fn an_engine_dies_together_with_a_replica() {
-    for seed in seeds(120) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(120, 100) {
         if seed % 2 == 0 {
             world.switch();
             busy(&mut world, seed as usize % 25);
@@ -86,9 +83,7 @@ fn an_engine_dies_together_with_a_replica() {
 /// the same switch on.
 #[test]
 fn a_switch_that_its_coordinator_left_behind_is_driven_on() {
-    for seed in seeds(80) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(80, 100) {
         let step = seed % 4;
         // The term is taken; the engine is started; the frontend is told; it has moved.
         let engine = match step {
@@ -121,9 +116,7 @@ fn a_switch_that_its_coordinator_left_behind_is_driven_on() {
 /// the higher one has the volume, in whatever order the frontend hears of them.
 #[test]
 fn of_two_coordinators_the_one_with_the_higher_term_wins() {
-    for seed in seeds(80) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(80, 100) {
         let (first, second) = (start_successor(&mut world), start_successor(&mut world));
         let order = if seed % 2 == 0 { [first, second] } else { [second, first] };
         for engine in order {
@@ -142,9 +135,7 @@ fn of_two_coordinators_the_one_with_the_higher_term_wins() {
 /// cannot drop that replica, so what it had under way is answered by the new one.
 #[test]
 fn an_engine_cut_off_from_a_replica_cannot_drop_it_after_the_record_has_moved_on() {
-    for seed in seeds(60) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(60, 100) {
         world.network.cut(Node::Engine(0), Node::Replica(2));
         busy(&mut world, 60);
         assert_eq!(world.mode(2), Mode::InService, "nobody has told the engine yet");
@@ -162,9 +153,7 @@ fn an_engine_cut_off_from_a_replica_cannot_drop_it_after_the_record_has_moved_on
 /// Case 18: the same command again, early, late and after its end, changes nothing.
 #[test]
 fn a_switch_asked_for_again_and_again_happens_once() {
-    for seed in seeds(60) {
-        let mut world = World::new(seed);
-        busy(&mut world, 100);
+    for (seed, mut world) in worlds(60, 100) {
         let engine = start_successor(&mut world);
         for _ in 0..4 {
             tell_frontend(&mut world, engine);

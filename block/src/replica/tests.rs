@@ -1,0 +1,202 @@
+//! A replica between its engine and a real folder.
+
+use bytes::Bytes;
+use rustix::fs::Advice;
+
+use super::{
+    core::{Input, Output, Replica},
+    disk::{Disk, Folder},
+    promise::PromiseFile,
+    store::Store,
+};
+use crate::{
+    blocks::BLOCK_BITS,
+    epoch::Epoch,
+    extent::Extent,
+    net::reactor::LinkId,
+    wire::{
+        Frame, Header, Kind, Status,
+        hello::{Hello, VERSIONS},
+        layout::Step,
+        past::Past,
+    },
+};
+
+const ENGINE: LinkId = LinkId::from_bits(1);
+const BLOCK: u32 = 1 << BLOCK_BITS;
+const BLOCKS: u64 = 64;
+const EPOCH: Epoch = Epoch::of_term(1);
+
+struct Bench {
+    _dir: tempfile::TempDir,
+    disk: Folder,
+    promise: PromiseFile<Folder>,
+    core: Replica<Folder>,
+    /// Fetches that were asked for and are not carried out.
+    fetches: Vec<u64>,
+}
+
+impl Bench {
+    /// A replica that has promised to an engine.
+    fn new() -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Folder::take(dir.path()).unwrap();
+        let promise = PromiseFile::open(disk.clone()).unwrap();
+        let size = BLOCKS * u64::from(BLOCK);
+        let store = Store::open(&disk, size, 1).unwrap();
+        let core = Replica::new("v".into(), store, promise.standing(), 1);
+        let mut bench = Bench { _dir: dir, disk, promise, core, fetches: Vec::new() };
+        let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 7, size, epoch: EPOCH };
+        bench.ask(Frame::with(Header::new(Kind::Hello, 0, EPOCH), hello.encode()));
+        bench.ask(Frame::bare(Header::new(Kind::Promise, 0, EPOCH)));
+        bench
+    }
+
+    fn ask(&mut self, frame: Frame) -> Vec<Frame> {
+        self.feed(Input::Frame(ENGINE, frame))
+    }
+
+    /// What the replica answers by and by. Whatever waits for the disk is done at once, but for fetches.
+    fn feed(&mut self, input: Input) -> Vec<Frame> {
+        let (mut inputs, mut answers) = (vec![input], Vec::new());
+        while let Some(input) = inputs.pop() {
+            let mut out = Vec::new();
+            self.core.apply(input, &mut out);
+            for output in out {
+                match output {
+                    Output::Send(_, frame) => answers.push(frame),
+                    Output::Persist(standing) => {
+                        self.promise.store(standing).unwrap();
+                        inputs.push(Input::Persisted(standing));
+                    }
+                    Output::Sync => {
+                        self.core.sync_plan().unwrap().carry_out(&self.disk).unwrap();
+                        inputs.push(Input::Synced);
+                    }
+                    Output::SyncIntent => {
+                        self.disk.sync(&self.core.store().intent_file()).unwrap();
+                        inputs.push(Input::IntentSynced);
+                    }
+                    Output::Fetch(number) => self.fetches.push(number),
+                    Output::Close(_) | Output::Die(_) => panic!("{output:?}"),
+                }
+            }
+        }
+        answers
+    }
+
+    fn carry_out_fetches(&mut self) -> Vec<Frame> {
+        let fetches = std::mem::take(&mut self.fetches);
+        let carry_out = |number| {
+            self.core.fetch_plan(number).carry_out(&self.disk);
+            self.feed(Input::Fetched(number))
+        };
+        fetches.into_iter().flat_map(carry_out).collect()
+    }
+
+    fn write(&mut self, block: u64, fill: u8) -> Vec<Frame> {
+        let payload = Bytes::from(vec![fill; BLOCK as usize]);
+        self.ask(Frame::with(Header { extent: of(block), ..Header::new(Kind::Write, block, EPOCH) }, payload))
+    }
+
+    fn read(&mut self, block: u64) -> Vec<Frame> {
+        self.ask(Frame::bare(Header { extent: of(block), ..Header::new(Kind::Read, block, EPOCH) }))
+    }
+
+    fn freeze(&mut self) {
+        let step = Step::Freeze { name: "s".into(), head: 9 };
+        self.ask(Frame::with(Header::new(Kind::Step, 0, EPOCH), step.encode()));
+    }
+
+    /// The kernel forgets every image.
+    fn chill(&self) {
+        for name in self.disk.names().unwrap().into_iter().filter(|name| name.ends_with(".img")) {
+            let file = self.disk.open(&name).unwrap();
+            self.disk.sync(&file).unwrap();
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        }
+    }
+}
+
+fn of(block: u64) -> Extent {
+    Extent::new(block << BLOCK_BITS, BLOCK).unwrap()
+}
+
+fn tags(answers: &[Frame]) -> Vec<(u64, Status)> {
+    answers.iter().map(|frame| (frame.header.tag, frame.header.status)).collect()
+}
+
+#[test]
+fn a_read_that_waits_for_the_disk_holds_up_nobody() {
+    let mut bench = Bench::new();
+    (0..BLOCKS).for_each(|block| assert_eq!(tags(&bench.write(block, 1)), [(block, Status::Ok)]));
+    assert_eq!(bench.read(5)[0].payload, [1; BLOCK as usize][..], "what is in memory is given at once");
+    bench.chill();
+    assert_eq!(tags(&bench.read(40)), [], "it waits for the disk");
+    assert_eq!(tags(&bench.write(3, 2)), [(3, Status::Ok)]);
+    assert_eq!(bench.read(3)[0].payload, [2; BLOCK as usize][..]);
+    let late = bench.carry_out_fetches();
+    assert_eq!(tags(&late), [(40, Status::Ok)]);
+    assert!(late[0].intact() && late[0].payload == [1; BLOCK as usize][..]);
+    assert_eq!(tags(&bench.read(40)), [(40, Status::Ok)], "now it is in memory");
+}
+
+#[test]
+fn snapshots_and_work_on_layers_are_fetched_too() {
+    let mut bench = Bench::new();
+    (0..BLOCKS).for_each(|block| drop(bench.write(block, 1)));
+    bench.freeze();
+    bench.write(2, 2);
+    bench.chill();
+    let past = Past { snapshot: 0, since: None };
+    let header = Header { extent: of(2), ..Header::new(Kind::Past, 2, EPOCH) };
+    assert_eq!(tags(&bench.ask(Frame::with(header, past.encode()))), []);
+    assert_eq!(tags(&bench.read(50)), [], "it is in the frozen layer");
+    let late = bench.carry_out_fetches();
+    assert_eq!(tags(&late), [(2, Status::Ok), (50, Status::Ok)]);
+    assert!(late.iter().all(|frame| frame.payload == [1; BLOCK as usize][..]));
+    bench.chill();
+    let mut fetched = 0;
+    while bench.core.store().has_work() {
+        bench.feed(Input::Work);
+        fetched += bench.fetches.len();
+        assert!(!bench.core.has_work() || bench.fetches.is_empty(), "one piece at a time");
+        bench.carry_out_fetches();
+    }
+    assert!(fetched > 0, "the layer was not in memory");
+    assert_eq!(bench.read(50)[0].payload, [1; BLOCK as usize][..]);
+}
+
+/// After the promise has moved on, nobody gets what was asked before.
+#[test]
+fn a_read_that_waited_is_refused_when_its_engine_was_fenced_out_meanwhile() {
+    let mut bench = Bench::new();
+    (0..BLOCKS).for_each(|block| drop(bench.write(block, 1)));
+    bench.chill();
+    assert_eq!(tags(&bench.read(40)), []);
+    let next = LinkId::from_bits(2);
+    let epoch = EPOCH.next_term();
+    let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 8, size: 0, epoch };
+    bench.feed(Input::Frame(next, Frame::with(Header::new(Kind::Hello, 0, epoch), hello.encode())));
+    bench.feed(Input::Frame(next, Frame::bare(Header::new(Kind::Promise, 0, epoch))));
+    assert_eq!(tags(&bench.carry_out_fetches()), [(40, Status::Fenced)]);
+    assert_eq!(tags(&bench.read(1)), [(1, Status::Fenced)]);
+}
+
+#[test]
+fn what_nobody_could_be_answered_is_refused() {
+    let mut bench = Bench::new();
+    let header = |kind, extent| Header { extent, ..Header::new(kind, 4, EPOCH) };
+    let huge = Extent::new(0, u32::MAX).unwrap();
+    let past = Past { snapshot: 0, since: None }.encode();
+    #[rustfmt::skip]
+    let cases = [
+        ("past the end",           Frame::bare(header(Kind::Read, of(BLOCKS)))),
+        ("more than a frame has",  Frame::with(header(Kind::Past, huge), past)),
+        ("less than it says",      Frame::bare(header(Kind::Write, of(0)))),
+        ("no layer",               Frame::bare(header(Kind::Layer, Extent::EMPTY))),
+    ];
+    for (name, frame) in cases {
+        assert_eq!(tags(&bench.ask(frame)), [(4, Status::Invalid)], "{name}");
+    }
+}
