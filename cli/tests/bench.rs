@@ -104,6 +104,7 @@ fn every_kind_of_pause_is_measured_without_an_error() {
         ("planned switch", 3),
         ("start of the next", 3),
         ("end of the old", 3),
+        ("30 ms of nothing", 3),
         ("killed engine", 2),
         ("killed manager", 1),
         ("qemu reconnect", 1),

@@ -37,9 +37,9 @@ use crate::{
 ///
 /// A volume of three replicas changes engines under a client with sixteen random writes under way: as planned, and
 /// because the engine was killed, or the instance manager around it; on the machine as it is, and with CPU hogs beside. A planned switch is from the order to
-/// the frontend until everyone who met it has an answer; the start of the next engine's process before it and the end of
-/// the old one's after it are measured by themselves. In the same run a qemu-nbd reconnects to one that was ended and
-/// started again. Needs qemu-nbd.
+/// the frontend until everyone who met it has an answer; the start of the next engine's process before it, the end of
+/// the old one's after it, and a time in which nothing happens are measured by themselves. In the same run a qemu-nbd
+/// reconnects to one that was ended and started again. Needs qemu-nbd.
 #[derive(Debug, Args)]
 pub(crate) struct PauseBench {
     /// Planned switches
@@ -150,21 +150,21 @@ impl PauseBench {
     }
 
     /// The next engine is there before the frontend hears of it, and the old one ends afterwards: what
-    /// these two cost clients is measured by itself.
-    fn planned(&self, errand: &Errand, plane: &mut Plane, hogs: usize) -> anyhow::Result<[Pauses; 3]> {
+    /// these two cost clients is measured by itself, and what the machine costs them when nothing happens.
+    fn planned(&self, errand: &Errand, plane: &mut Plane, hogs: usize) -> anyhow::Result<[Pauses; 4]> {
         let mut replayed = 0;
-        let whats = ["planned switch", "start of the next", "end of the old"];
+        let whats = ["planned switch", "start of the next", "end of the old", "30 ms of nothing"];
         let mut pauses = observe(&plane.socket(), VOLUME, (whats, hogs), self.switches, || {
             errand.go_on()?;
             let (next, start) = timed(|| plane.start_successor().context("start the next engine"));
             let next = next?;
-            thread::sleep(UNDISTURBED);
+            let ((), nothing) = timed(|| thread::sleep(UNDISTURBED));
             let (switched, switch) = timed(|| plane.switch_to(next, DRAIN_WITHIN).context("switch engines"));
             let (switched, old) = switched?;
             replayed += switched.replayed;
             thread::sleep(UNDISTURBED);
             let ((), end) = timed(|| drop(old));
-            Ok([switch, start, end])
+            Ok([switch, start, end, nothing])
         })?;
         pauses[0].replayed = Some(replayed);
         Ok(pauses)
