@@ -7,7 +7,7 @@
 //!
 //! Where several messages come at once there is something to do for everyone: whoever looks
 //! takes the CPU from those whom it waits for, and a scheduler that makes those who give way
-//! wait for a whole turn (Linux 6.18 and later) turns microseconds into milliseconds.
+//! wait for a whole turn, as recent ones do, turns microseconds into milliseconds.
 //!
 //! Invariant: where others keep the CPU busy, or messages come several at once, nobody looks;
 //! and nobody ever looks for longer than `LONGEST` at a time.
