@@ -13,16 +13,37 @@ pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ stands in the workspace").to_owned()
 }
 
+/// Where cargo builds.
+fn target() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => workspace().join(folder),
+        None => workspace().join("target"),
+    }
+}
+
+/// The data plane's next version, which also has the failpoints: `MIDFLIGHT_NEXT`, or one that is built here. After
+/// `dev/test` has built it, cargo finds nothing left to do.
+pub fn next() -> anyhow::Result<PathBuf> {
+    if let Some(given) = env::var_os("MIDFLIGHT_NEXT") {
+        return Ok(given.into());
+    }
+    let folder = target().join("next");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--package", "midflight-block", "--bin", "mfblock"])
+        .args(["--features", "next,failpoints", "--target-dir"])
+        .arg(&folder)
+        .current_dir(workspace())
+        .output()?;
+    anyhow::ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Ok(folder.join("debug/mfblock"))
+}
+
 /// The `midflight` binary: `MIDFLIGHT_BIN`, or what cargo built last in the target folder.
 pub fn midflight() -> anyhow::Result<PathBuf> {
     if let Some(given) = env::var_os("MIDFLIGHT_BIN") {
         return Ok(given.into());
     }
-    let target = match env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => workspace().join(folder),
-        None => workspace().join("target"),
-    };
-    let built = target.join("debug").join("midflight");
+    let built = target().join("debug").join("midflight");
     anyhow::ensure!(built.exists(), "no {}: run `cargo build`, or set MIDFLIGHT_BIN", built.display());
     Ok(built)
 }

@@ -1,10 +1,11 @@
 //! A storage cluster on one machine: an API server and the controllers in this process, and for every node a real
-//! instance manager and frontend.
+//! instance manager of one data engine and a frontend.
 //!
 //! The one invariant: dropping it ends every process that it started.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -14,8 +15,13 @@ use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{DataEngine, Engine, InstanceManager, InstanceManagerState, NAMESPACE, Volume};
-use midflight_operator::{Writer, bootstrap};
+use midflight_api::ImageRef;
+use midflight_api::longhorn::{
+    DataEngine, Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Setting, Volume,
+};
+use midflight_block::instance::end_all;
+use midflight_operator::{Standing, Writer, bootstrap};
+use midflight_plan::storage::engine_image;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -31,8 +37,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A running cluster.
 pub struct Storage {
     pub client: Client,
-    server: Embedded,
+    server: Option<Embedded>,
     operator: JoinHandle<()>,
+    standing: Standing,
+    engine: DataEngine,
+    nodes: Vec<String>,
     binary: PathBuf,
     folder: TempDir,
     /// Instance managers and frontends, by role and node.
@@ -41,19 +50,60 @@ pub struct Storage {
 
 impl Storage {
     /// Starts one with nodes `node-1` and so on; all of them serve when this returns.
-    pub async fn start(nodes: u8) -> anyhow::Result<Storage> {
+    pub async fn start(nodes: u8, engine: DataEngine) -> anyhow::Result<Storage> {
         let server = Embedded::start().await?;
         let client = server.admin.client();
         let standing = bootstrap(&client).await?;
-        let writer = Arc::new(Writer::new(client.clone()));
-        let operator = tokio::spawn(async move { midflight_operator::run(writer, &standing).await });
-        let binary = place::midflight()?;
-        let folder = TempDir::with_prefix("mf-st.")?;
-        let mut storage = Storage { client, server, operator, binary, folder, processes: HashMap::new() };
+        let operator = operate(Arc::new(Writer::new(client.clone())), client.clone(), standing.clone());
+        let mut storage = Storage {
+            client,
+            server: Some(server),
+            operator,
+            standing,
+            engine,
+            nodes: (1..=nodes).map(|number| format!("node-{number}")).collect(),
+            binary: place::midflight()?,
+            folder: TempDir::with_prefix("mf-st.")?,
+            processes: HashMap::new(),
+        };
+        std::fs::create_dir_all(storage.binaries())?;
         for number in 1..=nodes {
             storage.add_node(number).await?;
         }
         Ok(storage)
+    }
+
+    /// Programs of engine images, as every node has them.
+    fn binaries(&self) -> PathBuf {
+        self.room("engine-binaries")
+    }
+
+    /// Puts an engine image on every node. Images of other builds have other versions, as `build` says.
+    pub async fn add_image(&self, image: &str, program: &Program, build: u32) -> anyhow::Result<()> {
+        let name = ImageRef::from(image);
+        let path = self.binaries().join(engine_image::binary(&name));
+        std::fs::create_dir_all(path.parent().context("a binary is in a folder")?)?;
+        program.put(&path)?;
+        let images: Api<EngineImage> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let object = json!({
+            "apiVersion": "longhorn.io/v1beta2", "kind": "EngineImage",
+            "metadata": { "name": engine_image::name(&name) }, "spec": { "image": image },
+        });
+        images.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        let there: HashMap<&String, bool> = self.nodes.iter().map(|node| (node, true)).collect();
+        let status = json!({ "status": {
+            "state": "deployed", "nodeDeploymentMap": there, "gitCommit": format!("build-{build}"),
+            "controllerAPIVersion": build, "controllerAPIMinVersion": 1,
+        } });
+        let parameters = PatchParams::default();
+        images.patch_status(&engine_image::name(&name), &parameters, &Patch::Merge(status)).await?;
+        Ok(())
+    }
+
+    pub async fn set(&self, setting: &str, value: &str) -> anyhow::Result<()> {
+        let settings: Api<Setting> = Api::namespaced(self.client.clone(), NAMESPACE);
+        settings.patch(setting, &PatchParams::default(), &Patch::Merge(json!({ "value": value }))).await?;
+        Ok(())
     }
 
     async fn add_node(&mut self, number: u8) -> anyhow::Result<()> {
@@ -101,12 +151,14 @@ impl Storage {
         let secret = secrets.get("midflight-instance-managers").await?.data.unwrap_or_default();
         let secret = secret.get("secret").context("the secret has its key")?.0.clone();
         let room = self.room(node);
+        let server = self.server.as_ref().context("the cluster runs")?;
         let mut command = self.command("instance-manager", node)?;
         command
             .arg(format!("--folder={}", room.display()))
             .arg(format!("--listen={address}:0"))
-            .arg(format!("--records=api:{}", self.server.kubeconfig().display()))
+            .arg(format!("--records=api:{}", server.kubeconfig().display()))
             .arg(format!("--name={name}"))
+            .arg(format!("--binaries={}", self.binaries().display()))
             .arg(format!("--frontend=unix:{}", room.join("run/frontend").display()))
             .env("MIDFLIGHT_INSTANCE_SECRET", String::from_utf8(secret)?);
         self.processes.insert(("instance-manager", node.to_owned()), command.spawn()?);
@@ -121,27 +173,39 @@ impl Storage {
         Ok(command)
     }
 
-    /// The object of a node's v2 instance manager, once the controllers have made it.
+    /// The object of a node's instance manager, once the controllers have made it.
     async fn manager_of(&self, node: &str) -> anyhow::Result<String> {
         let managers: Api<InstanceManager> = Api::namespaced(self.client.clone(), NAMESPACE);
         self.until("the instance manager has its object", async || {
             let all = managers.list(&ListParams::default()).await?;
             let is_it = |manager: &&InstanceManager| {
-                manager.spec.node_id == node && manager.spec.data_engine == DataEngine::V2
+                manager.spec.node_id == node && manager.spec.data_engine == self.engine
             };
             Ok(all.items.iter().find(is_it).map(|manager| manager.name_any()))
         })
         .await
     }
 
-    /// Kills the instance manager of a node, and with it all that it hosts.
+    /// Kills the instance manager of a node, and all that it hosts or has started.
     pub async fn kill_manager(&mut self, node: &str) -> anyhow::Result<()> {
         let process = self.processes.get_mut(&("instance-manager", node.to_owned()));
-        Ok(process.context("the node has an instance manager")?.kill().await?)
+        process.context("the node has an instance manager")?.kill().await?;
+        end_all(&self.room(node))?;
+        Ok(())
     }
 
     pub async fn restart_manager(&mut self, number: u8) -> anyhow::Result<()> {
         self.start_manager(&format!("node-{number}"), &format!("127.0.0.{}", number + 1)).await
+    }
+
+    /// Ends the controllers and starts others, with this writer. Where that ends, a third lot goes on.
+    pub async fn replace_operator(&mut self, writer: Writer) -> Arc<Writer> {
+        self.operator.abort();
+        // It was told to end.
+        let _ = (&mut self.operator).await;
+        let writer = Arc::new(writer);
+        self.operator = operate(Arc::clone(&writer), self.client.clone(), self.standing.clone());
+        writer
     }
 
     pub fn volumes(&self) -> Api<Volume> {
@@ -160,6 +224,12 @@ impl Storage {
     pub async fn change_volume(&self, name: &str, spec: Value) -> anyhow::Result<()> {
         let change = Patch::Merge(json!({ "spec": spec }));
         self.volumes().patch(name, &PatchParams::default(), &change).await?;
+        Ok(())
+    }
+
+    pub async fn annotate(&self, volume: &str, name: &str, value: &str) -> anyhow::Result<()> {
+        let change = Patch::Merge(json!({ "metadata": { "annotations": { name: value } } }));
+        self.volumes().patch(volume, &PatchParams::default(), &change).await?;
         Ok(())
     }
 
@@ -204,7 +274,7 @@ impl Storage {
     }
 
     /// The last words of every process.
-    fn logs(&self) -> String {
+    pub fn logs(&self) -> String {
         let tail = |path: &Path| {
             let text = std::fs::read_to_string(path).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
@@ -218,9 +288,74 @@ impl Storage {
         shown.collect::<Vec<_>>().join("\n")
     }
 
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.operator.abort();
-        self.server.stop().await;
+        if let Some(server) = self.server.take() {
+            server.stop().await;
+        }
+    }
+}
+
+impl Drop for Storage {
+    #[expect(clippy::print_stderr, reason = "whoever runs the tests must read it")]
+    fn drop(&mut self) {
+        self.operator.abort();
+        let managers = self.processes.iter_mut().filter(|((role, _), _)| *role == "instance-manager");
+        for (_, manager) in managers {
+            // One that has ended already needs no end.
+            let _ = manager.start_kill();
+            while matches!(manager.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for node in &self.nodes {
+            if let Err(error) = end_all(&self.room(node)) {
+                eprintln!("end what the instance manager of {node} has started: {error}");
+            }
+        }
+    }
+}
+
+fn operate(first: Arc<Writer>, client: Client, standing: Standing) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        midflight_operator::run(first, &standing).await;
+        midflight_operator::run(Arc::new(Writer::new(client)), &standing).await;
+    })
+}
+
+/// What is in an engine image.
+#[derive(Debug, Clone)]
+pub enum Program {
+    /// A build as it is.
+    Build(PathBuf),
+    /// A build with a failpoint.
+    Failing(PathBuf, &'static str),
+}
+
+impl Program {
+    /// This build.
+    pub fn this() -> anyhow::Result<Program> {
+        Ok(Program::Build(place::midflight()?))
+    }
+
+    /// The build of the next version.
+    pub fn next() -> anyhow::Result<Program> {
+        Ok(Program::Build(place::next()?))
+    }
+
+    fn put(&self, path: &Path) -> anyhow::Result<()> {
+        match self {
+            Program::Build(build) => {
+                std::fs::hard_link(build, path).or_else(|_| std::fs::copy(build, path).map(drop))?;
+            }
+            Program::Failing(build, point) => {
+                let script =
+                    format!("#!/bin/sh\nMIDFLIGHT_FAILPOINT={point} exec {} \"$@\"\n", build.display());
+                std::fs::write(path, script)?;
+                std::fs::set_permissions(path, Permissions::from_mode(0o755))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use kube::api::DeleteParams;
-use midflight_tests::storage::{Storage, run};
+use midflight_api::longhorn::DataEngine;
+use midflight_tests::storage::{Program, Storage, run};
 use serde_json::json;
 
 const SIZE: u64 = 8 << 20;
+const IMAGE: &str = "midflight.local/engine:one";
 
 /// Bytes that do not repeat.
 fn noise(seed: u64) -> Vec<u8> {
@@ -20,11 +22,15 @@ fn noise(seed: u64) -> Vec<u8> {
     words.take(usize::try_from(SIZE).unwrap() / 8).flatten().collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_v2_volume_outlives_a_node_and_keeps_its_data() {
-    let mut storage = Storage::start(3).await.unwrap();
+/// Lives a volume through: made, attached, a node lost and back, grown, moved to another node, deleted.
+async fn live(engine: DataEngine) {
+    let mut storage = Storage::start(3, engine).await.unwrap();
+    if engine == DataEngine::V1 {
+        storage.add_image(IMAGE, &Program::this().unwrap(), 1).await.unwrap();
+        storage.set("default-engine-image", IMAGE).await.unwrap();
+    }
     let spec = json!({
-        "size": SIZE.to_string(), "numberOfReplicas": 3, "dataEngine": "v2", "frontend": "nbd",
+        "size": SIZE.to_string(), "numberOfReplicas": 3, "dataEngine": engine, "frontend": "nbd",
     });
     storage.create_volume("vol-1", spec).await.unwrap();
     storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
@@ -52,6 +58,15 @@ async fn a_v2_volume_outlives_a_node_and_keeps_its_data() {
     storage.restart_manager(3).await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
 
+    storage.change_volume("vol-1", json!({ "size": (2 * SIZE).to_string() })).await.unwrap();
+    let grown = async || {
+        let status = storage.volumes().get("vol-1").await?.status.unwrap_or_default();
+        let info = run("nbdinfo", &["--size", &endpoint]).await?;
+        Ok((!status.expansion_required && info.trim() == (2 * SIZE).to_string()).then_some(()))
+    };
+    storage.until("the volume has grown", grown).await.unwrap();
+    data.resize(2 * data.len(), 0);
+
     storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
     storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
     storage.change_volume("vol-1", json!({ "nodeID": "node-3" })).await.unwrap();
@@ -70,4 +85,14 @@ async fn a_v2_volume_outlives_a_node_and_keeps_its_data() {
         }
     }
     storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_v2_volume_outlives_a_node_and_keeps_its_data() {
+    live(DataEngine::V2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_v1_volume_outlives_a_node_and_keeps_its_data() {
+    live(DataEngine::V1).await;
 }

@@ -120,6 +120,8 @@ wire! {
         pub name: ObjectName,
         /// Which data engine runs it.
         pub data_engine: DataEngine,
+        /// Program that it is a process of, below the node's folder of engine binaries; empty inside the instance manager.
+        pub binary: Location,
     }
 }
 
@@ -159,6 +161,9 @@ wire! {
         pub resource_version: i64,
         /// Identity of this run of the instance.
         pub uuid: Id,
+        /// How often it ended and was started again.
+        #[schemars(range(min = 0))]
+        pub restarts: i64,
         /// Further facts about the instance, by name.
         #[schemars(extend("nullable" = true, "maxProperties" = 64))]
         pub conditions: BTreeMap<Word, bool>,

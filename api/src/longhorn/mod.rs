@@ -44,8 +44,9 @@ pub use replica::{Replica, ReplicaSpec, ReplicaStatus};
 pub use setting::{Setting, SettingStatus};
 pub use snapshot::{Snapshot, SnapshotSpec, SnapshotStatus};
 pub use volume::{
-    AccessMode, CompressionMethod, DataLocality, KubernetesStatus, OfflineRebuilding, Robustness,
-    SwitchoverState, Volume, VolumeSpec, VolumeState, VolumeStatus, WorkloadStatus,
+    AccessMode, CompressionMethod, DataLocality, EngineChange, EngineChangeState, KubernetesStatus,
+    OfflineRebuilding, Robustness, SwitchoverState, Volume, VolumeSpec, VolumeState, VolumeStatus,
+    WorkloadStatus,
 };
 
 pub(crate) use guard::rules as rules_of_whole_volumes;

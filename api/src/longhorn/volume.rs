@@ -4,7 +4,7 @@
 //! `status.currentImage` differ.
 
 use super::{Conditions, DataEngine, Frontend};
-use crate::names::{ImageRef, Location, NodeName, ObjectName, Timestamp, Word};
+use crate::names::{ImageRef, Location, Message, NodeName, ObjectName, Timestamp, Word};
 use crate::size::Size;
 use crate::wire::{kind, rule, wire, words};
 
@@ -227,6 +227,8 @@ wire! {
         pub frontend_disabled: bool,
         /// Where the move of the target stands.
         pub switchover_state: SwitchoverState,
+        /// The last change of the engine image under clients.
+        pub engine_change: EngineChange,
         /// What can be said about the volume, and why.
         pub conditions: Conditions,
         /// Who uses the volume in Kubernetes.
@@ -239,6 +241,50 @@ wire! {
         pub last_backup: ObjectName,
         /// When the newest backup was made, RFC 3339.
         pub last_backup_at: Timestamp,
+    }
+}
+
+words! {
+    /// Where a change of the engine image under clients stands.
+    ///
+    /// ```text
+    /// moving ──▶ done
+    ///    └─────▶ failed ──spec.image──▶ taken-back
+    /// ```
+    pub enum EngineChangeState {
+        #[default]
+        None = "",
+        /// Processes of the new image take the places of the old ones.
+        Moving = "moving",
+        /// All of them are of the new image.
+        Done = "done",
+        /// The new image did not serve; the volume has its old one again, or gets it.
+        Failed = "failed",
+        /// It failed, and nobody asks for that image any more.
+        TakenBack = "taken-back",
+    } or Unrecognised
+}
+
+wire! {
+    /// A change of the engine image under clients.
+    pub struct EngineChange {
+        /// Where it stands.
+        pub state: EngineChangeState,
+        /// Image that it leads to.
+        pub image: ImageRef,
+        /// When it began, or when the new engine began to serve, RFC 3339.
+        pub at: Timestamp,
+        /// For how long the frontend held back requests while the engines changed, in microseconds.
+        #[schemars(range(min = 0))]
+        pub pause_us: i64,
+        /// The longest that any request waited for its answer in that time, in microseconds.
+        #[schemars(range(min = 0))]
+        pub longest_wait_us: i64,
+        /// Requests that were sent again, to the new engine.
+        #[schemars(range(min = 0))]
+        pub replayed: i64,
+        /// Why it failed.
+        pub message: Message,
     }
 }
 

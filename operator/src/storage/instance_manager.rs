@@ -158,7 +158,11 @@ fn shown(instance: &proto::Instance, engine: DataEngine) -> InstanceProcess {
     };
     let port = instance.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default();
     InstanceProcess {
-        spec: InstanceProcessSpec { name: instance.name.as_str().into(), data_engine: engine },
+        spec: InstanceProcessSpec {
+            name: instance.name.as_str().into(),
+            data_engine: engine,
+            binary: instance.binary.as_str().into(),
+        },
         status: InstanceProcessStatus {
             state,
             kind,
@@ -166,6 +170,7 @@ fn shown(instance: &proto::Instance, engine: DataEngine) -> InstanceProcess {
             listen: instance.address.as_str().into(),
             port_start: port,
             port_end: port,
+            restarts: i64::try_from(instance.restarts).unwrap_or(i64::MAX),
             ..InstanceProcessStatus::default()
         },
     }

@@ -66,6 +66,11 @@ pub fn name(image: &ImageRef) -> String {
     format!("ei-{hex}")
 }
 
+/// Where a node has the program of an image, below its folder of engine binaries.
+pub fn binary(image: &ImageRef) -> String {
+    format!("{}/midflight", image.as_str().trim().replace(['/', ':', '@'], "-"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

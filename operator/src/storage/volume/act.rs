@@ -4,20 +4,28 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{
-    DataEngine, Engine, EngineSpec, FINALIZER, Frontend, InstanceSpec, InstanceState, NAMESPACE, Replica,
-    ReplicaSpec, VOLUME_LABEL,
+    DataEngine, Engine, EngineChangeState, EngineSpec, FINALIZER, Frontend, InstanceSpec, InstanceState,
+    NAMESPACE, Replica, ReplicaSpec, VOLUME_LABEL, Volume,
 };
 use midflight_api::{
-    EngineSeat, FrontendSeat, Member, MemberMode, NodeName, ReplicaName, VolumeRecord, VolumeRecordSpec,
+    Address, EngineSeat, FrontendSeat, ImageRef, Member, MemberMode, NodeName, Operation, OperationPhase,
+    ReplicaName, VolumeRecord, VolumeRecordSpec,
 };
-use midflight_plan::storage::volume::{Action, attachment, engine_name};
+use midflight_plan::storage::engine_image;
+use midflight_plan::storage::volume::{Action, attachment, engine_name, next_engine_name};
 
 use super::{Look, Volumes};
 use crate::controller::TurnError;
 use crate::storage::orders::{failed, proto};
+
+/// How long the old engine may take to answer what it has.
+const DRAIN_WITHIN_MS: u32 = 20;
+/// How long a switch-over may take before the engine that does not take over has failed.
+const SWITCH_WITHIN_MS: u32 = 3000;
 
 impl Look {
     fn name(&self) -> String {
@@ -29,16 +37,14 @@ impl Look {
     }
 
     fn engine_order(&self) -> proto::EngineRequest {
-        let name = engine_name(&self.name()).to_string();
+        let name = self.observed.engine_in_charge().to_string();
         proto::EngineRequest { name, volume: self.name(), epoch: self.epoch() }
     }
 
     /// Below the folder of binaries for v1; nothing for v2, which the instance manager hosts itself.
-    fn binary(&self) -> String {
+    fn binary(&self, image: &ImageRef) -> String {
         match self.volume.spec.data_engine {
-            DataEngine::V1 => {
-                format!("{}/midflight", self.volume.spec.image.as_str().replace(['/', ':', '@'], "-"))
-            }
+            DataEngine::V1 => engine_image::binary(image),
             DataEngine::V2 => String::new(),
         }
     }
@@ -72,14 +78,16 @@ impl Look {
 impl Volumes {
     pub(super) async fn carry_out(&self, seen: Look, action: Action) -> Result<(), TurnError> {
         match action {
-            Action::Protect | Action::Release => {
-                let protect = action == Action::Protect;
-                let edit = |volume: &mut midflight_api::longhorn::Volume| {
+            Action::Protect { image } => {
+                let edit = |volume: &mut Volume| {
                     volume.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
-                    if protect {
-                        volume.finalizers_mut().push(FINALIZER.into());
-                    }
+                    volume.finalizers_mut().push(FINALIZER.into());
+                    volume.spec.image = image;
                 };
+                self.volumes.change(&mut seen.volume.clone(), edit).await?;
+            }
+            Action::Release => {
+                let edit = |volume: &mut Volume| volume.finalizers_mut().retain(|one| one != FINALIZER);
                 self.volumes.change(&mut seen.volume.clone(), edit).await?;
             }
             Action::MakeReplica { name, node } => {
@@ -89,6 +97,8 @@ impl Volumes {
             Action::MakeRecord { members } => self.records.create(&new_record(&seen, members)).await?,
             Action::TakeTerm { .. }
             | Action::EndAttachment
+            | Action::ChangeEngine { .. }
+            | Action::EndSwitch
             | Action::Enlist { .. }
             | Action::Strike { .. } => {
                 self.change_record(&seen, &action).await?;
@@ -117,17 +127,29 @@ impl Volumes {
     async fn change_record(&self, seen: &Look, action: &Action) -> Result<(), TurnError> {
         let Some(record) = &seen.record else { return Ok(()) };
         let uid = seen.volume.uid().unwrap_or_default();
-        let engine = engine_name(&seen.name());
+        let (name, engine) = (seen.name(), engine_name(&seen.name()));
         let edit = |record: &mut VolumeRecord| {
             let spec = &mut record.spec;
             match action {
                 Action::TakeTerm { node } => {
                     spec.term = spec.term.next();
                     spec.engine = Some(EngineSeat { name: engine, node_id: node.clone() });
+                    spec.operation = None;
                     let attach_id = attachment(&uid, spec.term).to_string().into();
                     spec.frontend = Some(FrontendSeat { attach_id, node_id: node.clone() });
                 }
                 Action::EndAttachment => spec.frontend = None,
+                Action::ChangeEngine { .. } => {
+                    spec.term = spec.term.next();
+                    let node_id = spec.frontend.as_ref().map(|seat| seat.node_id.clone()).unwrap_or_default();
+                    let to = EngineSeat { name: next_engine_name(&name, spec.term), node_id };
+                    let from = spec.engine.replace(to.clone());
+                    let (id, phase) = (spec.term.to_string().into(), OperationPhase::Switching);
+                    spec.operation = Some(Operation { id, phase, from, to: Some(to) });
+                }
+                Action::EndSwitch => {
+                    spec.operation.iter_mut().for_each(|operation| operation.phase = OperationPhase::Done);
+                }
                 Action::Enlist { replica, node } => {
                     spec.member_version += 1;
                     let (replica, node_id) = (replica.clone(), node.clone());
@@ -147,13 +169,13 @@ impl Volumes {
     async fn order(&self, seen: Look, action: Action) -> Result<(), TurnError> {
         let refused = |doing: &'static str| failed(move || doing.to_owned());
         match action {
-            Action::StartReplica { manager, replica } => {
+            Action::StartReplica { manager, replica, image } => {
                 let order = proto::CreateRequest {
                     kind: proto::Kind::Replica.into(),
                     name: replica.to_string(),
                     volume: seen.name(),
                     epoch: seen.epoch(),
-                    binary: seen.binary(),
+                    binary: seen.binary(&image),
                     size: self.size(&seen),
                     ..proto::CreateRequest::default()
                 };
@@ -163,17 +185,17 @@ impl Volumes {
                 let order = delete(proto::Kind::Replica, replica.as_str(), &seen, false);
                 self.manager(&manager)?.delete(order).await.map_err(refused("stop a replica"))?;
             }
-            Action::StartEngine { manager, members } => {
-                let member = |(name, address): &(ReplicaName, midflight_api::Address)| proto::Member {
+            Action::StartEngine { manager, image, members } => {
+                let member = |(name, address): &(ReplicaName, Address)| proto::Member {
                     name: name.to_string(),
                     address: address.to_string(),
                 };
                 let order = proto::CreateRequest {
                     kind: proto::Kind::Engine.into(),
-                    name: engine_name(&seen.name()).to_string(),
+                    name: seen.observed.engine_in_charge().to_string(),
                     volume: seen.name(),
                     epoch: seen.epoch(),
-                    binary: seen.binary(),
+                    binary: seen.binary(&image),
                     members: members.iter().map(member).collect(),
                     ..proto::CreateRequest::default()
                 };
@@ -184,10 +206,11 @@ impl Volumes {
                 })
                 .await?;
             }
-            Action::StopEngine { manager } => {
-                let order = delete(proto::Kind::Engine, engine_name(&seen.name()).as_str(), &seen, false);
+            Action::StopEngine { manager, engine } => {
+                let order = delete(proto::Kind::Engine, engine.as_str(), &seen, false);
                 self.manager(&manager)?.delete(order).await.map_err(refused("stop the engine"))?;
             }
+            Action::SwitchOver { manager, engine } => self.switch_over(&seen, &manager, &engine).await?,
             Action::AddReplica { manager, replica, address } => {
                 let order = proto::ReplicaRequest {
                     engine: Some(seen.engine_order()),
@@ -248,6 +271,44 @@ impl Volumes {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Lets the frontend go over to another engine, and notes how long its clients waited. An engine that does not
+    /// take the volume over has failed.
+    async fn switch_over(&self, seen: &Look, manager: &str, engine: &Address) -> Result<(), TurnError> {
+        let order = proto::SwitchOverRequest {
+            volume: seen.name(),
+            epoch: seen.epoch(),
+            engine: engine.to_string(),
+            drain_within_ms: DRAIN_WITHIN_MS,
+            within_ms: SWITCH_WITHIN_MS,
+        };
+        let answer = match self.manager(manager)?.switch_over(order).await {
+            Ok(answer) => Ok(answer.into_inner()),
+            Err(status) if status.code() == tonic::Code::Internal => Err(status.message().to_owned()),
+            Err(status) => return Err(failed(|| "switch over to another engine".to_owned())(status)),
+        };
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let at = Timestamp::now().to_string();
+        let edit = |volume: &mut Volume| {
+            let change = &mut volume.status.get_or_insert_default().engine_change;
+            match answer {
+                // An answer to the same order given again has no pause in it.
+                Ok(switched) if switched.pause_us > 0 => {
+                    change.at = at.into();
+                    change.pause_us = number(switched.pause_us);
+                    change.longest_wait_us = number(switched.longest_wait_us);
+                    change.replayed = number(switched.replayed);
+                }
+                Ok(_) => {}
+                Err(why) if change.state == EngineChangeState::Moving => {
+                    change.state = EngineChangeState::Failed;
+                    change.message = why.into();
+                }
+                Err(_) => {}
+            }
+        };
+        Ok(self.volumes.report(&mut Arc::clone(&seen.volume), edit).await?)
     }
 
     /// The size that the copies have: what the engine last said, or for a new volume what was asked for.

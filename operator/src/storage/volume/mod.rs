@@ -58,7 +58,7 @@ impl Volumes {
             replicas,
             managers_on: managers
                 .index(|manager| vec![observe::place(&manager.spec.node_id, manager.spec.data_engine)]),
-            managers_with: managers.index(|manager| observe::instances(manager).map(str::to_owned).collect()),
+            managers_with: managers.index(observe::volumes_in),
             managers,
             nodes: operator.objects(),
             settings: operator.objects(),
@@ -119,7 +119,7 @@ impl Controller for Volumes {
                 Ok(Next::After(LOOK_AGAIN))
             }
             Err(Wait::Content) => Ok(Next::OnChange),
-            Err(Wait::Missing { until, .. }) => {
+            Err(Wait::Missing { until, .. } | Wait::Proving { until, .. }) => {
                 let wait = seen.observed.now.duration_until(until);
                 Ok(Next::After(wait.try_into().unwrap_or_default()))
             }

@@ -14,7 +14,7 @@ use midflight_api::longhorn::{
 };
 use midflight_api::{NodeName, Size};
 use midflight_plan::storage::schedule::{Closed, Place};
-use midflight_plan::storage::volume::{Instance, Manager, Observed, Serving, engine_name};
+use midflight_plan::storage::volume::{Instance, Manager, Observed, Serving, engine_name, is_engine_of};
 use tokio::time::timeout;
 
 use super::{Look, Volumes, key};
@@ -35,8 +35,10 @@ fn processes(manager: &InstanceManager) -> impl Iterator<Item = (&String, &Insta
     status.flat_map(|status| status.instance_engines.iter().chain(&status.instance_replicas))
 }
 
-pub(super) fn instances(manager: &InstanceManager) -> impl Iterator<Item = &str> {
-    processes(manager).map(|(name, _)| name.as_str())
+/// The volumes of which it holds something.
+pub(super) fn volumes_in(manager: &InstanceManager) -> Vec<String> {
+    let volumes: BTreeSet<String> = processes(manager).filter_map(|(name, _)| volume_of(name)).collect();
+    volumes.into_iter().collect()
 }
 
 /// The volumes of those instances that are not as they were.
@@ -75,6 +77,7 @@ impl Volumes {
             managers: Vec::new(),
             places: Vec::new(),
             serving: None,
+            default_image: settings::value(&self.settings, settings::ENGINE_IMAGE)?.into(),
             replenish_after: self.replenish_after()?,
         };
         observed.managers = self.managers_of(&observed)?;
@@ -90,9 +93,9 @@ impl Volumes {
 
     /// Instance managers that hold something of the volume, or are where something of it should be.
     fn managers_of(&self, seen: &Observed) -> Result<Vec<Manager>, Stale> {
-        let engine = engine_name(&seen.volume.name_any());
-        let replicas: Vec<String> = seen.replicas.iter().map(|replica| replica.name_any()).collect();
-        let names: BTreeSet<&str> = replicas.iter().map(String::as_str).chain([engine.as_str()]).collect();
+        let volume = seen.volume.name_any();
+        let replicas: BTreeSet<String> = seen.replicas.iter().map(|replica| replica.name_any()).collect();
+        let is_ours = |name: &str| replicas.contains(name) || is_engine_of(&volume, name);
         let nodes: BTreeSet<&NodeName> = seen
             .replicas
             .iter()
@@ -106,14 +109,12 @@ impl Volumes {
             let there = self.managers.by(self.managers_on, &place(node, seen.volume.spec.data_engine))?;
             found.extend(there.into_iter().map(|manager| (Key::of(&*manager), manager)));
         }
-        for name in &names {
-            let there = self.managers.by(self.managers_with, name)?;
-            found.extend(there.into_iter().map(|manager| (Key::of(&*manager), manager)));
-        }
+        let with = self.managers.by(self.managers_with, &volume)?;
+        found.extend(with.into_iter().map(|manager| (Key::of(&*manager), manager)));
         let newest = settings::value(&self.settings, settings::INSTANCE_MANAGER_IMAGE)?;
         let mut all: Vec<Arc<InstanceManager>> = found.into_values().collect();
         all.sort_by_key(|manager| (manager.spec.image != newest.as_str(), manager.name_any()));
-        Ok(all.iter().map(|manager| shown(manager, &names)).collect())
+        Ok(all.iter().map(|manager| shown(manager, is_ours)).collect())
     }
 
     /// Nodes that may get replicas, if the volume needs one or may lose one.
@@ -155,18 +156,13 @@ impl Volumes {
 
     /// Asks the engine how it is, where it runs.
     async fn serving(&self, seen: &Observed) -> Result<Option<Serving>, TurnError> {
-        let name = engine_name(&seen.volume.name_any());
         let Some(record) = &seen.record else { return Ok(None) };
-        let runs = |manager: &&Manager| {
-            let mut instances = manager.instances.iter();
-            let is_engine = |instance: &Instance| {
-                instance.name == name.as_str() && instance.state == InstanceState::Running
-            };
-            manager.running && instances.any(is_engine)
-        };
-        let Some(manager) = seen.managers.iter().find(runs) else { return Ok(None) };
+        let Some((manager, engine)) = seen.running_engine() else { return Ok(None) };
+        if engine.state != InstanceState::Running {
+            return Ok(None);
+        }
         let request = proto::EngineRequest {
-            name: name.to_string(),
+            name: engine.name.clone(),
             volume: seen.volume.name_any(),
             epoch: record.term.epoch().number(),
         };
@@ -191,8 +187,8 @@ fn is_running(manager: &InstanceManager) -> bool {
     manager.status.as_ref().is_some_and(|status| status.current_state == InstanceManagerState::Running)
 }
 
-fn shown(manager: &InstanceManager, names: &BTreeSet<&str>) -> Manager {
-    let ours = processes(manager).filter(|(name, _)| names.contains(name.as_str()));
+fn shown(manager: &InstanceManager, is_ours: impl Fn(&str) -> bool) -> Manager {
+    let ours = processes(manager).filter(|(name, _)| is_ours(name));
     Manager {
         name: manager.name_any(),
         node: manager.spec.node_id.clone(),
@@ -202,6 +198,9 @@ fn shown(manager: &InstanceManager, names: &BTreeSet<&str>) -> Manager {
                 name: name.clone(),
                 state: process.status.state,
                 address: process.status.listen.clone(),
+                binary: process.spec.binary.to_string(),
+                restarts: process.status.restarts,
+                why: process.status.error_msg.to_string(),
             })
             .collect(),
     }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    Condition, ConditionStatus, Engine, InstanceState, InstanceStatus, Replica, ReplicaMode, Robustness,
-    Volume,
+    Condition, ConditionStatus, DataEngine, Engine, EngineChange, EngineChangeState, InstanceState,
+    InstanceStatus, Replica, ReplicaMode, Robustness, Volume,
 };
-use midflight_api::{Member, MemberMode};
-use midflight_plan::storage::volume::{Decision, Instance, Manager, Observed, Standing, engine_name};
+use midflight_api::{ImageRef, Member, MemberMode, Size};
+use midflight_plan::storage::volume::{Decision, Instance, Manager, Observed, Standing};
 
 use super::{Look, Volumes};
 use crate::controller::{Controller, News, Tone, TurnError};
@@ -24,22 +24,29 @@ impl Volumes {
     pub(super) async fn write_down(&self, seen: &mut Look, decision: &Decision) -> Result<(), TurnError> {
         if let Some(engine) = &mut seen.engine {
             let observed = &seen.observed;
+            self.engines
+                .change(engine, |engine| engine.spec.instance.image = decision.standing.image.clone())
+                .await?;
             self.engines.report(engine, |engine| of_engine(engine, observed)).await?;
         }
         for replica in &mut seen.replicas {
             let observed = &seen.observed;
-            self.replicas.change(replica, |replica| health(replica, observed)).await?;
+            let edit = |replica: &mut Replica| {
+                health(replica, observed);
+                replica.spec.instance.image = decision.standing.image.clone();
+            };
+            self.replicas.change(replica, edit).await?;
             self.replicas.report(replica, |replica| of_replica(replica, observed)).await?;
         }
         let before = seen.volume.status.clone().unwrap_or_default();
         let (now, standing) = (seen.observed.now.to_string(), &decision.standing);
-        let serving = seen.observed.serving;
+        let size = size(seen);
         self.volumes
             .report(&mut seen.volume, |volume| {
                 of_volume(volume, standing, &now);
-                if let Some(serving) = serving {
+                if let Some(size) = size {
                     let status = volume.status.get_or_insert_default();
-                    status.expansion_required = serving.size < volume.spec.size;
+                    status.expansion_required = size < volume.spec.size;
                 }
             })
             .await?;
@@ -56,7 +63,47 @@ impl Volumes {
                 self.volumes.tell(&seen.volume, &told).await;
             }
         }
+        if before.engine_change.state != standing.change.state
+            && let Some((tone, reason, note)) = news_of(&standing.change)
+        {
+            self.volumes.tell(&seen.volume, &news(tone, reason, &note)).await;
+        }
         Ok(())
+    }
+}
+
+/// The size that the copies have, as the engine says or said last.
+fn size(seen: &Look) -> Option<Size> {
+    let said = seen.engine.as_ref().and_then(|engine| Some(engine.status.as_ref()?.current_size));
+    let size = seen.observed.serving.map(|serving| serving.size).or(said);
+    size.filter(|size| size.bytes() > 0)
+}
+
+/// What people are told of a change of the engine image under clients.
+fn news_of(change: &EngineChange) -> Option<(Tone, &'static str, String)> {
+    let milliseconds = |us: i64| us as f64 / 1000.0;
+    let (pause, wait) = (milliseconds(change.pause_us), milliseconds(change.longest_wait_us));
+    let image = &change.image;
+    match change.state {
+        EngineChangeState::Moving => {
+            Some((Tone::Normal, "EngineChanges", format!("an engine of {image} is started")))
+        }
+        EngineChangeState::Done => Some((
+            Tone::Normal,
+            "EngineChanged",
+            format!(
+                "runs {image}: the frontend paused for {pause:.3} ms, the longest request took {wait:.3} ms"
+            ),
+        )),
+        EngineChangeState::Failed => Some((
+            Tone::Warning,
+            "EngineChangeFailed",
+            format!("{image} does not serve ({}); the volume keeps the image that it had", change.message),
+        )),
+        EngineChangeState::TakenBack => {
+            Some((Tone::Normal, "EngineChangeTakenBack", format!("{image} is not asked for any more")))
+        }
+        EngineChangeState::None | EngineChangeState::Unrecognised => None,
     }
 }
 
@@ -68,6 +115,7 @@ fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
     status.current_node_id = standing.node.clone();
     status.current_engine_node_id = standing.node.clone();
     status.current_image = standing.image.clone();
+    status.engine_change = standing.change.clone();
     match standing.robustness {
         Robustness::Degraded | Robustness::Faulted if status.last_degraded_at.is_empty() => {
             status.last_degraded_at = now.into();
@@ -106,11 +154,15 @@ fn find<'a>(seen: &'a Observed, name: &str) -> Option<(&'a Manager, &'a Instance
 fn of_instance(status: &mut InstanceStatus, seen: &Observed, name: &str) {
     let Some((manager, instance)) = find(seen, name) else {
         status.current_state = InstanceState::Stopped;
+        status.current_image = ImageRef::default();
         return;
     };
     status.instance_manager_name = manager.name.as_str().into();
     status.current_state = if manager.running { instance.state } else { InstanceState::Unknown };
-    status.current_image = seen.volume.spec.image.clone();
+    match seen.volume.spec.data_engine {
+        DataEngine::V1 => status.current_image = seen.image_of(instance).unwrap_or_default(),
+        DataEngine::V2 => status.current_image = seen.volume.spec.image.clone(),
+    }
     if let Some((ip, port)) =
         instance.address.as_str().rsplit_once(':').filter(|(ip, _)| !ip.starts_with("unix"))
     {
@@ -121,7 +173,7 @@ fn of_instance(status: &mut InstanceStatus, seen: &Observed, name: &str) {
 
 fn of_engine(engine: &mut Engine, seen: &Observed) {
     let status = engine.status.get_or_insert_default();
-    of_instance(&mut status.instance, seen, engine_name(&seen.volume.name_any()).as_str());
+    of_instance(&mut status.instance, seen, seen.engine_in_charge().as_str());
     let members = seen.record.iter().flat_map(|record| &record.members);
     status.replica_mode_map =
         members.map(|member| (member.replica.clone(), mode(member))).collect::<BTreeMap<_, _>>();

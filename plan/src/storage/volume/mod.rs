@@ -5,8 +5,8 @@
 //!                  └──────────── deleted ────────────┴──▶ deleting
 //! ```
 //!
-//! `seen` is what is looked at, `step` chooses the one next action, `standing` says in which state
-//! the volume is. Nothing is remembered: the record, the objects and the instances say how far it is.
+//! `seen` is what is looked at, `step` chooses the one next action, `upgrade` those that change the engine image under
+//! clients, `standing` says in which state the volume is. Nothing is remembered: the record, the objects and the instances say how far it is.
 //!
 //! The invariant: the last copy in service never leaves, and whoever had the volume before is fenced out by
 //! a new term before another gets it.
@@ -16,8 +16,9 @@ mod standing;
 mod step;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 
-use midflight_api::{Address, EngineName, NodeName, ReplicaName, Size};
+use midflight_api::{Address, EngineName, ImageRef, NodeName, ReplicaName, Size};
 use sha2::{Digest, Sha512};
 
 pub use seen::{Instance, Manager, Observed, Serving};
@@ -35,8 +36,10 @@ pub struct Decision {
 /// One step. Each is safe to repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Keep the volume until all that belongs to it is gone.
-    Protect,
+    /// Keep the volume until all that belongs to it is gone; give it an image if it asks for none.
+    Protect {
+        image: ImageRef,
+    },
     /// Make the object of a replica on a node.
     MakeReplica {
         name: ReplicaName,
@@ -64,9 +67,11 @@ pub enum Action {
     Strike {
         replica: ReplicaName,
     },
+    /// Start a copy; one that runs from another image is followed by one of this.
     StartReplica {
         manager: String,
         replica: ReplicaName,
+        image: ImageRef,
     },
     /// Stop a copy; its data stays.
     StopReplica {
@@ -75,11 +80,24 @@ pub enum Action {
     },
     StartEngine {
         manager: String,
+        image: ImageRef,
         members: Vec<(ReplicaName, Address)>,
     },
     StopEngine {
         manager: String,
+        engine: EngineName,
     },
+    /// Give the volume's next term to another engine on its node, of this image.
+    ChangeEngine {
+        image: ImageRef,
+    },
+    /// Let the frontend go over to the engine that has the term.
+    SwitchOver {
+        manager: String,
+        engine: Address,
+    },
+    /// The engine that has the term serves.
+    EndSwitch,
     /// Tell the engine of a copy that it does not know, or to forget one.
     AddReplica {
         manager: String,
@@ -123,6 +141,8 @@ pub enum Action {
 pub enum Wait {
     #[error("all is as it should be")]
     Content,
+    #[error("it has no engine image; set spec.image, or the setting default-engine-image")]
+    NoImage,
     #[error("replica {0} is coming up")]
     ReplicaStarts(ReplicaName),
     #[error("the engine is coming up")]
@@ -139,6 +159,8 @@ pub enum Wait {
     Missing { replica: ReplicaName, until: jiff::Timestamp },
     #[error("a replica is being rebuilt")]
     Rebuilding,
+    #[error("the engine of {image} serves; it has to do so for a while before the replicas follow")]
+    Proving { image: ImageRef, until: jiff::Timestamp },
     #[error("node {node} has to be reached to remove {what} from it")]
     CannotRemove { node: NodeName, what: String },
 }
@@ -152,6 +174,17 @@ pub fn decide(seen: &Observed) -> Decision {
 /// The one engine of a volume.
 pub fn engine_name(volume: &str) -> EngineName {
     format!("{volume}-e-0").into()
+}
+
+/// What the engine of a later term is called: both run while one follows the other.
+pub fn next_engine_name(volume: &str, term: midflight_api::Term) -> EngineName {
+    format!("{volume}-e-{term}").into()
+}
+
+/// Whether an instance is an engine of this volume.
+pub fn is_engine_of(volume: &str, instance: &str) -> bool {
+    let number = instance.strip_prefix(volume).and_then(|rest| rest.strip_prefix("-e-"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// A name that no replica of this volume has had, if `number` is one that never comes again.

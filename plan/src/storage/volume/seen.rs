@@ -2,9 +2,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use midflight_api::longhorn::{Engine, InstanceState, Replica, Volume};
-use midflight_api::{Address, Member, MemberMode, NodeName, ReplicaName, Size, VolumeRecordSpec};
+use midflight_api::longhorn::{DataEngine, Engine, EngineChange, InstanceState, Replica, Volume};
+use midflight_api::{
+    Address, EngineName, ImageRef, Member, MemberMode, NodeName, OperationPhase, ReplicaName, Size,
+    VolumeRecordSpec,
+};
 
+use crate::storage::engine_image;
 use crate::storage::schedule::Place;
 
 /// A volume and all that belongs to it.
@@ -22,6 +26,8 @@ pub struct Observed {
     pub places: Vec<Place>,
     /// What the engine said of itself, if it was reached.
     pub serving: Option<Serving>,
+    /// Engine image of volumes that ask for none.
+    pub default_image: ImageRef,
     /// How long a copy that is lost may take to come back.
     pub replenish_after: SignedDuration,
 }
@@ -42,6 +48,12 @@ pub struct Instance {
     pub name: String,
     pub state: InstanceState,
     pub address: Address,
+    /// Program that it is a process of; empty inside the instance manager.
+    pub binary: String,
+    /// How often it ended and was started again.
+    pub restarts: i64,
+    /// Why it is in its state, in words.
+    pub why: String,
 }
 
 /// What an engine says of itself.
@@ -118,12 +130,58 @@ impl Observed {
         }
     }
 
+    /// What the process of the volume's engine is called.
+    pub fn engine_in_charge(&self) -> EngineName {
+        let seat = self.record.as_ref().and_then(|record| record.engine.as_ref());
+        seat.map_or_else(|| super::engine_name(&self.name()), |seat| seat.name.clone())
+    }
+
     /// The engine where the record has it.
-    pub(super) fn running_engine(&self) -> Option<(&Manager, &Instance)> {
-        let name = super::engine_name(&self.name());
+    pub fn running_engine(&self) -> Option<(&Manager, &Instance)> {
         let seat = self.record.as_ref()?.engine.as_ref()?;
-        let manager = self.manager(&seat.node_id, name.as_str())?;
-        Some((manager, manager.find(name.as_str())?))
+        let manager = self.manager(&seat.node_id, seat.name.as_str())?;
+        Some((manager, manager.find(seat.name.as_str())?))
+    }
+
+    /// Engines of the volume, whichever has it, that can be told to end.
+    pub(super) fn engines(&self) -> impl Iterator<Item = (&Manager, &Instance)> {
+        let name = self.name();
+        let there = self.managers.iter().filter(|manager| manager.running);
+        let all = there.flat_map(|manager| manager.instances.iter().map(move |instance| (manager, instance)));
+        all.filter(move |(_, instance)| super::is_engine_of(&name, &instance.name))
+    }
+
+    /// Whether the volume is changing hands from one engine to another.
+    pub(super) fn is_switching(&self) -> bool {
+        let operation = self.record.as_ref().and_then(|record| record.operation.as_ref());
+        operation.is_some_and(|operation| operation.phase == OperationPhase::Switching)
+    }
+
+    pub(super) fn has_processes(&self) -> bool {
+        self.volume.spec.data_engine == DataEngine::V1
+    }
+
+    /// The image that the volume runs, as far as its status says.
+    pub(super) fn current_image(&self) -> &ImageRef {
+        let current = self.volume.status.as_ref().map(|status| &status.current_image);
+        current.filter(|image| !image.is_empty()).unwrap_or(&self.volume.spec.image)
+    }
+
+    pub(super) fn change(&self) -> EngineChange {
+        self.volume.status.as_ref().map(|status| status.engine_change.clone()).unwrap_or_default()
+    }
+
+    /// The image of an instance, if it is one that the volume has to do with.
+    pub fn image_of(&self, instance: &Instance) -> Option<ImageRef> {
+        let change = self.change().image;
+        let known = [self.volume.spec.image.clone(), self.current_image().clone(), change];
+        known.into_iter().find(|image| !image.is_empty() && instance.binary == engine_image::binary(image))
+    }
+
+    /// The image that new processes of the volume are of: that of its engine, or what it ran last.
+    pub(super) fn image(&self) -> ImageRef {
+        let engine = self.running_engine().and_then(|(_, engine)| self.image_of(engine));
+        engine.unwrap_or_else(|| self.current_image().clone())
     }
 
     /// Where clients find the volume, if it was offered.

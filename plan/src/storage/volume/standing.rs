@@ -2,11 +2,12 @@
 //!
 //! The invariant: nothing is claimed that was not seen.
 
-use midflight_api::longhorn::{Frontend, InstanceState, Robustness, VolumeState};
+use midflight_api::longhorn::{EngineChange, Frontend, InstanceState, Robustness, VolumeState};
 use midflight_api::{ImageRef, Member, NodeName};
 
 use super::seen::{Observed, Reach};
-use super::{Action, Wait};
+use super::step::Step;
+use super::{Wait, upgrade};
 
 /// What the status of a volume is to say.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,13 +17,15 @@ pub struct Standing {
     pub node: NodeName,
     pub owner: NodeName,
     pub image: ImageRef,
+    /// The last change of the image under clients.
+    pub change: EngineChange,
     /// Whether every replica has a node.
     pub scheduled: Result<(), String>,
     /// Why nothing is done, if that is not as it should be.
     pub waiting: Option<String>,
 }
 
-pub(super) fn standing(seen: &Observed, next: &Result<Action, Wait>) -> Standing {
+pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
     let state = state(seen);
     let status = seen.volume.status.clone().unwrap_or_default();
     let node = match state {
@@ -32,11 +35,8 @@ pub(super) fn standing(seen: &Observed, next: &Result<Action, Wait>) -> Standing
     let first = || seen.kept().next().map(|replica| replica.spec.instance.node_id.clone());
     let owner = [node.clone(), status.owner_id].into_iter().find(|owner| !owner.is_empty()).or_else(first);
     let is_moving = matches!(state, VolumeState::Attached | VolumeState::Attaching | VolumeState::Detaching);
-    let image = if is_moving && !status.current_image.is_empty() {
-        status.current_image
-    } else {
-        seen.volume.spec.image.clone()
-    };
+    let image = upgrade::image(seen, is_moving);
+    let change = upgrade::change(seen, next, &image);
     let (scheduled, waiting) = match next {
         Err(Wait::NoPlace(why)) => (Err(why.to_string()), Some(why.to_string())),
         Err(Wait::Content) | Ok(_) => (Ok(()), None),
@@ -48,6 +48,7 @@ pub(super) fn standing(seen: &Observed, next: &Result<Action, Wait>) -> Standing
         node,
         owner: owner.unwrap_or_default(),
         image,
+        change,
         scheduled,
         waiting,
     }
@@ -78,7 +79,10 @@ fn robustness(seen: &Observed, state: VolumeState) -> Robustness {
     if !matches!(state, VolumeState::Attached | VolumeState::Attaching) {
         return Robustness::Unknown;
     }
-    let up = |member: &&Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
+    // A process that follows another is starting only to us: the engine keeps its connection.
+    let up = |member: &&Member| {
+        matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_) | Reach::Starting)
+    };
     match seen.in_service().filter(up).count() {
         0 if state == VolumeState::Attached => Robustness::Faulted,
         _ if state == VolumeState::Attaching => Robustness::Unknown,

@@ -6,20 +6,26 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 use midflight_api::longhorn::{FINALIZER, Frontend, InstanceState, Replica};
-use midflight_api::{Address, Member, MemberMode, NodeName, ReplicaName, Term};
+use midflight_api::{Address, ImageRef, Member, MemberMode, NodeName, ReplicaName, Term};
 
-use super::seen::{Observed, Reach};
-use super::{Action, Wait, engine_name, replica_name};
+use super::seen::{Instance, Manager, Observed, Reach};
+use super::{Action, Wait, engine_name, replica_name, upgrade};
 use crate::storage::schedule::schedule;
 
-type Step = Result<Action, Wait>;
+pub(super) type Step = Result<Action, Wait>;
 
 pub(super) fn next(seen: &Observed) -> Step {
     if seen.deleting() {
         return delete(seen);
     }
-    if !seen.volume.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-        return Ok(Action::Protect);
+    let asked = &seen.volume.spec.image;
+    let image = if asked.is_empty() && seen.has_processes() { &seen.default_image } else { asked };
+    let is_protected = seen.volume.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    if !is_protected || image != asked {
+        return Ok(Action::Protect { image: image.clone() });
+    }
+    if seen.has_processes() && image.is_empty() {
+        return Err(Wait::NoImage);
     }
     if let Some(step) = make(seen) {
         return step;
@@ -94,38 +100,50 @@ fn attach(seen: &Observed, node: &NodeName) -> Step {
 
 /// Brings the volume up where it is attached, and keeps it whole.
 fn serve(seen: &Observed, node: &NodeName) -> Step {
-    let Some(manager) = seen.manager(node, engine_name(&seen.name()).as_str()) else {
+    let Some(manager) = seen.manager(node, seen.engine_in_charge().as_str()) else {
         return Err(Wait::NoManager(node.clone()));
     };
-    if let Some(step) = start_replicas(seen) {
+    if let Some(step) = upgrade::switch(seen, &manager.name).or_else(|| start_replicas(seen)) {
         return step;
     }
     let manager = manager.name.clone();
     let engine = match seen.running_engine().map(|(_, engine)| (engine.state, &engine.address)) {
         Some((InstanceState::Running | InstanceState::Suspended, address)) => address.clone(),
         Some((InstanceState::Starting, _)) => return Err(Wait::EngineStarts),
-        Some(_) | None => return start_engine(seen, manager),
+        Some(_) | None => return start_engine(seen, manager, seen.image()),
     };
     if seen.volume.spec.frontend != Frontend::None && seen.endpoint().is_none() {
         return Ok(Action::Offer { manager, engine });
     }
-    remove_going(seen)
+    upgrade::back(seen)
+        .or_else(|| stop_others(seen))
+        .or_else(|| remove_going(seen))
         .or_else(|| start_failed(seen))
         .or_else(|| introduce(seen, &manager))
         .or_else(|| enlist(seen))
         .or_else(|| expand(seen, &manager))
         .or_else(|| trim(seen))
+        .or_else(|| upgrade::begin(seen))
+        .or_else(|| upgrade::follow(seen))
         .or_else(|| give_up(seen))
         .or_else(|| replenish(seen))
         .unwrap_or(Err(Wait::Content))
 }
 
-/// Ends an engine where the volume has none: where it is detached, or at a place that it has left.
+/// Ends an engine of a volume that nobody has, or that has left its place.
 fn stop_engine(seen: &Observed) -> Option<Step> {
-    let name = engine_name(&seen.name());
-    let manager =
-        seen.managers.iter().find(|manager| manager.running && manager.find(name.as_str()).is_some())?;
-    Some(Ok(Action::StopEngine { manager: manager.name.clone() }))
+    seen.engines().next().map(stop)
+}
+
+/// Ends an engine that the volume has left behind.
+fn stop_others(seen: &Observed) -> Option<Step> {
+    let (manager, engine) = seen.running_engine()?;
+    let other = |(at, one): &(&Manager, &Instance)| (&at.name, &one.name) != (&manager.name, &engine.name);
+    seen.engines().find(other).map(stop)
+}
+
+fn stop((manager, engine): (&Manager, &Instance)) -> Step {
+    Ok(Action::StopEngine { manager: manager.name.clone(), engine: engine.name.as_str().into() })
 }
 
 /// Ends the copies of a volume that nobody has.
@@ -144,7 +162,7 @@ fn start_replicas(seen: &Observed) -> Option<Step> {
     seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
         Reach::Down(manager) => {
             let (manager, replica) = (manager.name.clone(), member.replica.clone());
-            Some(Ok(Action::StartReplica { manager, replica }))
+            Some(Ok(Action::StartReplica { manager, replica, image: seen.image() }))
         }
         Reach::Starting if !engine_runs => Some(Err(Wait::ReplicaStarts(member.replica.clone()))),
         Reach::Up(_) | Reach::Starting | Reach::Failed(_) | Reach::Lost => None,
@@ -155,13 +173,13 @@ fn start_failed(seen: &Observed) -> Option<Step> {
     seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
         Reach::Failed(manager) => {
             let (manager, replica) = (manager.name.clone(), member.replica.clone());
-            Some(Ok(Action::StartReplica { manager, replica }))
+            Some(Ok(Action::StartReplica { manager, replica, image: seen.image() }))
         }
         Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Lost => None,
     })
 }
 
-fn start_engine(seen: &Observed, manager: String) -> Step {
+pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) -> Step {
     let up = |member: &Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
     if !seen.in_service().any(up) {
         let whole: Vec<String> =
@@ -169,7 +187,8 @@ fn start_engine(seen: &Observed, manager: String) -> Step {
         return Err(Wait::NoCopy(whole.join(", ")));
     }
     let known = |member: &Member| Some((member.replica.clone(), address_of(seen, member)?));
-    Ok(Action::StartEngine { manager, members: seen.members().iter().filter_map(known).collect() })
+    let members = seen.members().iter().filter_map(known).collect();
+    Ok(Action::StartEngine { manager, image, members })
 }
 
 /// Where a copy is, or was when it was last seen.

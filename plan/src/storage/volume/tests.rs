@@ -4,21 +4,38 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    DataEngine, Engine, FINALIZER, Frontend, InstanceState, Replica, Robustness, Volume, VolumeState,
+    DataEngine, Engine, EngineChangeState, FINALIZER, Frontend, InstanceState, Replica, Robustness, Volume,
+    VolumeState,
 };
-use midflight_api::{EngineSeat, FrontendSeat, Member, MemberMode, ReplicaName, Size, VolumeRecordSpec};
+use midflight_api::{
+    EngineSeat, FrontendSeat, Member, MemberMode, Operation, OperationPhase, ReplicaName, Size,
+    VolumeRecordSpec,
+};
 use proptest::prelude::*;
 
 use super::*;
+use crate::storage::engine_image::binary;
 use crate::storage::schedule::{Closed, Place};
 
 const NODES: [&str; 4] = ["n-1", "n-2", "n-3", "n-4"];
 /// More steps than any change of a volume takes.
 const MOST_STEPS: usize = 60;
+const OLD: &str = "midflight.local/engine:old";
+const NEW: &str = "midflight.local/engine:new";
+
+/// What is wrong with the new image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    DoesNotStart,
+    HangsInTheSwitch,
+    CrashesAfterIt,
+    ReplicasDoNotFollow,
+}
 
 struct World {
     seen: Observed,
     released: bool,
+    fault: Option<Fault>,
 }
 
 fn start() -> Timestamp {
@@ -49,9 +66,10 @@ impl World {
             managers: NODES[..nodes].iter().map(manager).collect(),
             places: NODES[..nodes].iter().map(place).collect(),
             serving: None,
+            default_image: OLD.into(),
             replenish_after: SignedDuration::from_secs(600),
         };
-        World { seen, released: false }
+        World { seen, released: false, fault: None }
     }
 
     fn attached() -> World {
@@ -61,6 +79,31 @@ impl World {
         world.settle();
         assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
         world
+    }
+
+    /// The same with processes, of the old image.
+    fn attached_v1() -> World {
+        let mut world = World::new(4, 3);
+        world.seen.volume.spec.data_engine = DataEngine::V1;
+        world.settle();
+        world.attach("n-1");
+        world.settle();
+        assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+        assert_eq!(world.image(), OLD);
+        world
+    }
+
+    fn image(&self) -> String {
+        decide(&self.seen).standing.image.to_string()
+    }
+
+    /// The programs of all instances of the volume, each once.
+    fn programs(&self) -> Vec<String> {
+        let instances = self.seen.managers.iter().flat_map(|manager| &manager.instances);
+        let mut all: Vec<String> = instances.map(|instance| instance.binary.clone()).collect();
+        all.sort();
+        all.dedup();
+        all
     }
 
     fn attach(&mut self, node: &str) {
@@ -75,7 +118,11 @@ impl World {
     /// Takes steps until there is none; says why.
     fn settle(&mut self) -> Option<Wait> {
         for _ in 0..MOST_STEPS {
-            match decide(&self.seen).next {
+            let Decision { standing, next } = decide(&self.seen);
+            let status = self.seen.volume.status.get_or_insert_default();
+            (status.current_image, status.engine_change) = (standing.image, standing.change);
+            match next {
+                Err(Wait::Proving { until, .. }) => self.seen.now = until,
                 Err(wait) => return Some(wait),
                 Ok(action) => self.apply(action),
             }
@@ -169,7 +216,10 @@ impl World {
     fn apply(&mut self, action: Action) {
         let size = self.seen.volume.spec.size;
         match action {
-            Action::Protect => self.seen.volume.finalizers_mut().push(FINALIZER.into()),
+            Action::Protect { image } => {
+                self.seen.volume.spec.image = image;
+                self.seen.volume.finalizers_mut().push(FINALIZER.into());
+            }
             Action::MakeReplica { name, node } => {
                 let mut replica = Replica::new(name.as_str(), Default::default());
                 replica.spec.instance.node_id = node;
@@ -194,6 +244,7 @@ impl World {
                 let record = self.record();
                 record.term = record.term.next();
                 record.engine = Some(EngineSeat { name, node_id: node.clone() });
+                record.operation = None;
                 record.frontend =
                     Some(FrontendSeat { attach_id: record.term.to_string().into(), node_id: node });
             }
@@ -204,14 +255,58 @@ impl World {
             Action::Strike { replica } => {
                 self.change_members(|members| members.retain(|member| member.replica != replica));
             }
-            Action::StartReplica { manager, replica } => self.run(&manager, replica.as_str()),
-            Action::StopReplica { manager, replica } => self.stop(&manager, replica.as_str()),
-            Action::StartEngine { manager, members } => {
-                self.run(&manager, engine_name("vol-1").as_str());
-                self.status().current_replica_address_map = members.into_iter().collect();
-                self.seen.serving = Some(Serving { serving: true, size });
+            Action::StartReplica { manager, replica, image } => {
+                let node = self.manager(&manager).node.clone();
+                let follows = matches!(self.seen.reach(&replica, &node), seen::Reach::Up(_));
+                if follows && image == NEW && self.fault == Some(Fault::ReplicasDoNotFollow) {
+                    self.seen.now += SignedDuration::from_mins(1);
+                } else {
+                    self.run(&manager, replica.as_str(), &image);
+                }
             }
-            Action::StopEngine { manager } => self.stop(&manager, engine_name("vol-1").as_str()),
+            Action::StopReplica { manager, replica } => self.stop(&manager, replica.as_str()),
+            Action::StartEngine { manager, image, members } => {
+                let name = self.seen.engine_in_charge();
+                self.run(&manager, name.as_str(), &image);
+                if image == NEW && self.fault == Some(Fault::DoesNotStart) {
+                    self.in_charge().state = InstanceState::Error;
+                    return;
+                }
+                self.status().current_replica_address_map = members.into_iter().collect();
+                let serving = !self.seen.is_switching();
+                self.seen.serving = Some(Serving { serving, size });
+            }
+            Action::StopEngine { manager, engine } => self.stop(&manager, engine.as_str()),
+            Action::ChangeEngine { .. } => {
+                let node = self.seen.attached_node().cloned().expect("it is attached");
+                let record = self.record();
+                record.term = record.term.next();
+                let to = EngineSeat { name: next_engine_name("vol-1", record.term), node_id: node };
+                let from = record.engine.replace(to.clone());
+                let id = record.term.to_string().into();
+                record.operation =
+                    Some(Operation { id, phase: OperationPhase::Switching, from, to: Some(to) });
+                self.seen.serving = None;
+            }
+            Action::SwitchOver { .. } => {
+                let is_new = self.in_charge().binary == binary(&NEW.into());
+                let now = self.seen.now.to_string();
+                let change = &mut self.seen.volume.status.get_or_insert_default().engine_change;
+                match self.fault.filter(|_| is_new) {
+                    Some(Fault::HangsInTheSwitch) => change.state = EngineChangeState::Failed,
+                    other => {
+                        change.at = now.into();
+                        self.seen.serving = Some(Serving { serving: true, size });
+                        if other == Some(Fault::CrashesAfterIt) {
+                            self.in_charge().restarts = 3;
+                        }
+                    }
+                }
+            }
+            Action::EndSwitch => {
+                let operation = self.record().operation.as_mut().expect("it is under way");
+                operation.phase = OperationPhase::Done;
+            }
             Action::AddReplica { replica, address, .. } => {
                 self.status().current_replica_address_map.insert(replica, address);
             }
@@ -249,11 +344,25 @@ impl World {
         replica.metadata.deletion_timestamp = Some(Time(start()));
     }
 
-    fn run(&mut self, manager: &str, name: &str) {
+    fn run(&mut self, manager: &str, name: &str, image: &ImageRef) {
+        let binary = if self.seen.has_processes() { binary(image) } else { String::new() };
         let manager = self.manager(manager);
         manager.instances.retain(|instance| instance.name != name);
-        let address = format!("{}:1", manager.node).into();
-        manager.instances.push(Instance { name: name.into(), state: InstanceState::Running, address });
+        manager.instances.push(Instance {
+            name: name.into(),
+            state: InstanceState::Running,
+            address: format!("{}:1", manager.node).into(),
+            binary,
+            restarts: 0,
+            why: String::new(),
+        });
+    }
+
+    /// The engine that has the term.
+    fn in_charge(&mut self) -> &mut Instance {
+        let name = self.seen.engine_in_charge();
+        let instances = self.seen.managers.iter_mut().flat_map(|manager| &mut manager.instances);
+        instances.into_iter().find(|instance| instance.name == name.as_str()).expect("it was started")
     }
 
     fn stop(&mut self, manager: &str, name: &str) {
@@ -381,10 +490,115 @@ fn a_node_that_is_lost_with_its_clients_gives_the_volume_up() {
     assert_eq!(world.record().term.number(), 2, "whoever is left on n-1 is fenced out");
 }
 
+#[test]
+fn an_attached_volume_follows_its_image_forth_and_back() {
+    let mut world = World::attached_v1();
+    for (image, other) in [(NEW, OLD), (OLD, NEW)] {
+        world.seen.volume.spec.image = image.into();
+        assert_eq!(world.image(), other, "it is upgrading");
+        assert_eq!(world.settle(), Some(Wait::Content));
+        assert_eq!((world.image().as_str(), world.programs()), (image, vec![binary(&image.into())]));
+        assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+        assert_eq!(world.seen.change().state, EngineChangeState::Done);
+    }
+    assert_eq!(world.record().term.number(), 3);
+}
+
+#[test]
+fn a_detached_volume_changes_its_image_at_once() {
+    let mut world = World::attached_v1();
+    world.attach("");
+    world.settle();
+    world.seen.volume.spec.image = NEW.into();
+    world.settle();
+    assert_eq!(world.image(), NEW);
+    world.attach("n-2");
+    world.settle();
+    assert_eq!(world.programs(), [binary(&NEW.into())]);
+    assert_eq!(world.seen.change().state, EngineChangeState::None, "nothing changed under clients");
+}
+
+#[test]
+fn an_image_that_does_not_serve_leaves_the_old_one_serving() {
+    use Fault::{CrashesAfterIt, DoesNotStart, HangsInTheSwitch, ReplicasDoNotFollow};
+    for fault in [DoesNotStart, HangsInTheSwitch, CrashesAfterIt, ReplicasDoNotFollow] {
+        let mut world = World::attached_v1();
+        world.fault = Some(fault);
+        world.seen.volume.spec.image = NEW.into();
+        assert_eq!(world.settle(), Some(Wait::Content), "{fault:?}");
+        assert_eq!((world.image().as_str(), world.programs()), (OLD, vec![binary(&OLD.into())]), "{fault:?}");
+        assert_eq!(world.seen.change().state, EngineChangeState::Failed, "{fault:?}");
+        assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy), "{fault:?}");
+        // It is tried again only when somebody asks again.
+        world.seen.volume.spec.image = OLD.into();
+        world.settle();
+        assert_eq!(world.seen.change().state, EngineChangeState::TakenBack, "{fault:?}");
+        world.fault = None;
+        world.seen.volume.spec.image = NEW.into();
+        assert_eq!(world.settle(), Some(Wait::Content), "{fault:?}");
+        assert_eq!((world.image().as_str(), world.programs()), (NEW, vec![binary(&NEW.into())]), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_not_whole_keeps_its_engine_until_it_is() {
+    let mut world = World::attached_v1();
+    let lost = world.nodes().into_iter().find(|node| node != "n-1").unwrap();
+    world.lose(&lost);
+    world.seen.volume.spec.image = NEW.into();
+    assert!(matches!(world.settle(), Some(Wait::Missing { .. })));
+    assert_eq!(world.image(), OLD);
+    world.return_of(&lost);
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!((world.image().as_str(), world.programs()), (NEW, vec![binary(&NEW.into())]));
+}
+
+#[test]
+fn a_volume_that_is_detached_in_the_middle_has_its_new_image_afterwards() {
+    for steps in 0..12 {
+        let mut world = World::attached_v1();
+        world.seen.volume.spec.image = NEW.into();
+        for _ in 0..steps {
+            let Decision { standing, next } = decide(&world.seen);
+            let status = world.seen.volume.status.get_or_insert_default();
+            (status.current_image, status.engine_change) = (standing.image, standing.change);
+            match next {
+                Ok(action) => world.apply(action),
+                Err(_) => world.seen.now += SignedDuration::from_secs(5),
+            }
+        }
+        world.attach("");
+        world.settle();
+        assert_eq!(
+            (world.standing().0, world.image().as_str()),
+            (VolumeState::Detached, NEW),
+            "{steps} steps"
+        );
+        assert!(world.programs().is_empty(), "{steps} steps");
+        world.attach("n-1");
+        assert_eq!(world.settle(), Some(Wait::Content), "{steps} steps");
+        assert_eq!(
+            (world.image().as_str(), world.programs()),
+            (NEW, vec![binary(&NEW.into())]),
+            "{steps} steps"
+        );
+    }
+}
+
+#[test]
+fn engines_of_a_volume_are_known_by_their_names() {
+    assert!(is_engine_of("vol-1", "vol-1-e-0") && is_engine_of("vol-1", "vol-1-e-12"));
+    assert!(!is_engine_of("vol-1", "vol-1-r-0") && !is_engine_of("vol-1", "vol-1-e-1-e-0"));
+    assert!(!is_engine_of("vol-1", "vol-10-e-0") && !is_engine_of("vol-1", "vol-1-e-"));
+}
+
 proptest! {
     #[test]
-    fn whatever_happens_it_settles_and_keeps_a_copy(events in prop::collection::vec((0..5u8, 0..4usize), 1..12)) {
-        let mut world = World::attached();
+    fn whatever_happens_it_settles_and_keeps_a_copy(
+        processes: bool,
+        events in prop::collection::vec((0..6u8, 0..4usize), 1..12),
+    ) {
+        let mut world = if processes { World::attached_v1() } else { World::attached() };
         let mut away: Vec<usize> = Vec::new();
         for (event, number) in events {
             match event {
@@ -398,6 +612,7 @@ proptest! {
                 }
                 2 => world.attach(NODES[number]),
                 3 => world.attach(""),
+                4 => world.seen.volume.spec.image = if number < 2 { OLD } else { NEW }.into(),
                 _ => world.seen.volume.spec.number_of_replicas = i32::try_from(number).unwrap() + 1,
             }
             world.seen.now += SignedDuration::from_secs(400);

@@ -1,0 +1,90 @@
+//! Volumes of the v1 data engine change their engine image, between builds that really differ, under a client that
+//! judges every block.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use midflight_api::longhorn::DataEngine;
+use midflight_tests::load::Load;
+use midflight_tests::place;
+use midflight_tests::running::{attached, runs, status, until_change};
+use midflight_tests::storage::{Program, Storage};
+use serde_json::json;
+
+const THIS: &str = "midflight.local/engine:this";
+const NEXT: &str = "midflight.local/engine:next";
+
+/// Three nodes with the images of two builds; this build's is the default.
+async fn storage() -> Storage {
+    let storage = Storage::start(3, DataEngine::V1).await.unwrap();
+    storage.add_image(THIS, &Program::this().unwrap(), 1).await.unwrap();
+    storage.add_image(NEXT, &Program::next().unwrap(), 2).await.unwrap();
+    storage.set("default-engine-image", THIS).await.unwrap();
+    storage
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stderr, reason = "the pause is what people want to know")]
+async fn an_attached_volume_follows_its_image_forth_and_back_under_load() {
+    let storage = storage().await;
+    let endpoint = attached(&storage, "vol-1").await.unwrap();
+    let load = Load::on(&endpoint, "vol-1", 1).unwrap();
+    for image in [NEXT, THIS, NEXT] {
+        storage.change_volume("vol-1", json!({ "image": image })).await.unwrap();
+        let what = format!("vol-1 runs {image}");
+        let there = async || Ok((status(&storage, "vol-1").await?.current_image == *image).then_some(()));
+        storage.until(&what, there).await.unwrap();
+        let change = until_change(&storage, "vol-1", "done").await.unwrap();
+        assert_eq!(change.image, image);
+        assert!(change.pause_us > 0 && change.longest_wait_us > 0, "{change:?}");
+        eprintln!(
+            "to {image}: paused {} us, longest request {} us, {} sent again",
+            change.pause_us, change.longest_wait_us, change.replayed
+        );
+        runs(&storage, "vol-1", image).await.unwrap();
+        storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    }
+    load.judge().await.unwrap();
+    assert_eq!(storage.endpoint("vol-1").await.unwrap(), endpoint, "clients keep their place");
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_fails_leaves_the_old_engine_serving() {
+    let storage = storage().await;
+    let endpoint = attached(&storage, "vol-1").await.unwrap();
+    let load = Load::on(&endpoint, "vol-1", 2).unwrap();
+    for point in ["engine-start", "engine-go", "engine-serve"] {
+        let image = format!("midflight.local/engine:{point}");
+        let program = Program::Failing(place::next().unwrap(), point);
+        storage.add_image(&image, &program, 2).await.unwrap();
+        storage.change_volume("vol-1", json!({ "image": image })).await.unwrap();
+        let change = until_change(&storage, "vol-1", "failed").await.unwrap();
+        assert!(change.image == image.as_str() && !change.message.is_empty(), "{change:?}");
+        runs(&storage, "vol-1", THIS).await.unwrap();
+        storage.change_volume("vol-1", json!({ "image": THIS })).await.unwrap();
+        until_change(&storage, "vol-1", "taken-back").await.unwrap();
+    }
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    load.judge().await.unwrap();
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detached_volume_changes_its_image_at_once_and_keeps_its_data() {
+    let storage = storage().await;
+    let endpoint = attached(&storage, "vol-1").await.unwrap();
+    let load = Load::on(&endpoint, "vol-1", 3).unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    load.judge().await.unwrap();
+    for image in [NEXT, THIS] {
+        storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+        storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+        storage.change_volume("vol-1", json!({ "image": image })).await.unwrap();
+        let there = async || Ok((status(&storage, "vol-1").await?.current_image == *image).then_some(()));
+        storage.until("the image has changed", there).await.unwrap();
+        storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
+        storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+        runs(&storage, "vol-1", image).await.unwrap();
+    }
+    storage.stop().await;
+}
