@@ -36,7 +36,7 @@ pub(super) fn of_change(change: &Change) -> Option<Told> {
             Tone::Warning,
             "EngineUpgradeFailed",
             format!(
-                "did not reach {to} in time and goes back to {from}; the next attempt comes after {rest} s"
+                "did not come to run {to} and goes back to {from}; the next attempt comes after {rest} s"
             ),
         ),
         Why::TakenBack => (

@@ -1,7 +1,7 @@
 //! Decides what becomes of an attempt: whether it has arrived, is too late, or was taken back.
 //!
-//! The invariant: an attempt that began automatically ends, at its deadline at the latest, and then
-//! the volume is asked for the image that it had before.
+//! The invariant: an attempt that began automatically ends, when the image has failed or at its deadline at the
+//! latest, and then the volume is asked for the image that it had before.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub enum Why {
     Begins,
     /// It has arrived.
     Arrived,
-    /// It has not arrived in time, and goes back.
+    /// It has not arrived in time, or the image does not serve, and it goes back.
     GoesBack,
     /// Somebody asked for the old image before it had arrived.
     TakenBack,
@@ -122,7 +122,7 @@ pub(super) fn upkeep(volume: &Volume, policy: &Policy, now: Timestamp) -> Upkeep
         (Outcome::Running, by) if attempt.to == volume.wanted => {
             let deadline = after(attempt.issued_at, policy.deadline);
             match by {
-                Initiator::Automatic if now >= deadline => {
+                Initiator::Automatic if now >= deadline || volume.failed => {
                     let back = Some(volume.current.clone());
                     Upkeep {
                         change: change(back, ended(attempt, false, now), Why::GoesBack),

@@ -8,7 +8,8 @@ use std::fmt;
 use std::time::Duration;
 
 use midflight_api::longhorn::{
-    self, DataEngine, DataLocality, EngineImage, EngineImageStatus, Robustness, VolumeState,
+    self, DataEngine, DataLocality, EngineChange, EngineChangeState, EngineImage, EngineImageStatus,
+    Robustness, VolumeState,
 };
 use midflight_api::settings;
 use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, ImageRef, NodeName, Size, VolumeName};
@@ -66,6 +67,8 @@ pub struct Volume {
     /// Image whose on-disk features are in use; empty if none.
     pub finalized: ImageRef,
     pub attempt: Option<Attempt>,
+    /// Whether the image it should run has shown that it does not serve.
+    pub failed: bool,
 }
 
 impl Volume {
@@ -93,6 +96,7 @@ impl Volume {
             opted_out: annotations.get(ENGINE_UPGRADE).is_some_and(|value| value == "never"),
             finalized: annotations.get(FINALIZED).map(String::as_str).unwrap_or_default().into(),
             attempt: Attempt::of(annotations),
+            failed: has_failed(&status.engine_change, &object.spec.image),
             current: status.current_image,
             node: status.current_node_id,
             owner: status.owner_id,
@@ -117,6 +121,11 @@ impl Volume {
     pub(super) fn needs(&self) -> impl Iterator<Item = &NodeName> {
         self.replicas.iter().chain(Some(&self.node).filter(|node| !node.is_empty()))
     }
+}
+
+/// Whether the last change of the engine was to this image and came to nothing.
+fn has_failed(change: &EngineChange, wanted: &ImageRef) -> bool {
+    change.state == EngineChangeState::Failed && change.image == *wanted
 }
 
 /// What the settings ask for.

@@ -57,6 +57,15 @@ fn every_attempt_ends() {
 }
 
 #[test]
+fn an_image_that_does_not_serve_is_left_before_the_deadline() {
+    for (by, expected) in [(Automatic, Some((Why::GoesBack, Some(OLD), Failed, 1))), (User, None)] {
+        let attempt = Some(attempt(by, Running));
+        let volume = Volume { wanted: NEW.into(), failed: true, attempt, ..attached("v", "node-1") };
+        assert_eq!(due(upkeep(&volume, &world(1).policy, at(5)).change), expected, "{by:?}");
+    }
+}
+
+#[test]
 fn nobody_takes_the_time_while_upgrades_are_off() {
     let volume = Volume { wanted: NEW.into(), ..attached("v", "node-1") };
     assert_eq!(upkeep(&volume, &world(0).policy, at(0)).change, None);
