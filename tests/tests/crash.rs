@@ -1,0 +1,156 @@
+//! The controllers are stopped around a write while a volume lives, or while its engine image changes under a client;
+//! whoever comes next brings it to the same end.
+//!
+//! Every write is numbered. `MIDFLIGHT_CRASHES=all` stops at each of them in each way (the soak does), otherwise a
+//! few are drawn; `MIDFLIGHT_SEED` draws the same again.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kube::api::{Api, DeleteParams, ListParams};
+use midflight_api::VolumeRecord;
+use midflight_api::longhorn::{DataEngine, Engine, NAMESPACE, Replica};
+use midflight_operator::{Cut, Moment, Writer};
+use midflight_tests::load::Load;
+use midflight_tests::storage::{Program, Storage};
+use serde_json::json;
+
+const SIZE: u64 = 4 << 20;
+/// How many points are drawn when not all are tried.
+const DRAWN: usize = 4;
+const MOMENTS: [Moment; 3] = [Moment::NotSent, Moment::AnswerLost, Moment::Acknowledged];
+const THIS: &str = "midflight.local/engine:this";
+const NEXT: &str = "midflight.local/engine:next";
+
+/// What is left of a volume, apart from names and times.
+#[derive(Debug, PartialEq, Eq)]
+struct Left {
+    replicas: usize,
+    engines: usize,
+    modes: Vec<String>,
+    image: String,
+}
+
+async fn left(storage: &Storage, volume: &str) -> anyhow::Result<Left> {
+    let client = &storage.client;
+    let of_volume = ListParams::default().labels(&format!("longhornvolume={volume}"));
+    let records: Api<VolumeRecord> = Api::namespaced(client.clone(), NAMESPACE);
+    let record = records.get_opt(volume).await?.map(|record| record.spec).unwrap_or_default();
+    let status =
+        storage.volumes().get_opt(volume).await?.and_then(|volume| volume.status).unwrap_or_default();
+    Ok(Left {
+        replicas: Api::<Replica>::namespaced(client.clone(), NAMESPACE).list(&of_volume).await?.items.len(),
+        engines: Api::<Engine>::namespaced(client.clone(), NAMESPACE).list(&of_volume).await?.items.len(),
+        modes: record.members.iter().map(|member| member.mode.to_string()).collect(),
+        image: status.current_image.to_string(),
+    })
+}
+
+async fn delete(storage: &Storage, volume: &str) -> anyhow::Result<()> {
+    storage.volumes().delete(volume, &DeleteParams::default()).await?;
+    let gone = async || Ok(storage.volumes().get_opt(volume).await?.is_none().then_some(()));
+    storage.until("the volume is gone", gone).await?;
+    for node in ["node-1", "node-2", "node-3"] {
+        for folder in ["replicas", "instances"] {
+            let left = std::fs::read_dir(storage.room(node).join(folder))?.count();
+            anyhow::ensure!(left == 0, "{left} of {folder} are left on {node}");
+        }
+    }
+    Ok(())
+}
+
+/// The life of a volume; what there was in the middle of it and at its end.
+async fn live(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
+    });
+    storage.create_volume(volume, spec).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let attached = left(storage, volume).await?;
+    storage.change_volume(volume, json!({ "size": (2 * SIZE).to_string(), "numberOfReplicas": 3 })).await?;
+    storage
+        .until("it has grown and has three replicas", async || {
+            let engines: Api<Engine> = Api::namespaced(storage.client.clone(), NAMESPACE);
+            let size = engines.get(&format!("{volume}-e-0")).await?.status.unwrap_or_default().current_size;
+            let whole = left(storage, volume).await?.modes == ["rw", "rw", "rw"];
+            Ok((size.bytes() == 2 * SIZE && whole).then_some(()))
+        })
+        .await?;
+    storage.change_volume(volume, json!({ "nodeID": "" })).await?;
+    storage.until_volume(volume, "detached", "unknown").await?;
+    let detached = left(storage, volume).await?;
+    delete(storage, volume).await?;
+    Ok([attached, detached, left(storage, volume).await?])
+}
+
+/// A volume whose engine image changes under a client.
+async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v1", "frontend": "nbd", "nodeID": "node-1",
+        "image": THIS,
+    });
+    storage.create_volume(volume, spec).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let before = left(storage, volume).await?;
+    let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    storage.change_volume(volume, json!({ "image": NEXT })).await?;
+    let there = async || Ok((left(storage, volume).await?.image == NEXT).then_some(()));
+    storage.until("the volume runs the new image", there).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    load.judge().await?;
+    let after = left(storage, volume).await?;
+    delete(storage, volume).await?;
+    Ok([before, after, left(storage, volume).await?])
+}
+
+/// A number below `bound`.
+fn draw(state: &mut u64, bound: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % bound
+}
+
+/// Plays a scenario with controllers that stop nowhere, then with such that stop at one write.
+async fn the_end_is_the_same(
+    mut storage: Storage,
+    scenario: impl AsyncFn(&Storage, &str) -> anyhow::Result<[Left; 3]>,
+) {
+    let writer = storage.replace_operator(Writer::new(storage.client.clone())).await;
+    let clean = scenario(&storage, "vol-clean").await.unwrap();
+    let writes = writer.issued();
+    assert!(writes > 20, "only {writes} writes");
+
+    let all = std::env::var("MIDFLIGHT_CRASHES").is_ok_and(|which| which == "all");
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let seed = std::env::var("MIDFLIGHT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(clock);
+    let mut state = seed;
+    let drawn = std::iter::repeat_with(|| {
+        let moment = MOMENTS[usize::try_from(draw(&mut state, 3)).unwrap()];
+        Cut { write: draw(&mut state, writes), moment }
+    });
+    let cuts: Vec<Cut> = match all {
+        true => (0..writes).flat_map(|write| MOMENTS.map(|moment| Cut { write, moment })).collect(),
+        false => drawn.take(DRAWN).collect(),
+    };
+    for (number, cut) in cuts.into_iter().enumerate() {
+        storage.replace_operator(Writer::with_cut(storage.client.clone(), cut)).await;
+        let ended = scenario(&storage, &format!("vol-{number}")).await;
+        let ended = ended.unwrap_or_else(|error| panic!("{cut:?}, MIDFLIGHT_SEED={seed}: {error:#}"));
+        assert_eq!(ended, clean, "{cut:?}, MIDFLIGHT_SEED={seed}");
+    }
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_lives_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::start(3, DataEngine::V2).await.unwrap();
+    Box::pin(the_end_is_the_same(storage, live)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_changes_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::start(3, DataEngine::V1).await.unwrap();
+    storage.add_image(THIS, &Program::this().unwrap(), 1).await.unwrap();
+    storage.add_image(NEXT, &Program::next().unwrap(), 2).await.unwrap();
+    Box::pin(the_end_is_the_same(storage, upgrade)).await;
+}
