@@ -52,6 +52,20 @@ fn the_api_is_measured_beside_a_peer() {
 }
 
 #[test]
+fn a_fleet_is_upgraded_within_its_limit() {
+    let sandbox = Sandbox::new();
+    let said =
+        sandbox.json(&["bench", "fleet", "--nodes=3", "--volumes=20", "--limit=2", "--upgrade-takes=0"]);
+    assert!(said["mostAtOnce"].as_u64().unwrap() <= 2, "{said:#}");
+    let writes = said["figures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"].as_str().unwrap().contains("writes"));
+    assert_eq!(writes.unwrap()["ours"], 2.0, "{said:#}");
+}
+
+#[test]
 fn reads_and_writes_are_measured_on_every_side() {
     if !installed(&["fio", "qemu-nbd"]) {
         return;

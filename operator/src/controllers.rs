@@ -62,3 +62,12 @@ async fn orders(writer: &Writer) -> Option<Arc<Orders>> {
         }
     }
 }
+
+/// Runs the controller of engine upgrades and no other, until the writer ends: for fleets whose volumes have no
+/// engine behind them.
+pub async fn run_engine_upgrades(writer: Arc<Writer>) {
+    let mut operator = Operator::new(writer);
+    let upgrades = EngineUpgrades::new(&mut operator);
+    operator.add(upgrades);
+    operator.run().await;
+}

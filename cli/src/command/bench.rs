@@ -5,6 +5,7 @@ mod conditions;
 mod errand;
 mod figure;
 mod fill;
+pub(crate) mod fleet;
 pub(crate) mod fuse;
 pub(crate) mod io;
 pub(crate) mod migrate;
@@ -25,6 +26,7 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 enum Subject {
     Api(api::ApiBench),
+    Fleet(fleet::FleetBench),
     Fuse(fuse::FuseBench),
     Io(io::IoBench),
     Migrate(migrate::MigrateBench),
@@ -37,6 +39,7 @@ impl Bench {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         match self.subject {
             Subject::Api(api) => api.run(session).await,
+            Subject::Fleet(fleet) => fleet.run(session).await,
             Subject::Fuse(fuse) => fuse.run(session).await,
             Subject::Io(io) => io.run(session).await,
             Subject::Migrate(migrate) => migrate.run(session).await,

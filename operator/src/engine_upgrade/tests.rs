@@ -18,11 +18,9 @@ use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
-use super::EngineUpgrades;
-use crate::bootstrap;
-use crate::controller::Operator;
 use crate::testing::Cluster;
 use crate::write::{Cut, Moment, Writer};
+use crate::{bootstrap, run_engine_upgrades};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const OLD: &str = "midflight.local/engine:old";
@@ -137,10 +135,7 @@ impl Fleet {
 
     /// Runs the controller until the writer ends or the task is dropped.
     fn controller(&self, writer: Writer) -> JoinHandle<()> {
-        let mut operator = Operator::new(Arc::new(writer));
-        let upgrades = EngineUpgrades::new(&mut operator);
-        operator.add(upgrades);
-        tokio::spawn(operator.run())
+        tokio::spawn(run_engine_upgrades(Arc::new(writer)))
     }
 
     fn start(&mut self) {

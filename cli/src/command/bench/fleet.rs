@@ -1,0 +1,149 @@
+//! `midflight bench fleet`: one controller before a whole fleet of volumes that have no engine behind them.
+//!
+//! The API server and the controller are the real ones, in this process; only the engines are
+//! hollow: they bring a volume to the image it wants after a given time. The invariant: a watch sees
+//! every write, so that the limit is looked at after each of them.
+
+mod hollow;
+mod watch;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use kube::api::{Api, Patch, PatchParams};
+use midflight_api::longhorn::{NAMESPACE, Setting};
+use midflight_apiserver::auth::Identity;
+use midflight_apiserver::{ApiServer, Config};
+use midflight_operator::Writer;
+use serde::Serialize;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::conditions::Conditions;
+use super::figure::{Better, Figure, show};
+use crate::cluster::Interrupts;
+use crate::failure::Failure;
+use crate::output::{Answer, Paint};
+use crate::session::Session;
+
+/// Measure a controller before a fleet of hollow volumes
+///
+/// Prepares an API server with the volumes in a temporary folder, turns automatic engine upgrades on, and waits until
+/// every volume runs the new image. The peer is the shortest time that the limit allows.
+#[derive(Debug, Args)]
+pub(crate) struct FleetBench {
+    /// What happens to the fleet
+    #[arg(long, default_value = "engine-upgrade")]
+    scenario: Scenario,
+    /// Nodes of the fleet
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    nodes: u32,
+    /// Volumes of the fleet, spread evenly
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    volumes: u32,
+    /// Volumes of a node that may move at once
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// How long one upgrade takes
+    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    upgrade_takes: u64,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Scenario {
+    EngineUpgrade,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Measured {
+    #[serde(flatten)]
+    conditions: Conditions,
+    nodes: u32,
+    volumes: u32,
+    limit: u32,
+    /// The most volumes of one node that were on their way after any write.
+    most_at_once: u32,
+    figures: Vec<Figure>,
+}
+
+impl Answer for Measured {
+    fn to_table(&self, _: Paint) -> String {
+        let fleet = format!("{} nodes, {} volumes, limit {}", self.nodes, self.volumes, self.limit);
+        let most = format!("never more than {} of a node at once", self.most_at_once);
+        format!("{}\n{fleet}; {most}\n\n{}", self.conditions, show(&self.figures))
+    }
+}
+
+impl FleetBench {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let Scenario::EngineUpgrade = self.scenario;
+        let mut interrupts = Interrupts::listen().context("listen for signals")?;
+        let folder = TempDir::with_prefix("midflight-fleet.").context("make a temporary folder")?;
+        let server = ApiServer::open(Config::new(folder.path())).await.context("open an API server")?;
+        let measured = tokio::select! {
+            measured = self.measure(session, &server) => measured,
+            () = interrupts.next() => Err(Failure::error("interrupted", "start it again any time")),
+        };
+        server.shutdown().await;
+        let measured = measured?;
+        session.answer(&measured)?;
+        if measured.most_at_once > measured.limit {
+            return Err(Failure::error(
+                format!("{} volumes of a node moved at once", measured.most_at_once),
+                "report this: the limit must never be exceeded",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn measure(&self, session: &Session, server: &ApiServer) -> anyhow::Result<Measured> {
+        let conditions = Conditions::before();
+        let client = kube::Client::new(server.service(Identity::admin("system:midflight")), "default");
+        midflight_operator::bootstrap(&client).await.context("install the kinds")?;
+        session.say(format_args!("preparing {} volumes on {} nodes", self.volumes, self.nodes));
+        hollow::prepare(&client, self.nodes, self.volumes).await?;
+
+        let takes = Duration::from_secs(self.upgrade_takes);
+        let watching = watch::begin(&client).await?;
+        let engines = tokio::spawn(hollow::engines(client.clone(), takes));
+        let writer = Arc::new(Writer::new(client.clone()));
+        let controller = tokio::spawn(midflight_operator::run_engine_upgrades(writer));
+        session.say("upgrading");
+        let began = Instant::now();
+        set_limit(&client, self.limit).await?;
+        let seen = watching.until_all_moved(self.volumes).await;
+        engines.abort();
+        controller.abort();
+        let seen = seen?;
+
+        let busiest = self.volumes.div_ceil(self.nodes).div_ceil(self.limit);
+        let least = (takes * busiest).as_secs_f64();
+        let took = seen.last.duration_since(began).as_secs_f64();
+        let first = seen.first.duration_since(began).as_secs_f64() * 1000.0;
+        let writes = seen.writes_of_controller as f64 / f64::from(self.volumes);
+        let figures = [
+            Figure::new("all volumes moved", "s", Better::Lower, &[took], &[least]),
+            Figure::new("first begins after the setting changed", "ms", Better::Lower, &[first], &[]),
+            Figure::new("writes of the controller per volume", "", Better::Lower, &[writes], &[]),
+        ];
+        Ok(Measured {
+            conditions: conditions.after(),
+            nodes: self.nodes,
+            volumes: self.volumes,
+            limit: self.limit,
+            most_at_once: seen.most_at_once,
+            figures: figures.into_iter().flatten().collect(),
+        })
+    }
+}
+
+async fn set_limit(client: &kube::Client, limit: u32) -> anyhow::Result<()> {
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let change = Patch::Merge(json!({ "value": limit.to_string() }));
+    let name = "concurrent-automatic-engine-upgrade-per-node-limit";
+    settings.patch(name, &PatchParams::default(), &change).await.context("set the limit")?;
+    Ok(())
+}
