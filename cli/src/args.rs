@@ -71,6 +71,7 @@ pub(crate) enum Command {
     Status(command::status::Status),
     Image(command::image::Image),
     Plan(command::plan::Plan),
+    Upgrade(command::upgrade::Upgrade),
     Volume(command::volume::VolumeCommand),
     Migrate(Box<command::migrate::Migrate>),
     Mount(command::mount::Mount),
@@ -109,6 +110,7 @@ impl Command {
             | Command::Status(_)
             | Command::Image(_)
             | Command::Plan(_)
+            | Command::Upgrade(_)
             | Command::Volume(_)
             | Command::Migrate(_)
             | Command::Mount(_)
@@ -127,6 +129,7 @@ impl Command {
             Command::Status(status) => session.block_on(status.run(session)),
             Command::Image(image) => image.run(session),
             Command::Plan(plan) => session.block_on(plan.run(session)),
+            Command::Upgrade(upgrade) => session.block_on(upgrade.run(session)),
             Command::Volume(volume) => session.block_on(volume.run(session)),
             Command::Migrate(migrate) => migrate.run(session),
             Command::Mount(mount) => session.block_on(mount.run(session)),

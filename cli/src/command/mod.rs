@@ -18,5 +18,6 @@ pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod tour;
 pub(crate) mod up;
+pub(crate) mod upgrade;
 pub(crate) mod version;
 pub(crate) mod volume;

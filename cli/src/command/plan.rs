@@ -1,6 +1,6 @@
 //! `midflight plan`: what an upgrade would do, before it does it.
 
-mod engine_upgrade;
+pub(crate) mod engine_upgrade;
 
 use clap::{Args, Subcommand};
 

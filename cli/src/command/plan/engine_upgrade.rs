@@ -10,8 +10,10 @@ use jiff::Timestamp;
 use midflight_plan::engine_upgrade::{Forecast, Hold, Policy, World, forecast};
 
 use crate::failure::{Exit, Failure};
+use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
+pub(crate) use observe::cluster;
 
 /// Show which volumes would move to another engine image, wave by wave
 ///
@@ -30,18 +32,23 @@ pub(crate) struct EngineUpgrade {
 impl EngineUpgrade {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let client = target::client(session).await?;
-        let (world, volumes) = observe::cluster(&client).await?;
+        let (world, volumes) = cluster(&client).await?;
         let target = self.to.map_or(world.target, Into::into);
         let per_node = self.limit.map_or(world.policy.per_node, |limit| limit as usize);
         let world = World { target, policy: Policy { per_node, ..world.policy }, ..world };
         let plan = forecast(&world, &volumes, Timestamp::now());
-        session.answer(&show::Shown::of(&plan))?;
+        session.answer(&shown(&plan))?;
         verdict(&plan)
     }
 }
 
+/// A plan as people and programs read it.
+pub(crate) fn shown(plan: &Forecast) -> impl Answer + use<> {
+    show::Shown::of(plan)
+}
+
 /// Whether something that waits cannot move.
-fn verdict(plan: &Forecast) -> anyhow::Result<()> {
+pub(crate) fn verdict(plan: &Forecast) -> anyhow::Result<()> {
     let blocked = |why: String, advice: String| Err(Failure::with(Exit::Blocked, why, advice));
     let mut waiting = plan.left_out.iter().filter(|one| one.reason.is_waiting()).peekable();
     match &plan.hold {

@@ -20,7 +20,7 @@ use crate::target::refusal;
 const PAGE: u32 = 1000;
 
 /// What holds for all volumes, and the volumes.
-pub(super) async fn cluster(client: &Client) -> anyhow::Result<(World, Vec<plan::Volume>)> {
+pub(crate) async fn cluster(client: &Client) -> anyhow::Result<(World, Vec<plan::Volume>)> {
     let (volumes, replicas, images, settings) = tokio::try_join!(
         all::<Volume>(client),
         all::<Replica>(client),

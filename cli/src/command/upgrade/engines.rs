@@ -1,0 +1,215 @@
+//! `midflight upgrade engines`: moves volumes to the default engine image.
+//!
+//! The invariant: it changes settings only; the controller moves the volumes, whether somebody waits for it or not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use midflight_api::Outcome;
+use midflight_api::longhorn::{NAMESPACE, Setting, Volume};
+use midflight_plan::engine_upgrade::{self as plan, Forecast, Hold, forecast};
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::command::plan::engine_upgrade::{cluster, shown, verdict};
+use crate::failure::{Exit, Failure};
+use crate::output::{Answer, Paint, table};
+use crate::session::Session;
+use crate::target;
+
+const IMAGE: &str = "default-engine-image";
+const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
+const PAUSED: &str = "automatic-engine-upgrade-paused";
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// Move volumes to another engine image, live where that is safe
+///
+/// Turns automatic engine upgrades on and shows the plan; the controller does the rest. With --wait every volume is
+/// told of as it arrives. Exits with 0 if all that can move has moved, with 3 if something waits, with 4 if time is over.
+#[derive(Debug, Args)]
+pub(crate) struct Engines {
+    /// Image to move to; it becomes the default [default: the setting default-engine-image]
+    #[arg(long, value_name = "IMAGE")]
+    to: Option<String>,
+    /// Volumes of a node that may move at once [default: the setting, or 1 where it is 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// Begin nothing further; what has begun goes on
+    #[arg(long, conflicts_with_all = ["resume", "to", "limit", "wait"])]
+    pause: bool,
+    /// Go on after a pause
+    #[arg(long)]
+    resume: bool,
+    /// Wait until nothing more can move
+    #[arg(long)]
+    wait: bool,
+    /// Seconds to wait at most
+    #[arg(long, default_value_t = 3600, requires = "wait")]
+    timeout: u64,
+}
+
+/// A volume that arrived while somebody waited.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Moved {
+    volume: String,
+    node: String,
+    way: &'static str,
+    seconds: i64,
+    /// For how long the frontend held back requests; nothing where the volume had no clients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_us: Option<i64>,
+}
+
+/// What became of the upgrade.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Upgraded {
+    target: String,
+    /// Volumes that run the target.
+    there: usize,
+    moved: Vec<Moved>,
+    left_out: BTreeMap<String, String>,
+}
+
+impl Answer for Upgraded {
+    fn to_table(&self, _: Paint) -> String {
+        let rows = self.moved.iter().map(|one| {
+            let pause = one.pause_us.map_or_else(|| "-".to_owned(), milliseconds);
+            [one.volume.clone(), one.node.clone(), one.way.to_owned(), format!("{} s", one.seconds), pause]
+        });
+        let mut text = format!("{} volumes run {}\n", self.there, self.target);
+        if !self.moved.is_empty() {
+            text += &table(["VOLUME", "NODE", "WAY", "TOOK", "PAUSED"], rows);
+        }
+        for (volume, reason) in &self.left_out {
+            text += &format!("left out: {volume}: {reason}\n");
+        }
+        text
+    }
+}
+
+fn milliseconds(us: i64) -> String {
+    format!("{:.2} ms", us as f64 / 1000.0)
+}
+
+impl Engines {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let client = target::client(session).await?;
+        if self.pause || self.resume {
+            set(&client, PAUSED, if self.pause { "true" } else { "false" }).await?;
+        }
+        if let Some(image) = &self.to {
+            set(&client, IMAGE, image).await?;
+        }
+        let before = look(&client).await?.0;
+        match self.limit {
+            Some(limit) => set(&client, LIMIT, &limit.to_string()).await?,
+            None if self.pause => {}
+            None if before.hold == Some(Hold::Off) => set(&client, LIMIT, "1").await?,
+            None => {}
+        }
+        if self.wait {
+            return self.follow(session, &client).await;
+        }
+        let (plan, _) = look(&client).await?;
+        session.answer(&shown(&plan))?;
+        if self.pause { Ok(()) } else { verdict(&plan) }
+    }
+
+    /// Tells of every volume that arrives, until nothing more can move.
+    async fn follow(&self, session: &Session, client: &Client) -> anyhow::Result<()> {
+        let (began, deadline) = (Timestamp::now(), Instant::now() + Duration::from_secs(self.timeout));
+        let (mut moved, mut told) = (Vec::new(), String::new());
+        loop {
+            let (plan, volumes) = look(client).await?;
+            for volume in arrivals(&volumes, &plan, began, &moved) {
+                let one = arrival(client, volume).await?;
+                let pause =
+                    one.pause_us.map(|us| format!(", paused {}", milliseconds(us))).unwrap_or_default();
+                session.say(format_args!("{}: {} after {} s{pause}", one.volume, one.way, one.seconds));
+                moved.push(one);
+            }
+            let now =
+                format!("{} there, {} on the way, {} to go", plan.there, plan.under_way.len(), plan.moves());
+            if now != told {
+                session.say(&now);
+                told = now;
+            }
+            let is_held = plan.hold.is_some();
+            if plan.under_way.is_empty() && (plan.moves() == 0 || is_held) {
+                session.answer(&upgraded(&plan, moved))?;
+                return verdict(&plan);
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::with(
+                    Exit::TimedOut,
+                    format!("not all volumes were there within {} s: {told}", self.timeout),
+                    "they go on by themselves; `midflight plan engine-upgrade` tells what is left",
+                ));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+async fn look(client: &Client) -> anyhow::Result<(Forecast, Vec<plan::Volume>)> {
+    let (world, volumes) = cluster(client).await?;
+    Ok((forecast(&world, &volumes, Timestamp::now()), volumes))
+}
+
+async fn set(client: &Client, name: &str, value: &str) -> anyhow::Result<()> {
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let change = Patch::Merge(json!({ "value": value }));
+    let set = settings.patch(name, &PatchParams::default(), &change).await;
+    set.map(drop).map_err(target::refusal).with_context(|| format!("set {name} to {value}"))
+}
+
+/// Volumes whose attempt has ended well since then, and that were not told of yet.
+fn arrivals<'a>(
+    volumes: &'a [plan::Volume],
+    plan: &Forecast,
+    since: Timestamp,
+    told: &[Moved],
+) -> Vec<&'a plan::Volume> {
+    let has_arrived = |volume: &&plan::Volume| {
+        let attempt = volume.attempt.as_ref().filter(|attempt| attempt.to == plan.target);
+        attempt.is_some_and(|attempt| {
+            attempt.outcome == Outcome::Done && attempt.ended_at.is_some_and(|end| end >= since)
+        })
+    };
+    let is_new = |volume: &&plan::Volume| told.iter().all(|one| one.volume != volume.name.as_str());
+    volumes.iter().filter(has_arrived).filter(is_new).collect()
+}
+
+async fn arrival(client: &Client, volume: &plan::Volume) -> anyhow::Result<Moved> {
+    let volumes: Api<Volume> = Api::namespaced(client.clone(), NAMESPACE);
+    let object = volumes.get_opt(volume.name.as_str()).await.map_err(target::refusal)?;
+    let change = object.and_then(|object| object.status).map(|status| status.engine_change);
+    let change = change.filter(|change| change.image == volume.current && change.pause_us > 0);
+    let attempt = volume.attempt.as_ref();
+    let took = attempt.and_then(|attempt| Some(attempt.ended_at?.duration_since(attempt.issued_at)));
+    Ok(Moved {
+        volume: volume.name.to_string(),
+        node: volume.seat().map(ToString::to_string).unwrap_or_default(),
+        way: attempt.map(|attempt| attempt.way.as_str()).unwrap_or_default(),
+        seconds: took.map_or(0, |took| took.as_secs()),
+        pause_us: change.map(|change| change.pause_us),
+    })
+}
+
+fn upgraded(plan: &Forecast, moved: Vec<Moved>) -> Upgraded {
+    let waiting = plan.left_out.iter().filter(|one| one.reason.is_waiting());
+    Upgraded {
+        target: plan.target.to_string(),
+        there: plan.there,
+        moved,
+        left_out: waiting.map(|one| (one.volume.to_string(), one.reason.to_string())).collect(),
+    }
+}
