@@ -34,6 +34,9 @@ pub enum TouchError {
     #[error("{table} {key}: the object names itself {id}; a row is found by the id it carries")]
     OtherId { table: Table, key: RowKey, id: String },
 
+    #[error("{table} {key}: {}", json::too_long(number))]
+    TooLong { table: Table, key: RowKey, number: String },
+
     #[error("{table} {key}: {size} bytes, and {MAX_ROW} is the most a row may have")]
     TooLarge { table: Table, key: RowKey, size: usize },
 }
@@ -206,11 +209,18 @@ pub(crate) fn object(table: &Table, key: &RowKey, value: &Bytes) -> Result<Objec
     if value.len() > MAX_ROW {
         return Err(TouchError::TooLarge { table: table.clone(), key: key.clone(), size: value.len() });
     }
-    serde_json::from_slice(value).map_err(|source| TouchError::NotAnObject {
+    let object: Object = serde_json::from_slice(value).map_err(|source| TouchError::NotAnObject {
         table: table.clone(),
         key: key.clone(),
         source,
-    })
+    })?;
+    if object.values().any(json::has_fraction)
+        && let Some(&number) = json::inexact(value).first()
+    {
+        let number = number.to_owned();
+        return Err(TouchError::TooLong { table: table.clone(), key: key.clone(), number });
+    }
+    Ok(object)
 }
 
 fn encode(table: &Table, key: &RowKey, object: &Object) -> Result<Bytes, TouchError> {
@@ -320,6 +330,12 @@ mod tests {
         let mut north_bound = NorthBound::new(&mut database, std::slice::from_ref(&port));
         let broken = north_bound.edit_all(&port, |_, _| Verdict::Keep).unwrap_err();
         assert_eq!(broken.to_string(), "lport c@t1: not a JSON object");
+
+        let long = Bytes::from_static(br#"{"id": "c", "n": 18446744073709551617}"#);
+        database.put(&port, RowKey::new("t1", "c"), long);
+        let mut north_bound = NorthBound::new(&mut database, std::slice::from_ref(&port));
+        let lost = north_bound.edit_all(&port, |_, _| Verdict::Keep).unwrap_err().to_string();
+        assert!(lost.starts_with("lport c@t1: the number 18446744073709551617"), "{lost}");
     }
 
     #[test]

@@ -236,7 +236,7 @@ fn listen(
         if line.remove == line.object.is_some() {
             return Err(bad("it takes either an \"object\" or \"remove\": true".to_owned()));
         }
-        let wish = wish(database, &table, &key, line.object.as_ref())
+        let wish = wish(database, (&table, &key), line.object.as_ref(), &text)
             .map_err(|source| ExecError::Row { line: number, source })?;
         if wishes.contains_key(&(table.clone(), key.clone())) {
             return Err(bad(format!("{table} {key} is named a second time")));
@@ -248,12 +248,12 @@ fn listen(
     Ok(())
 }
 
-/// What one line asks for; nothing where the row is that already.
+/// What one line asks for; nothing where the row is that already. `line` is the text that `after` stands in.
 fn wish(
     database: &Snapshot,
-    table: &Table,
-    key: &RowKey,
+    (table, key): (&Table, &RowKey),
     after: Option<&Value>,
+    line: &[u8],
 ) -> Result<Option<Option<Bytes>>, TouchError> {
     let before = database.get(table, key);
     let Some(after) = after else {
@@ -262,10 +262,18 @@ fn wish(
             None => Err(TouchError::Missing { table: table.clone(), key: key.clone() }),
         };
     };
-    let is_that =
-        |before: &Bytes| serde_json::from_slice::<Value>(before).is_ok_and(|before| before == *after);
+    // Two numbers that are not kept exactly may be read as the same.
+    let same_digits =
+        |before: &Bytes| !json::has_fraction(after) || json::inexact(before) == json::inexact(line);
+    let is_that = |before: &Bytes| {
+        serde_json::from_slice::<Value>(before).is_ok_and(|value| value == *after) && same_digits(before)
+    };
     if before.is_some_and(is_that) {
         return Ok(None);
+    }
+    if let Some(number) = json::inexact_in(line, after) {
+        let number = number.to_owned();
+        return Err(TouchError::TooLong { table: table.clone(), key: key.clone(), number });
     }
     let mut value = vec![];
     json::write_value(&mut value, after);

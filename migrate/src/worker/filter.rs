@@ -13,6 +13,7 @@ use jaq_core::data::JustLut;
 use jaq_core::load::{self, Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Vars, unwrap_valr};
 use jaq_json::{Num, Val};
+use serde_json::Value;
 
 use crate::json::{self, MAX_ROW};
 
@@ -115,6 +116,7 @@ impl Filter {
             Val::Obj(object) => object.contains_key(&Val::utf8_str("id")),
             _ => false,
         };
+        let fraction = has_fraction(&before);
         let names = [row.table, row.topic, row.id].into_iter().zip(self.used);
         let variables = names.filter(|(_, used)| *used).map(|(name, _)| Val::from(name.to_owned()));
         let context = Ctx::<Data>::new(&self.filter.lut, Vars::new(variables));
@@ -132,6 +134,8 @@ impl Filter {
                 // The object did not change, so neither do its bytes.
                 output.value = row.value.to_vec();
                 kept = true;
+            } else if fraction {
+                refuse_lost_digits(row.value, &output.value)?;
             }
             size += output.value.len();
             if size > MAX_OUTPUT {
@@ -140,6 +144,25 @@ impl Filter {
             outputs.push(output);
         }
         Ok(if kept && outputs.len() == 1 { Answer::Keep } else { Answer::Outputs(outputs) })
+    }
+}
+
+/// A number of the row that the output still holds must be the same there.
+fn refuse_lost_digits(before: &[u8], after: &[u8]) -> Result<(), String> {
+    let after: Value = serde_json::from_slice(after).map_err(|error| error.to_string())?;
+    match json::inexact_in(before, &after) {
+        Some(number) => Err(json::too_long(number)),
+        None => Ok(()),
+    }
+}
+
+/// Whether a number in it is kept as a double.
+fn has_fraction(value: &Val) -> bool {
+    match value {
+        Val::Num(number) => matches!(number, Num::Float(_) | Num::Dec(_)),
+        Val::Arr(items) => items.iter().any(has_fraction),
+        Val::Obj(object) => object.values().any(has_fraction),
+        Val::Null | Val::Bool(_) | Val::BStr(_) | Val::TStr(_) => false,
     }
 }
 
@@ -331,6 +354,8 @@ mod tests {
             ("counter",       ". + 1",                      "17",               Answer::Outputs(vec![output("18")])),
             ("float",         ".x = 1.0",                   r#"{"id":"a","x":1}"#, Answer::Outputs(vec![output(r#"{"id":"a","x":1.0}"#)])),
             ("empty list",    ".x = [] | .y = {}",          r#"{"id":"a"}"#,    Answer::Outputs(vec![output(r#"{"id":"a","x":[],"y":{}}"#)])),
+            ("left as it is", ".",                          r#"{"id":"a","x":18446744073709551617}"#, Answer::Keep),
+            ("long one gone", "del(.x)",                    r#"{"id":"a","x":18446744073709551617}"#, Answer::Outputs(vec![output(r#"{"id":"a"}"#)])),
         ];
         for (name, program, value, expected) in cases {
             assert_eq!(run(program, value), Ok(expected), "{name}");
@@ -350,6 +375,8 @@ mod tests {
             ("an array",     "[.]",           r#"{"id":"a"}"#,  "an array came out"),
             ("its own error", "error(\"no\")", r#"{"id":"a"}"#, "no"),
             ("wrong type",   ".id + 1",       r#"{"id":"a"}"#,  "cannot calculate"),
+            ("digits lost",  ".y = 1",        r#"{"id":"a","x":18446744073709551617}"#, "the number 18446744073709551617 has more digits"),
+            ("moved along",  "{id: \"b\", x} | into(\"t\")", r#"{"id":"a","x":0.1000000000000000055}"#, "the number 0.1000000000000000055"),
         ];
         for (name, program, value, expected) in cases {
             let told = run(program, value).unwrap_err();
