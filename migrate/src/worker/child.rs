@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, setrlimit, wait,
 };
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::filter::{Answer, Filter, Row};
 use super::wire::{self, Parts, ReadWire, Setup, flag, tag};
@@ -18,6 +19,10 @@ const LIFE_SIGN: Duration = Duration::from_millis(100);
 
 /// Answers are handed over when they have come to this many bytes.
 const FULL: usize = 128 << 10;
+
+/// With any of these root may read the memory and environment of every process.
+const TO_LOOK_INTO_OTHERS: [CapabilitySet; 3] =
+    [CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
 
 /// What a worker is told to be, besides `jq`.
 pub(super) const WATCH: &str = "watch";
@@ -91,8 +96,8 @@ fn limit(resource: Resource, most: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
-/// Limits memory and processor time, then turns into the command. Returns
-/// only when it cannot.
+/// Limits memory and processor time, gives up the right to look into other processes, then turns into the command.
+/// Returns only when it cannot.
 fn become_command(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
     let mut number = || arguments.next().and_then(|text| text.to_str()?.parse().ok());
     let (Some(memory), Some(seconds)) = (number(), number()) else {
@@ -101,6 +106,10 @@ fn become_command(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
     let Some(program) = arguments.next() else {
         return io::Error::other("no command was given");
     };
+    for right in TO_LOOK_INTO_OTHERS {
+        // Others than root never had it, and may not give it up.
+        let _ = remove_capability_from_bounding_set(right);
+    }
     // What a process has written to counts, not what its runtime reserves.
     if let Err(error) = limit(Resource::Data, memory).and_then(|()| limit(Resource::Cpu, seconds)) {
         return error;

@@ -14,6 +14,7 @@ use std::process::ChildStdin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -49,6 +50,9 @@ pub struct Exec<'a> {
 pub enum ExecError {
     #[error("start {}, which runs the command", program.display())]
     Start { program: PathBuf, source: io::Error },
+
+    #[error("keep the command from looking into this process")]
+    Hide { source: io::Error },
 
     #[error("speak with the command")]
     Talk { source: io::Error },
@@ -119,6 +123,7 @@ impl Worker {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Wishes, ExecError> {
         check_input(job, database)?;
+        hide().map_err(|source| ExecError::Hide { source })?;
         let deadline = Instant::now() + job.timeout;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         let seconds = (job.timeout.as_secs() + 1) * cores;
@@ -151,6 +156,12 @@ impl Worker {
             }
         })
     }
+}
+
+/// From now on no other process of this user may read our memory and environment, where passwords are. Nor is a core
+/// written when we crash.
+fn hide() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 fn rows<'a>(
