@@ -1,12 +1,12 @@
 //! Feeds the rows of tables to workers that run jq filters, and puts together
-//! what they answer.
+//! what becomes of them.
 //!
 //! The one invariant: every filter sees the rows as they were before the
 //! migration, whatever the order of tables and workers, and no two rows end up
 //! under one key.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ChildStdin;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::Worker;
+use super::answers::{Answers, Draft};
 use super::process::{Process, Timed, how_it_ended};
-use super::wire::{self, ReadWire, Setup, SetupFilter, flag, tag};
+use super::wire::{self, Setup, SetupFilter};
 use crate::record::{RowKey, Snapshot, Table};
 
 /// A chunk is closed at this many rows or bytes.
@@ -70,16 +71,16 @@ pub enum JqError {
 }
 
 /// What becomes of one row.
-enum Fate {
+pub(super) enum Fate {
     Keep,
     Replace(Bytes),
     /// Not under its key any more, or not alone: these take its place.
     Become(Vec<(Table, RowKey, Bytes)>),
 }
 
-struct Chunk<'a> {
-    filter: usize,
-    rows: &'a [(&'a RowKey, &'a Bytes)],
+pub(super) struct Chunk<'a> {
+    pub(super) filter: usize,
+    pub(super) rows: &'a [(&'a RowKey, &'a Bytes)],
 }
 
 impl Worker {
@@ -156,8 +157,8 @@ fn cut<'a>(filter: usize, rows: &'a [(&'a RowKey, &'a Bytes)]) -> Vec<Chunk<'a>>
 }
 
 /// What the lanes share: each takes the next chunk that nobody has taken.
-struct Shared<'a> {
-    job: &'a Jq<'a>,
+pub(super) struct Shared<'a> {
+    pub(super) job: &'a Jq<'a>,
     chunks: &'a [Chunk<'a>],
     next: AtomicUsize,
     rows: AtomicU64,
@@ -184,7 +185,7 @@ impl Shared<'_> {
             let (tell, told) = mpsc::channel();
             scope.spawn(move || self.feed(input, &tell));
             let timed = Timed::new(output, Instant::now() + self.job.stall);
-            let mut answers = Answers { from: BufReader::with_capacity(256 << 10, timed) };
+            let mut answers = Answers::of(timed);
             for index in told {
                 let chunk = &self.chunks[index];
                 match answers.read(self, chunk) {
@@ -206,7 +207,7 @@ impl Shared<'_> {
     }
 
     /// Counts what has become of a row, and whether that still fits into memory beside all the others.
-    fn fits(&self, before: &Bytes, draft: &Draft) -> bool {
+    pub(super) fn fits(&self, before: &Bytes, draft: &Draft) -> bool {
         let after = match draft {
             Draft::Keep => return true,
             Draft::Replace(range) => range.len() + ROW,
@@ -249,158 +250,6 @@ impl Shared<'_> {
             }
             // A broken pipe is the worker's end, which the hearing thread explains.
             sent = input.write_all(&frame);
-        }
-    }
-}
-
-/// How the answers to a chunk ended too early: at which row, and why.
-struct Failure {
-    row: usize,
-    why: Why,
-}
-
-enum Why {
-    Broken(io::Error),
-    Told(JqError),
-}
-
-impl Failure {
-    fn explain(self, job: &Jq<'_>, chunk: &Chunk<'_>, how: impl FnOnce() -> String) -> JqError {
-        let table = job.filters[chunk.filter].0.clone();
-        let key = chunk.rows[self.row].0.clone();
-        match self.why {
-            Why::Told(error) => error,
-            Why::Broken(error) => match error.kind() {
-                io::ErrorKind::TimedOut => JqError::Stalled { table, key, after: job.stall },
-                io::ErrorKind::UnexpectedEof => JqError::Ended { table, key, memory: job.memory, how: how() },
-                _ => JqError::Talk { source: error },
-            },
-        }
-    }
-}
-
-struct Answers<R> {
-    from: BufReader<R>,
-}
-
-impl<R: Read + std::os::fd::AsFd> Answers<Timed<R>> {
-    fn read(&mut self, shared: &Shared<'_>, chunk: &Chunk<'_>) -> Result<Vec<Fate>, Failure> {
-        let job = shared.job;
-        // All new values of a chunk share one allocation.
-        let mut values = vec![];
-        let mut drafts = Vec::with_capacity(chunk.rows.len());
-        for (row, (key, before)) in chunk.rows.iter().enumerate() {
-            self.from.get_mut().extend(job.stall);
-            let draft = self.one(job, chunk, key, &mut values).map_err(|why| Failure { row, why })?;
-            if !shared.fits(before, &draft) {
-                let (table, key) = (job.filters[chunk.filter].0.clone(), (*key).clone());
-                let why = Why::Told(JqError::TooMuch { table, key, most: job.memory });
-                return Err(Failure { row, why });
-            }
-            drafts.push(draft);
-        }
-        let values = Bytes::from(values);
-        Ok(drafts.into_iter().map(|draft| draft.finish(&values)).collect())
-    }
-
-    fn one(
-        &mut self,
-        job: &Jq<'_>,
-        chunk: &Chunk<'_>,
-        key: &RowKey,
-        values: &mut Vec<u8>,
-    ) -> Result<Draft, Why> {
-        let table = &job.filters[chunk.filter].0;
-        match self.from.u8()? {
-            tag::KEEP => Ok(Draft::Keep),
-            tag::FAILED => {
-                let problem = self.from.text()?;
-                Err(Why::Told(JqError::Row { table: table.clone(), key: key.clone(), problem }))
-            }
-            tag::OUTPUTS => {
-                let count = self.from.u32()?;
-                let mut outputs = Vec::with_capacity(count.min(16));
-                for _ in 0..count {
-                    outputs.push(self.output(job, table, key, values)?);
-                }
-                Ok(match outputs.as_slice() {
-                    [(None, None, range)] => Draft::Replace(range.clone()),
-                    _ => Draft::Become(
-                        outputs
-                            .into_iter()
-                            .map(|(to, at, range)| {
-                                (
-                                    to.unwrap_or_else(|| table.clone()),
-                                    at.unwrap_or_else(|| key.clone()),
-                                    range,
-                                )
-                            })
-                            .collect(),
-                    ),
-                })
-            }
-            other => {
-                let problem = format!("an answer that begins with {other}");
-                Err(Why::Broken(io::Error::new(io::ErrorKind::InvalidData, problem)))
-            }
-        }
-    }
-
-    /// Where an output goes, as far as that is elsewhere, and its bytes.
-    fn output(
-        &mut self,
-        job: &Jq<'_>,
-        table: &Table,
-        key: &RowKey,
-        values: &mut Vec<u8>,
-    ) -> Result<(Option<Table>, Option<RowKey>, Range), Why> {
-        let flags = self.from.u8()?;
-        let mut name = |of| if flags & of == 0 { Ok(None) } else { self.from.text().map(Some) };
-        let (to, topic, id) = (name(flag::TABLE)?, name(flag::TOPIC)?, name(flag::ID)?);
-        let start = values.len();
-        let length = self.from.append(values)?;
-        let to = match to {
-            Some(to) => match job.declared.iter().find(|declared| declared.as_str() == to) {
-                Some(declared) => Some(declared.clone()).filter(|declared| declared != table),
-                None => {
-                    let (table, key) = (table.clone(), key.clone());
-                    return Err(Why::Told(JqError::Undeclared { table, key, to }));
-                }
-            },
-            None => None,
-        };
-        let at = match (topic, id) {
-            (None, None) => None,
-            (Some(topic), id) => Some(RowKey::new(&topic, id.as_deref().unwrap_or(&key.id))),
-            (None, Some(id)) => Some(key.beside(&id)),
-        };
-        Ok((to, at.filter(|at| at != key), start..start + length))
-    }
-}
-
-impl From<io::Error> for Why {
-    fn from(error: io::Error) -> Why {
-        Why::Broken(error)
-    }
-}
-
-type Range = std::ops::Range<usize>;
-
-/// A fate whose values are not shared out yet.
-enum Draft {
-    Keep,
-    Replace(Range),
-    Become(Vec<(Table, RowKey, Range)>),
-}
-
-impl Draft {
-    fn finish(self, values: &Bytes) -> Fate {
-        match self {
-            Draft::Keep => Fate::Keep,
-            Draft::Replace(range) => Fate::Replace(values.slice(range)),
-            Draft::Become(rows) => Fate::Become(
-                rows.into_iter().map(|(table, key, range)| (table, key, values.slice(range))).collect(),
-            ),
         }
     }
 }

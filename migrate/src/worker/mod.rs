@@ -6,9 +6,11 @@
 //! limits itself and turns into the operator's command.
 //!
 //! The one invariant: a worker is given no environment and no open file of ours
-//! but its pipes, and it ends when the process that started it does. A command
-//! may do what its user may: what that user can read, it can.
+//! but its pipes, cannot look into the tool's memory and environment, and ends
+//! when the process that started it does. A command may do all else that its user
+//! may: files that user can read, it can, and the tool's arguments as well.
 
+mod answers;
 mod child;
 mod exec;
 mod filter;
