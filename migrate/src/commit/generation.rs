@@ -26,7 +26,8 @@ impl Session<'_> {
         let same_pointer = Guard::Note { note: Note::Pointer, is: taken.pointer.clone() };
         let ledger = self.advance(&taken.ledger, &staging, vec![same_pointer.clone()], None).await?;
 
-        let written = beside(self.stage_generation(&ledger, run, after), backup).await?;
+        let staged = beside(self.stage_generation(&ledger, run, after), backup).await;
+        let written = self.or_unstage(&ledger, &staging, staged).await?;
 
         let pointer = Pointer {
             generation: Generation::of(run),

@@ -35,7 +35,8 @@ impl Session<'_> {
             (Space::Undo(run), difference(after, &taken.snapshot)),
             (Space::Seal(run), Seal::of(after).to_rows()),
         ];
-        let written = beside(self.stage_journals(&ledger, &journals), backup).await?;
+        let staged = beside(self.stage_journals(&ledger, &journals), backup).await;
+        let written = self.or_unstage(&ledger, &staging, staged).await?;
 
         let committed = staging.at(Phase::Committed);
         let step = Step { from: &ledger, to: &committed, guard: None, pointer: None };

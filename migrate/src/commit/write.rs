@@ -6,6 +6,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 
 use super::ledger::Ledger;
@@ -13,7 +14,8 @@ use super::roll::Roll;
 use super::{Changed, CommitError, Phase, Progress, RunRecord, Session, Stage};
 use crate::backup::BackupError;
 use crate::diff::{self, Change};
-use crate::record::Snapshot;
+use crate::lanes;
+use crate::record::{RowKey, Snapshot, Table};
 use crate::store::{self, Batch, Glimpse, Op, Outcome, Reading, Space, Store, StoreError};
 
 /// How long a server may be away, where nothing else is said.
@@ -109,16 +111,22 @@ pub(super) async fn beside(
 /// written.
 pub fn check_rows(store: &dyn Store, rows: &Snapshot) -> Result<(), StoreError> {
     let limit = store.limits().value;
-    for (table, of_table) in rows.tables() {
-        for (key, value) in of_table {
-            if value.len() > limit {
-                let (table, key, size) = (table.clone(), key.clone(), value.len());
-                return Err(StoreError::TooLarge { table, key, size, limit });
-            }
-            if let Some(reason) = store.refuses(table, key) {
-                return Err(StoreError::Unnameable { table: table.clone(), key: key.clone(), reason });
-            }
+    let check = |table: &Table, key: &RowKey, value: &Bytes| {
+        if value.len() > limit {
+            let (table, key, size) = (table.clone(), key.clone(), value.len());
+            return Err(StoreError::TooLarge { table, key, size, limit });
         }
+        match store.refuses(table, key) {
+            Some(reason) => Err(StoreError::Unnameable { table: table.clone(), key: key.clone(), reason }),
+            None => Ok(()),
+        }
+    };
+    for (table, of_table) in rows.tables() {
+        let all: Vec<_> = of_table.iter().collect();
+        let looked = lanes::each(all.chunks(lanes::PIECE), |piece| {
+            piece.iter().try_for_each(|(key, value)| check(table, key, value))
+        });
+        looked.into_iter().collect::<Result<(), _>>()?;
     }
     Ok(())
 }
@@ -261,6 +269,24 @@ impl Session<'_> {
         }
         let settled = self.advance(ledger, &record.at(settled), vec![], None).await?;
         self.anchor(&settled).await
+    }
+
+    /// Deletes what was staged where the server has refused more of it. A full one may take deletions and nothing else,
+    /// not even the note that the run is abandoned; and as the switch was not asked for yet, none can be on its way.
+    pub(super) async fn or_unstage(
+        &self,
+        ledger: &Ledger,
+        record: &RunRecord,
+        staged: Result<u64, CommitError>,
+    ) -> Result<u64, CommitError> {
+        if let Err(CommitError::Store(StoreError::Refused { .. })) = &staged {
+            for space in record.leavings(Phase::Abandoned) {
+                if let Err(error) = self.clear(ledger, space).await {
+                    tracing::warn!(%error, "what was staged is still there");
+                }
+            }
+        }
+        staged
     }
 
     /// Deletes a space while the note is `ledger`'s.

@@ -7,6 +7,9 @@ use midflight_migrate::commit::{self, RunNote, Session, State};
 use midflight_migrate::record::{RowKey, Snapshot};
 use midflight_migrate::store::{Layout, Options, Store};
 
+use serde_json::json;
+
+use crate::foreign;
 use crate::proxy::Proxy;
 use crate::world::{Kind, Open, World, at_once, new, of, old, put, servers, topic};
 use crate::wrapped::{Event, Wrapped};
@@ -127,6 +130,31 @@ async fn a_full_etcd_keeps_the_old_rows_and_says_so() {
         assert_eq!(open.rows().await, old, "{world:?}");
         let facts = open.store.facts().await.unwrap();
         assert!(facts.alarms.iter().any(|alarm| alarm.starts_with("NOSPACE")), "{world:?}: {facts:?}");
+
+        // What the runbook says, and nothing else is done by hand.
+        make_room(world.port());
+        open.session().recover().await.unwrap();
+        assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Settled(_)), "{world:?}");
+        assert_eq!(open.rows().await, old, "{world:?}");
+        make_room(world.port());
+        open.apply(&new(&world)).await.unwrap();
+        assert_eq!(open.rows().await, new(&world), "{world:?}");
+    }
+}
+
+/// Compacts, defragments and disarms, as an operator of etcd does.
+fn make_room(port: u16) {
+    let status = foreign::post(port, "/v3/maintenance/status", &json!({}));
+    foreign::post(
+        port,
+        "/v3/kv/compaction",
+        &json!({"revision": status["header"]["revision"], "physical": true}),
+    );
+    foreign::post(port, "/v3/maintenance/defragment", &json!({}));
+    let alarms = foreign::post(port, "/v3/maintenance/alarm", &json!({"action": "GET"}));
+    for alarm in alarms["alarms"].as_array().into_iter().flatten() {
+        let disarm = json!({"action": "DEACTIVATE", "memberID": alarm["memberID"], "alarm": alarm["alarm"]});
+        foreign::post(port, "/v3/maintenance/alarm", &disarm);
     }
 }
 
