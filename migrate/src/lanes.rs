@@ -59,6 +59,12 @@ pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + '
     }
 }
 
+/// Frees something large without anybody having to wait for it.
+pub(crate) fn let_go<T: Send + 'static>(what: T) {
+    // Where no thread can be had it is freed here.
+    let _ = std::thread::Builder::new().spawn(move || drop(what));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,8 @@ mod causes;
 pub mod cloud;
 pub mod commit;
 pub mod diff;
+mod folders;
+mod hex;
 pub mod json;
 mod lanes;
 pub mod migration;

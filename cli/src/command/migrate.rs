@@ -23,6 +23,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use self::target::tool;
 use crate::session::Session;
 
 /// Move a database to a new schema, all or nothing, with a way back

@@ -1,8 +1,9 @@
 //! A cloud in Dragonflow's own keys moves to the generation layout, and back.
 
 use crate::{
-    cloud::{Cloud, DRAGONFLOW, EXAMPLES, GENERATION, KINDS},
+    cloud::{Cloud, DRAGONFLOW, EXAMPLES, GENERATION, KINDS, SERVERS},
     examples::is_queens,
+    support::text,
 };
 
 #[test]
@@ -36,6 +37,44 @@ fn keys_of_dragonflow_become_the_first_generation() {
         assert!(cloud.dump().live() == keys.live(), "{cloud:?}: the old keys are still there");
         let said = cloud.refused(3, &["apply", "--path", &migrations]);
         assert!(said.contains("--layout generation"), "{cloud:?}: {said}");
+    }
+}
+
+/// A cloud that no run has touched yet, looked at in the wrong layout: its rows are not there, but neither are they gone.
+#[test]
+fn an_untouched_cloud_is_not_taken_for_an_empty_one() {
+    for kind in SERVERS {
+        let Some(mut cloud) = Cloud::empty(kind, DRAGONFLOW, &[]) else { continue };
+        cloud.scribble("registry", "pod", "{}");
+        cloud.layout = GENERATION;
+        cloud.migration("mark", 1, "lport", "[jq]\nlport = '.mark = 1'");
+        let neighbour = cloud.run(&["plan", "--path", "own"]);
+        assert!(neighbour.status.success(), "{cloud:?}: {}", text(&neighbour.stderr));
+        assert!(text(&neighbour.stderr).contains("keys (1 of registry)"), "{cloud:?}: told all the same");
+
+        cloud.layout = DRAGONFLOW;
+        cloud.scribble("lport", "a", "{\"id\": \"a\"}");
+        cloud.layout = GENERATION;
+        let refused = |cloud: &Cloud| {
+            for act in
+                [&["plan", "--path", "own"][..], &["apply", "--path", "own"], &["baseline", "--path", "own"]]
+            {
+                let said = cloud.refused(3, act);
+                assert!(said.contains("Dragonflow's own keys (1 of lport)"), "{cloud:?} {act:?}: {said}");
+                assert!(
+                    said.contains("--layout dragonflow") && said.contains("--adopt"),
+                    "{cloud:?}: {said}"
+                );
+            }
+        };
+        refused(&cloud);
+        cloud.refused(3, &["backup", "empty.backup"]);
+        assert!(!cloud.path("empty.backup").exists(), "{cloud:?}: no backup of nothing");
+        assert!(text(&cloud.run(&["status"]).stderr).contains("keys (2 of lport, registry)"), "{cloud:?}");
+
+        cloud.ok(&["apply", "--adopt", "--path", "own"]);
+        cloud.ok(&["rollback"]);
+        refused(&cloud);
     }
 }
 

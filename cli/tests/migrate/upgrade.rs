@@ -68,7 +68,12 @@ fn a_cloud_is_upgraded_as_a_whole_or_not_at_all() {
     let before = cloud.dump();
     let steps = cloud.on_store(&["run", "upgrade.toml", "--plan"]);
     assert_eq!(steps["steps"].as_array().unwrap().len(), 6, "{steps:#}");
+    assert!(steps["steps"].as_array().unwrap().iter().all(|step| step["canBeUndone"] == true), "{steps:#}");
     assert_eq!(world(&cloud), ["old"; 5]);
+    fs::write(cloud.path("lasting.toml"), UPGRADE.replace("undo = \"echo old > neutron\"", "")).unwrap();
+    let steps = cloud.ok(&["run", "lasting.toml", "--plan"]);
+    let lasting = steps.split_once("migrate database neutron").unwrap().1;
+    assert!(lasting.contains("has no undo") && steps.matches("has no undo").count() == 1, "{steps}");
 
     // A start that fails: everything goes back, the data too.
     let broken = UPGRADE.replace(

@@ -6,19 +6,20 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
+use bytes::{Bytes, BytesMut};
+use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 use sha2::{Digest, Sha256};
 
 use super::{BackupError, Header};
-use crate::lanes;
+use crate::hex::hex;
 use crate::record::{RowKey, Snapshot, Table};
 
 const MAGIC: &[u8; 8] = b"MIDFLBAK";
 pub(super) const VERSION: u32 = 1;
 /// Rows are compressed together until they reach this size.
 const BLOCK: usize = 1 << 20;
-/// Blocks that are compressed at the same time.
-const TOGETHER: usize = 16;
+/// Bytes before a compressed block that say how long it is without.
+const PREFIX: usize = 4;
 /// A length beyond this is damage, not data.
 const LARGEST: u32 = 1 << 30;
 
@@ -70,10 +71,13 @@ impl<W: Write> Hashing<&mut W> {
         self.put(bytes)
     }
 
-    /// Compresses blocks on all cores, and writes them in their order.
-    fn put_blocks(&mut self, blocks: Vec<Vec<u8>>) -> io::Result<()> {
-        let packed = lanes::each(blocks.into_iter(), |block| lz4_flex::compress_prepend_size(&block));
-        packed.iter().try_for_each(|block| self.put_sized(block))
+    /// Compresses a block into `packed`, behind its length, and writes that.
+    fn put_packed(&mut self, block: &[u8], packed: &mut Vec<u8>) -> io::Result<()> {
+        let size = u32::try_from(block.len()).map_err(|_| io::Error::other("a block of 4 GiB or more"))?;
+        packed.resize(PREFIX + get_maximum_output_size(block.len()), 0);
+        packed[..PREFIX].copy_from_slice(&size.to_le_bytes());
+        let length = compress_into(block, &mut packed[PREFIX..]).map_err(io::Error::other)?;
+        self.put_sized(&packed[..PREFIX + length])
     }
 }
 
@@ -85,16 +89,16 @@ impl<R: Read> Hashing<&mut R> {
         Ok(bytes)
     }
 
-    /// A block with its length before it. A length of zero is the end.
-    fn take_sized(&mut self, left: u64) -> Result<Vec<u8>, Wrong> {
+    /// Reads a block with its length before it. A length of zero is the end.
+    fn take_sized(&mut self, left: u64, into: &mut Vec<u8>) -> Result<(), Wrong> {
         let size = u32::from_be_bytes(self.take()?);
         if size > LARGEST || u64::from(size) > left {
             return Err(Wrong::Damaged(format!("a block of {size} bytes")));
         }
-        let mut bytes = vec![0; size as usize];
-        self.stream.read_exact(&mut bytes)?;
-        self.hash.update(&bytes);
-        Ok(bytes)
+        into.resize(size as usize, 0);
+        self.stream.read_exact(into)?;
+        self.hash.update(into);
+        Ok(())
     }
 }
 
@@ -103,8 +107,7 @@ pub(super) fn write(out: &mut impl Write, header: &Header, rows: &Snapshot) -> i
     out.put(MAGIC)?;
     out.put(&VERSION.to_be_bytes())?;
     out.put_sized(&serde_json::to_vec(header)?)?;
-    let mut blocks = vec![];
-    let mut block = Vec::with_capacity(BLOCK + BLOCK / 4);
+    let (mut block, mut packed) = (Vec::with_capacity(BLOCK + BLOCK / 4), vec![]);
     for (table, key, value) in in_order(rows) {
         for part in [table.as_str().as_bytes(), key.topic.as_bytes(), key.id.as_bytes(), value] {
             let size = u32::try_from(part.len()).map_err(|_| io::Error::other("a value of 4 GiB"))?;
@@ -112,25 +115,25 @@ pub(super) fn write(out: &mut impl Write, header: &Header, rows: &Snapshot) -> i
             block.extend_from_slice(part);
         }
         if block.len() >= BLOCK {
-            blocks.push(std::mem::replace(&mut block, Vec::with_capacity(BLOCK + BLOCK / 4)));
-            if blocks.len() == TOGETHER {
-                out.put_blocks(std::mem::take(&mut blocks))?;
-            }
+            out.put_packed(&block, &mut packed)?;
+            block.clear();
         }
     }
-    blocks.extend(Some(block).filter(|block| !block.is_empty()));
-    out.put_blocks(blocks)?;
+    if !block.is_empty() {
+        out.put_packed(&block, &mut packed)?;
+    }
     out.put(&0u32.to_be_bytes())?;
     let digest = out.hash.finalize();
     out.stream.write_all(&digest)
 }
 
-/// One row, as it lies in a block. Its parts are slices of the block, not copies.
-pub(super) struct Entry {
-    pub(super) table: Bytes,
-    pub(super) topic: Bytes,
-    pub(super) id: Bytes,
-    pub(super) value: Bytes,
+/// One row, as it lies in a block.
+pub(super) struct Entry<'b> {
+    block: &'b Bytes,
+    table: &'b [u8],
+    topic: &'b [u8],
+    id: &'b [u8],
+    value: &'b [u8],
 }
 
 /// Header and digest of a file of `size` bytes. Its rows go to `each`, before it is known whether the
@@ -138,7 +141,7 @@ pub(super) struct Entry {
 pub(super) fn read(
     from: &mut impl Read,
     size: u64,
-    mut each: impl FnMut(Entry) -> Result<(), Wrong>,
+    mut each: impl FnMut(Entry<'_>) -> Result<(), Wrong>,
 ) -> Result<(Header, String), Wrong> {
     let mut from = Hashing { stream: from, hash: Sha256::new() };
     let magic: [u8; 8] = from.take().map_err(|_| Wrong::NotABackup)?;
@@ -149,26 +152,27 @@ pub(super) fn read(
     if version > VERSION {
         return Err(Wrong::Newer(version));
     }
-    let header: Header = serde_json::from_slice(&from.take_sized(size)?)
-        .map_err(|error| Wrong::Damaged(format!("its header: {error}")))?;
+    let mut packed = vec![];
+    from.take_sized(size, &mut packed)?;
+    let header: Header =
+        serde_json::from_slice(&packed).map_err(|error| Wrong::Damaged(format!("its header: {error}")))?;
     let mut rows = 0;
+    let mut plain = BytesMut::new();
     loop {
-        let block = from.take_sized(size)?;
-        if block.is_empty() {
+        from.take_sized(size, &mut packed)?;
+        if packed.is_empty() {
             break;
         }
-        let stated = block.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size));
-        if stated > LARGEST {
-            return Err(Wrong::Damaged(format!("rows of {stated} bytes in one block")));
-        }
-        let plain =
-            lz4_flex::decompress_size_prepended(&block).map_err(|error| Wrong::Damaged(error.to_string()))?;
-        let mut plain = Bytes::from(plain);
-        while plain.has_remaining() {
-            let entry = entry(&mut plain).ok_or_else(|| Wrong::Damaged("a row is cut".to_owned()))?;
+        unpack(&packed, &mut plain)?;
+        let block = plain.freeze();
+        let mut rest: &[u8] = &block;
+        while !rest.is_empty() {
+            let entry = entry(&block, &mut rest).ok_or_else(|| Wrong::Damaged("a row is cut".to_owned()))?;
             rows += 1;
             each(entry)?;
         }
+        // The same memory again, unless somebody has kept a part of it.
+        plain = block.try_into_mut().unwrap_or_default();
     }
     let computed = from.hash.finalize();
     let mut stored = [0; 32];
@@ -182,17 +186,31 @@ pub(super) fn read(
     if header.rows != rows {
         return Err(Wrong::Damaged(format!("{rows} rows instead of {}", header.rows)));
     }
-    let digest = stored.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok((header, digest))
+    Ok((header, hex(&stored)))
 }
 
-fn entry(block: &mut Bytes) -> Option<Entry> {
-    Some(Entry { table: part(block)?, topic: part(block)?, id: part(block)?, value: part(block)? })
+fn unpack(packed: &[u8], plain: &mut BytesMut) -> Result<(), Wrong> {
+    let (stated, packed) =
+        packed.split_first_chunk::<PREFIX>().ok_or_else(|| Wrong::Damaged("a block is cut".to_owned()))?;
+    let stated = u32::from_le_bytes(*stated);
+    if stated > LARGEST {
+        return Err(Wrong::Damaged(format!("rows of {stated} bytes in one block")));
+    }
+    plain.resize(stated as usize, 0);
+    let length = decompress_into(packed, plain).map_err(|error| Wrong::Damaged(error.to_string()))?;
+    if length == stated as usize { Ok(()) } else { Err(Wrong::Damaged("a block is too short".to_owned())) }
 }
 
-fn part(block: &mut Bytes) -> Option<Bytes> {
-    let size = block.try_get_u32().ok()? as usize;
-    (size <= block.len()).then(|| block.split_to(size))
+fn entry<'b>(block: &'b Bytes, rest: &mut &'b [u8]) -> Option<Entry<'b>> {
+    let [table, topic, id, value] = [part(rest)?, part(rest)?, part(rest)?, part(rest)?];
+    Some(Entry { block, table, topic, id, value })
+}
+
+fn part<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let (size, behind) = rest.split_first_chunk::<4>()?;
+    let (part, behind) = behind.split_at_checked(u32::from_be_bytes(*size) as usize)?;
+    *rest = behind;
+    Some(part)
 }
 
 /// Puts rows together to a database.
@@ -208,20 +226,21 @@ impl Gathering {
         Gathering { rows: Snapshot::default(), table: Table::new(""), topic: Arc::from("") }
     }
 
-    pub(super) fn add(&mut self, entry: Entry) -> Result<(), Wrong> {
+    /// The value is no copy: it keeps its block.
+    pub(super) fn add(&mut self, entry: &Entry<'_>) -> Result<(), Wrong> {
         if self.table.as_str().as_bytes() != entry.table {
-            self.table = Table::new(text(&entry.table)?);
+            self.table = Table::new(text(entry.table)?);
         }
         if self.topic.as_bytes() != entry.topic {
-            self.topic = Arc::from(text(&entry.topic)?);
+            self.topic = Arc::from(text(entry.topic)?);
         }
-        let key = RowKey { topic: self.topic.clone(), id: text(&entry.id)?.into() };
-        self.rows.put(&self.table, key, entry.value);
+        let key = RowKey { topic: self.topic.clone(), id: text(entry.id)?.into() };
+        self.rows.put(&self.table, key, entry.block.slice_ref(entry.value));
         Ok(())
     }
 }
 
-fn text(bytes: &Bytes) -> Result<&str, Wrong> {
+fn text(bytes: &[u8]) -> Result<&str, Wrong> {
     std::str::from_utf8(bytes).map_err(|_| Wrong::Damaged("a name is not text".to_owned()))
 }
 
@@ -236,7 +255,7 @@ impl<'r, I: Iterator<Item = (&'r Table, &'r RowKey, &'r Bytes)>> Comparing<I> {
         Comparing { written, differ: false }
     }
 
-    pub(super) fn add(&mut self, entry: &Entry) {
+    pub(super) fn add(&mut self, entry: &Entry<'_>) {
         let same = self.written.next().is_some_and(|(table, key, value)| {
             entry.table == table.as_str().as_bytes()
                 && entry.topic == key.topic.as_bytes()

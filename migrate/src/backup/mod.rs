@@ -19,6 +19,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::folders;
 use crate::record::Snapshot;
 
 /// Why there is no backup, or none that can be used.
@@ -115,8 +116,7 @@ pub fn write(path: &Path, rows: &Snapshot, header: Header) -> Result<Verified, B
     }
     take_name(&partial, path).map_err(failed("name"))?;
     drop(unfinished);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| BackupError::File {
+    folders::sync_parent(path).map_err(|source| BackupError::File {
         doing: "sync the folder of",
         path: path.to_owned(),
         source,
@@ -127,7 +127,7 @@ pub fn write(path: &Path, rows: &Snapshot, header: Header) -> Result<Verified, B
 /// Reads a whole backup and checks all of it.
 pub fn read(path: &Path) -> Result<(Verified, Snapshot), BackupError> {
     let mut gathering = format::Gathering::new();
-    let verified = read_as(path, path, |entry| gathering.add(entry))?;
+    let verified = read_as(path, path, |entry| gathering.add(&entry))?;
     Ok((verified, gathering.rows))
 }
 
@@ -135,7 +135,7 @@ pub fn read(path: &Path) -> Result<(Verified, Snapshot), BackupError> {
 fn read_as(
     path: &Path,
     name: &Path,
-    each: impl FnMut(format::Entry) -> Result<(), format::Wrong>,
+    each: impl FnMut(format::Entry<'_>) -> Result<(), format::Wrong>,
 ) -> Result<Verified, BackupError> {
     let failed = |source| BackupError::File { doing: "open", path: name.to_owned(), source };
     let file = File::open(path).map_err(failed)?;

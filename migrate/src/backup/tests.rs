@@ -95,7 +95,7 @@ proptest! {
         let header = Header { rows: 1, ..header() };
         format::write(&mut file, &header, &rows).unwrap();
         let mut gathering = format::Gathering::new();
-        format::read(&mut file.as_slice(), file.len() as u64, |entry| gathering.add(entry)).ok().unwrap();
+        format::read(&mut file.as_slice(), file.len() as u64, |entry| gathering.add(&entry)).ok().unwrap();
         let found = gathering.rows;
         prop_assert_eq!(found, rows);
     }

@@ -20,7 +20,7 @@ use super::{
     journal::{Direction, Entry, Journal, JournalError, TaskId, TaskState},
     stage::{Commands, Kind, Stage, Task, Way, Work},
 };
-use crate::{run::private_folder, with_causes, worker::SHARED};
+use crate::{folders, with_causes, worker::SHARED};
 
 /// Time between two looks whether a check passes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -384,7 +384,7 @@ impl Places {
     fn make(journal: &Path) -> Result<Places, RunError> {
         let (logs, shared) = (beside(journal, ".logs"), shared(journal));
         std::fs::create_dir_all(&logs).map_err(|source| RunError::Logs { path: logs.clone(), source })?;
-        private_folder(&shared).map_err(|source| RunError::Shared { path: shared.clone(), source })?;
+        folders::private(&shared).map_err(|source| RunError::Shared { path: shared.clone(), source })?;
         Ok(Places { logs, shared: shared.to_string_lossy().into_owned() })
     }
 }

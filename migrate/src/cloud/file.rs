@@ -10,7 +10,7 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::run::Settings;
+use crate::{run::Settings, with_causes};
 
 /// A cloud upgrade, as the operator wrote it.
 #[derive(Debug, Clone, Deserialize)]
@@ -109,6 +109,9 @@ pub struct Database {
     pub timeout_seconds: Option<u64>,
 }
 
+/// The longest that a command may take.
+const LONGEST_SECONDS: u64 = 30 * 24 * 3600;
+
 fn default_at_once() -> usize {
     8
 }
@@ -198,6 +201,21 @@ impl Upgrade {
         if self.at_once == 0 {
             return bad("at_once", "must be at least 1".to_owned());
         }
+        let of_parts = self.timeouts().map(|seconds| ("timeout_seconds", seconds));
+        let times =
+            [("timeout_seconds", self.timeout_seconds), ("settle_seconds", self.settle_seconds.max(1))];
+        for (field, seconds) in times.into_iter().chain(of_parts) {
+            if !(1..=LONGEST_SECONDS).contains(&seconds) {
+                return bad(
+                    field,
+                    format!("{seconds} is not between 1 and {LONGEST_SECONDS}, which is 30 days"),
+                );
+            }
+        }
+        if let Some(migrate) = &self.migrate {
+            let sound = migrate.url().map(drop).and_then(|()| migrate.refuse_odd_times());
+            sound.map_err(|error| ("migrate".to_owned(), with_causes(&error)))?;
+        }
         for (group, nodes) in &self.groups {
             if self.nodes.contains_key(group) {
                 return bad("groups", format!("{group} is also the name of a node"));
@@ -232,6 +250,15 @@ impl Upgrade {
             return bad("nodes", "name at least one node for services and updates".to_owned());
         }
         Ok(())
+    }
+
+    /// Those that single parts have for themselves.
+    fn timeouts(&self) -> impl Iterator<Item = u64> {
+        let checks = self.preflight.iter().chain(&self.verify).map(|check| check.timeout_seconds);
+        let services = self.services.iter().map(|service| service.timeout_seconds);
+        let updates = self.updates.iter().map(|update| update.timeout_seconds);
+        let databases = self.databases.iter().map(|database| database.timeout_seconds);
+        checks.chain(services).chain(updates).chain(databases).flatten()
     }
 
     fn parts(&self) -> impl Iterator<Item = (&'static str, &str, Option<&Vec<String>>)> {

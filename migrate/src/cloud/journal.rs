@@ -25,6 +25,7 @@ use super::{
     script::Script,
     stage::{Stage, Way},
 };
+use crate::folders;
 
 const FORMAT: u32 = 1;
 /// How long a lock that is held is asked for again.
@@ -232,7 +233,7 @@ impl Journal {
         let mut journal = Journal { path: path.to_owned(), file, head, progress };
         let line = serde_json::to_string(&journal.head).expect("stages always encode");
         journal.append(&line)?;
-        sync_folder(path)?;
+        folders::sync_parent(path).map_err(|source| JournalError::Write { path: path.to_owned(), source })?;
         Ok(journal)
     }
 
@@ -305,12 +306,6 @@ fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
 fn truncate(file: &mut File, whole: usize, path: &Path) -> Result<(), JournalError> {
     let cut = file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0)));
     cut.map(drop).map_err(|source| JournalError::Write { path: path.to_owned(), source })
-}
-
-fn sync_folder(path: &Path) -> Result<(), JournalError> {
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|source| JournalError::Write { path: path.to_owned(), source })
 }
 
 fn read(text: &str, path: &Path) -> Result<(Head, Progress), JournalError> {

@@ -9,7 +9,7 @@ use super::{
     file::Upgrade,
     stage::{Stage, stages},
 };
-use crate::store::Url;
+use crate::{hex::hex, store::Url};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -37,7 +37,7 @@ impl Script {
         });
         Script {
             upgrade: upgrade.name.clone(),
-            digest: Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect(),
+            digest: hex(&Sha256::digest(text)),
             at_once: upgrade.at_once,
             database,
             stages: stages(upgrade),

@@ -339,10 +339,16 @@ fn refuses_files_that_make_no_sense() {
         ("group is node",  "name = \"a\"\n[nodes]\nn = {}\n[groups]\nn = [\"n\"]",               "also the name of a node"),
         ("twice",          "name = \"a\"\n[[databases]]\nname = \"d\"\napply = \"x\"\n[[databases]]\nname = \"d\"\napply = \"x\"", "d is named twice"),
         ("variable",       "name = \"a\"\n[nodes]\nn = { \"a b\" = \"c\" }",                     "cannot name a variable"),
+        ("no address",     "name = \"a\"\n[migrate]\nstore = \"redis//:hunter2@h\"",               "migrate: the store's address: begins with none"),
+        ("no lock",        "name = \"a\"\n[migrate]\nstore = \"etcd://h\"\nlock_seconds = 0",      "lock_seconds is 0"),
+        ("no time",        "name = \"a\"\ntimeout_seconds = 0",                                 "timeout_seconds: 0 is not between"),
+        ("for ever",       "name = \"a\"\nsettle_seconds = 9000000000000000000",                "settle_seconds: 9000000000000000000"),
+        ("of a part",      "name = \"a\"\n[[databases]]\nname = \"d\"\napply = \"x\"\ntimeout_seconds = 2592001", "timeout_seconds: 2592001"),
     ];
     for (name, text, expected) in cases {
         let error = Upgrade::parse(text, Path::new("u.toml")).unwrap_err();
         assert!(error.to_string().contains(expected), "{name}: {error}");
+        assert!(!error.to_string().contains("hunter2"), "{name}: {error}");
     }
 }
 

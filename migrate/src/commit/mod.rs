@@ -17,14 +17,17 @@ mod run;
 mod seal;
 mod write;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::backup::BackupError;
 use crate::diff;
-use crate::record::Snapshot;
-use crate::store::{self, Fence, Generation, Layout, Reading, Revision, RunNumber, Space, Store, StoreError};
+use crate::record::{Snapshot, Table};
+use crate::store::{
+    self, Fence, Generation, Glimpse, Layout, Reading, Revision, RunNumber, Space, Store, StoreError,
+};
 
 pub use back::written_since;
 use ledger::Ledger;
@@ -59,6 +62,9 @@ pub enum CommitError {
 
     #[error("run {run} is neither finalized nor rolled back")]
     StillOpen { run: RunNumber },
+
+    #[error("there is no run to {what}: none was ever made on this database")]
+    NeverRun { what: &'static str },
 
     #[error("there is no run to {what}: the last one is {phase}")]
     NothingTo { what: &'static str, phase: &'static str },
@@ -182,6 +188,11 @@ impl Taken {
     pub fn is_plain(&self) -> bool {
         self.space == Space::Plain
     }
+
+    /// Whether there are none because no generation is live yet.
+    pub fn is_unborn(&self) -> bool {
+        self.space == Space::Generation(Generation::EMPTY)
+    }
 }
 
 /// What a commit took.
@@ -284,6 +295,21 @@ async fn take(store: &dyn Store, progress: &OnProgress<'_>, adopt: bool) -> Resu
         }
     }
     Err(CommitError::Moving)
+}
+
+/// How many rows lie in Dragonflow's own keys, by table, whatever layout this is.
+pub async fn plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, CommitError> {
+    Ok(write::patiently(|| count_plain_rows(store)).await?)
+}
+
+async fn count_plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, StoreError> {
+    let mut tables: BTreeMap<Table, u64> = BTreeMap::new();
+    let mut look = |row: Glimpse<'_>| match tables.iter_mut().find(|(table, _)| table.as_str() == row.table) {
+        Some((_, rows)) => *rows += 1,
+        None => drop(tables.insert(Table::new(row.table), 1)),
+    };
+    store.look_at(Space::Plain, &mut look).await?;
+    Ok(tables)
 }
 
 /// The rows that somebody wrote during `moment`.
@@ -416,7 +442,7 @@ impl<'a> Session<'a> {
             Some(record) if record.phase == Phase::Applied => Ok((ledger, record)),
             Some(record) if !record.phase.is_settled() => Err(CommitError::Unfinished { run: record.run }),
             Some(record) => Err(CommitError::NothingTo { what, phase: record.phase.name() }),
-            None => Err(CommitError::NothingTo { what, phase: "none" }),
+            None => Err(CommitError::NeverRun { what }),
         }
     }
 

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use super::fixture::{AFTER, BEFORE};
 use super::manifest::{FILE, Header, Manifest, Program};
 use super::native::Native;
+use crate::hex::hex;
 
 /// Says by which rules a checksum was made. A log entry keeps it, so a tool
 /// with other rules knows that it cannot compare.
@@ -69,7 +70,7 @@ impl Parts {
     }
 
     fn finish(self) -> Checksum {
-        Checksum(self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Checksum(hex(&self.0.finalize()))
     }
 }
 
@@ -100,10 +101,13 @@ pub(super) fn of_manifest(manifest: &Manifest) -> Result<(String, Checksum), (Pa
                             source.push_str(&format!("file {name}:\n{text}\n"));
                             continue;
                         }
-                        source.push_str(&format!("file {name}: sha256 {}\n", hex(text.as_bytes())));
+                        source.push_str(&format!(
+                            "file {name}: sha256 {}\n",
+                            hex(&Sha256::digest(text.as_bytes()))
+                        ));
                     }
                     Err(binary) => {
-                        let digest = hex(binary.as_bytes());
+                        let digest = hex(&Sha256::digest(binary.as_bytes()));
                         parts.add("bytes", &digest);
                         source.push_str(&format!("file {name}: sha256 {digest}\n"));
                     }
@@ -124,10 +128,6 @@ pub(super) fn of_native(native: &Native, header: &Header) -> (String, Checksum) 
 fn tables(header: &Header) -> String {
     let names: Vec<&str> = header.tables.iter().map(|table| table.as_str()).collect();
     format!("tables {}\n", names.join(", "))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a command may use of its own folder: every file below it, by name, but for the manifest, the fixtures and

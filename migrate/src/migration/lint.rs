@@ -12,7 +12,7 @@ use super::fixture::{AFTER, BEFORE};
 use super::load::{compiled, folders, from_folder, refuse_twice};
 use super::native::Fixtures;
 use super::run::{Context, run};
-use super::{Allowed, Migration, Native, Work, fixture, log, pending};
+use super::{Allowed, Migration, Native, Work, exposed, fixture, log, pending};
 use crate::record::Table;
 use crate::with_causes;
 
@@ -94,6 +94,9 @@ pub fn lint(search_path: &[PathBuf], compiled_in: &[&'static Native], context: &
     }
     order(&mut lint, &found);
     for migration in &found {
+        if let Some(warning) = exposed(migration) {
+            lint.warn(&migration.header.id, &warning);
+        }
         try_out(&mut lint, migration, context);
     }
     lint

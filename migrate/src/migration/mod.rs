@@ -4,6 +4,7 @@
 //! its kind, nothing it does reaches another.
 
 mod checksum;
+mod exposed;
 pub mod fixture;
 mod lint;
 mod load;
@@ -17,6 +18,7 @@ mod scaffold;
 mod tests;
 
 pub use checksum::{CHECKSUM_VERSION, Checksum};
+pub(crate) use exposed::exposed;
 pub use lint::{Lint, LintProblem, Severity, lint};
 pub(crate) use load::MODELS;
 pub use load::{LoadError, load};

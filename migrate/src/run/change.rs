@@ -20,6 +20,8 @@ use super::{
 use crate::{
     backup::{self, BackupError},
     commit::{self, RunNote, State},
+    folders,
+    hex::hex,
     lanes,
     migration::{Migration, log},
     record::Snapshot,
@@ -67,6 +69,8 @@ impl Database {
         let before = self.take(tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
         self.refuse_nothing_at_hand(&todo)?;
+        self.refuse_elsewhere(&before, &todo)?;
+        self.warn_if_empty(&before, tell);
         let after = self.think(&before, &todo, &meter, tell)?;
         let judged = self.judge(&before, &todo, &after).await?;
         let mut plan = tokio::task::block_in_place(|| self.describe(&before, &todo, &after, &judged));
@@ -90,6 +94,8 @@ impl Database {
         let before = self.take(work.tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
         self.refuse_nothing_at_hand(&todo)?;
+        self.refuse_elsewhere(&before, &todo)?;
+        self.warn_if_empty(&before, work.tell);
         let after = self.think(&before, &todo, &work.meter, work.tell)?;
         let migrations = todo.migrations();
         let mut judged = self.judge(&before, &todo, &after).await?;
@@ -114,10 +120,12 @@ impl Database {
         }
         let note = self.note(&migrations);
         let (applied, backup) = self.commit(work, &before, &after.snapshot, note).await?;
+        let automatic = after.automatic.clone();
+        lanes::let_go((before, after));
         Ok(Changed::Applied {
             run: applied.run.get(),
             migrations: migrations.iter().map(|migration| migration.header.id.clone()).collect(),
-            automatic: after.automatic,
+            automatic,
             rows_before: judged.needs.rows_before,
             rows_after: judged.needs.rows_after,
             switch_microseconds: microseconds(applied.switch),
@@ -189,6 +197,7 @@ impl Database {
         let before = self.take(work.tell).await?;
         let todo = self.todo(&before.taken.snapshot)?;
         self.refuse_nothing_at_hand(&todo)?;
+        self.refuse_elsewhere(&before, &todo)?;
         let mut pending = todo.migrations();
         if let Some(through) = through {
             let last = pending.iter().position(|migration| migration.header.id == through);
@@ -215,6 +224,10 @@ impl Database {
     pub async fn backup(&self, path: &Path, tell: &Tell<'_>) -> Result<backup::Verified, RunError> {
         self.settle(tell).await?;
         let before = self.take(tell).await?;
+        if let Some(elsewhere) = before.elsewhere(|_| true) {
+            return Err(RunError::Refused { reasons: vec![elsewhere] });
+        }
+        self.warn_if_empty(&before, tell);
         Ok(self.write_backup(path, &before.taken.snapshot, tell).await?)
     }
 
@@ -223,7 +236,7 @@ impl Database {
         let Some(folder) = self.settings.backup_folder() else { return Ok(None) };
         let failed =
             |source| RunError::File { doing: "make the folder for backups", path: folder.clone(), source };
-        super::settings::private_folder(&folder).map_err(failed)?;
+        folders::private(&folder).map_err(failed)?;
         let at = Timestamp::now().strftime("%Y%m%dT%H%M%S%.6fZ").to_string();
         Ok(Some(folder.join(format!("before-{at}.backup"))))
     }
@@ -288,7 +301,7 @@ impl Database {
         for migration in migrations {
             digest.update(format!("{} {}\n", migration.header.id, migration.checksum));
         }
-        let digest = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex(&digest.finalize());
         RunNote {
             release: migrations.last().map(|migration| migration.header.release.clone()),
             migrations: migrations.iter().map(|migration| migration.header.id.clone()).collect(),

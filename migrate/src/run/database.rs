@@ -45,6 +45,7 @@ pub struct Database {
 impl Database {
     pub async fn open(tool: Tool, settings: Settings) -> Result<Database, RunError> {
         let (url, options) = (settings.url()?, settings.options()?);
+        settings.refuse_odd_times()?;
         settings.refuse_absent(&url)?;
         settings.refuse_adoption_in_place()?;
         settings.refuse_unused_tls(&url)?;
@@ -75,7 +76,7 @@ impl Database {
     /// A step of a cloud upgrade waits while somebody else has the lock: it may be a part of the same upgrade
     /// that was killed, and its lock frees itself.
     async fn lock(&self, tell: &Tell<'_>) -> Result<Held, RunError> {
-        let ttl = Duration::from_secs(self.settings.lock_seconds.max(1));
+        let ttl = Duration::from_secs(self.settings.lock_seconds);
         let began = Instant::now();
         let mut told = false;
         loop {

@@ -113,6 +113,12 @@ pub enum Refusal {
     )]
     Foreign { tables: Vec<String>, rows: u64 },
 
+    #[error(
+        "no generation is live here, but there are rows in Dragonflow's own keys ({rows} of {}): --layout dragonflow \
+         migrates them in place, --adopt takes them over into the first generation", tables.join(", ")
+    )]
+    Elsewhere { tables: Vec<String>, rows: u64 },
+
     #[error("run {run} is neither final nor rolled back: `midflight migrate finalize` or `rollback` first")]
     StillOpen { run: u64 },
 }
@@ -129,6 +135,7 @@ impl RunError {
                 ),
                 CommitError::StillOpen { .. }
                 | CommitError::NothingTo { .. }
+                | CommitError::NeverRun { .. }
                 | CommitError::OtherLayout { .. }
                 | CommitError::PlainLayout { .. }
                 | CommitError::Writers(_)

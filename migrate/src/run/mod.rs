@@ -22,7 +22,6 @@ pub use give_up::{GivenUp, Handle};
 pub use in_cloud::InCloud;
 pub use look::{Checked, LastRun, Status, Waiting};
 pub use plan::{Needs, Plan, Planned};
-pub(crate) use settings::private_folder;
 pub use settings::{Accept, Settings, SettingsError, USUAL_PATHS};
 
 #[cfg(test)]

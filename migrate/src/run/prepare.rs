@@ -3,7 +3,7 @@
 //! The one invariant: nothing here writes to the database, and `plan` and `apply` both come through here.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -26,16 +26,26 @@ use crate::{
     },
     model::{self, Difference, Models, Step},
     record::{Snapshot, Table},
-    store::{Facts, Layout, Shortage},
+    store::{Facts, Layout, Shortage, Url},
 };
 
 /// The rows that are live, and how long it took to read them.
 pub(super) struct Before {
     pub(super) taken: Taken,
     pub(super) took: Duration,
+    /// Where no generation is live yet: rows that lie in Dragonflow's own keys instead, by table.
+    elsewhere: BTreeMap<Table, u64>,
 }
 
 impl Before {
+    /// Rows that are not here but in Dragonflow's own keys, of tables that may be meant.
+    pub(super) fn elsewhere(&self, meant: impl Fn(&Table) -> bool) -> Option<Refusal> {
+        let found: Vec<_> = self.elsewhere.iter().filter(|(table, _)| meant(table)).collect();
+        let rows = found.iter().map(|(_, rows)| **rows).sum();
+        let tables = found.iter().map(|(table, _)| table.to_string()).collect();
+        (!found.is_empty()).then_some(Refusal::Elsewhere { tables, rows })
+    }
+
     /// What is done to rows that lie in another layout than the run's.
     pub(super) fn adoption(&self, layout: Layout) -> Option<String> {
         let adopts = layout == Layout::Generation && self.taken.is_plain();
@@ -89,6 +99,12 @@ impl Todo {
         }
     }
 
+    /// Whether a migration at hand, or a model, is about this table.
+    fn names(&self, table: &Table) -> bool {
+        let of_models = self.models.as_ref().is_some_and(|new| new.models.tables.contains_key(table));
+        of_models || self.available.iter().any(|migration| migration.header.tables.contains(table))
+    }
+
     pub(super) fn migrations(&self) -> Vec<&Migration> {
         self.order.iter().map(|&index| &self.available[index]).collect()
     }
@@ -120,7 +136,15 @@ impl Database {
             bytes: taken.snapshot.size(),
             milliseconds: milliseconds(took),
         });
-        Ok(Before { taken, took })
+        let elsewhere = match taken.is_unborn() {
+            true => commit::plain_rows(self.store.as_ref()).await?,
+            false => BTreeMap::new(),
+        };
+        let before = Before { taken, took, elsewhere };
+        if let Some(elsewhere) = before.elsewhere(|_| true) {
+            (tell)(Event::Warning { text: elsewhere.to_string() });
+        }
+        Ok(before)
     }
 
     /// Which migrations are pending, and where log and files disagree.
@@ -134,6 +158,23 @@ impl Database {
         let scripted = order.iter().flat_map(|&index| available[index].header.tables.clone()).collect();
         let models = self.models(before, &scripted)?;
         Ok(Todo { available, order, log, drifts, models })
+    }
+
+    /// A run on nothing, or a backup of it, is seldom what was meant.
+    pub(super) fn warn_if_empty(&self, before: &Before, tell: &Tell<'_>) {
+        if before.taken.snapshot.is_empty() {
+            let text = "there is not one row in the database; if that is a surprise, check its address, number and root";
+            (tell)(Event::Warning { text: text.to_owned() });
+        }
+    }
+
+    /// Migrations for rows that lie in other keys would find nothing, and be logged as applied. Rows of tables that
+    /// nobody has named may be a neighbour's.
+    pub(super) fn refuse_elsewhere(&self, before: &Before, todo: &Todo) -> Result<(), RunError> {
+        match before.elsewhere(|table| todo.names(table)) {
+            Some(elsewhere) => Err(RunError::Refused { reasons: vec![elsewhere] }),
+            None => Ok(()),
+        }
     }
 
     /// A run that was given nothing to do is a mistake, not a success.
@@ -254,6 +295,8 @@ impl Database {
                 }
             }
         }
+        let exposed: BTreeSet<_> = todo.migrations().into_iter().filter_map(migration::exposed).collect();
+        warnings.extend(exposed);
         match &todo.models {
             Some(new) => refusals.extend(new.difference.refusals.iter().cloned().map(Refusal::Model)),
             None => warnings.push(
@@ -311,10 +354,8 @@ impl Database {
             if let Some(foreign) = self.foreign(now, rows)? {
                 refuse(&mut refusals, &mut warnings, self.settings.accept.removal, foreign);
             }
-            let kind = |address: &str| {
-                address.split(':').next().unwrap_or_default().trim_end_matches('s').to_owned()
-            };
-            if kind(&backup.source) != kind(&self.address()) {
+            // Elsewhere rows have no topic in their keys, or nobody looks for one.
+            if matches!(self.url, Url::Redis(_)) && !backup.source.starts_with("redis") {
                 warnings.push(format!(
                     "the backup is of {}, another kind of database: see that its rows have the topics that services \
                      look for here",

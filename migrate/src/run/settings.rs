@@ -115,6 +115,9 @@ fn default_watch_seconds() -> u64 {
     2
 }
 
+/// The longest that a lock or an answer may take: a day.
+const LONGEST_SECONDS: u64 = 86_400;
+
 /// What is wrong with the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
@@ -138,6 +141,9 @@ pub enum SettingsError {
 
     #[error("a client certificate needs its key and the other way round")]
     HalfAnIdentity,
+
+    #[error("{name} is {seconds}, and must be between 1 and {LONGEST_SECONDS}")]
+    Seconds { name: &'static str, seconds: u64 },
 }
 
 impl Settings {
@@ -207,6 +213,15 @@ impl Settings {
         }
     }
 
+    /// No time at all, and times that no clock can count to, are mistakes.
+    pub(crate) fn refuse_odd_times(&self) -> Result<(), SettingsError> {
+        let times = [("answer_seconds", self.answer_seconds), ("lock_seconds", self.lock_seconds)];
+        match times.into_iter().find(|(_, seconds)| !(1..=LONGEST_SECONDS).contains(seconds)) {
+            Some((name, seconds)) => Err(SettingsError::Seconds { name, seconds }),
+            None => Ok(()),
+        }
+    }
+
     /// What was given to make a connection safe must not be passed over.
     pub(crate) fn refuse_unused_tls(&self, url: &store::Url) -> Result<(), SettingsError> {
         let given = self.ca.is_some() || self.certificate.is_some() || self.key.is_some();
@@ -262,12 +277,6 @@ impl Settings {
     }
 }
 
-/// Makes a folder that only its owner may enter, unless there is one.
-pub(crate) fn private_folder(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
 /// Leaves the address out: it may hold a password.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -315,6 +324,14 @@ mod tests {
         assert!(matches!(settings.models_file(), Err(SettingsError::ModelsTwice { .. })));
         let named = Settings { models: Some("queens.toml".into()), ..settings };
         assert_eq!(named.models_file().unwrap(), Some("queens.toml".into()));
+    }
+
+    #[test]
+    fn odd_times_are_refused() {
+        for (seconds, fits) in [(0, false), (1, true), (86_400, true), (u64::MAX, false)] {
+            let settings = Settings { lock_seconds: seconds, ..Settings::of("embedded:a") };
+            assert_eq!(settings.refuse_odd_times().is_ok(), fits, "{seconds}");
+        }
     }
 
     #[test]

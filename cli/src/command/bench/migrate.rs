@@ -26,12 +26,13 @@ use serde::Serialize;
 
 use self::{
     child::Part,
-    once::{Taken, settings, tool},
+    once::{Taken, settings},
     raw::Raw,
     server::{Kind, Server},
 };
 use super::conditions::Conditions;
 use crate::{
+    command::migrate::tool,
     output::{Answer, Paint, table},
     session::Session,
 };
@@ -141,7 +142,7 @@ fn make_rows(count: usize) -> Snapshot {
 /// Makes the rows the live ones of a database.
 async fn seed(address: &str, rows: &Path) -> anyhow::Result<()> {
     let settings = Settings { no_backup: true, ..settings(address) };
-    let database = Database::open(tool(Vec::new())?, settings).await?;
+    let database = Database::open(tool()?, settings).await?;
     database.restore(rows, &|_| {}).await?;
     database.finalize(&|_| {}).await?;
     Ok(())

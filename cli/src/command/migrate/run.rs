@@ -14,7 +14,7 @@ use midflight_migrate::{
         self, Direction, Entry, Journal, JournalError, Kind, Outcome, RunError, Runner, Script, Stage,
         Upgrade, Way, Work,
     },
-    run::InCloud,
+    run::{InCloud, Settings},
 };
 use serde::Serialize;
 
@@ -161,6 +161,7 @@ impl Run {
     async fn drive(&self, session: &Session, upgrade: Upgrade, journal: Journal) -> anyhow::Result<()> {
         let teller = Teller::new(session);
         let tell_ours = |event| teller.tell(&event);
+        let finalize = upgrade.migrate.as_ref().map(finalize).transpose()?;
         let ours = match upgrade.migrate {
             Some(settings) => {
                 let mut tool = tool()?;
@@ -182,7 +183,7 @@ impl Run {
             runner.turn_back(asked).await.map_err(|error| stopped(error, &self.file))?;
         }
         let outcome = runner.run().await.map_err(|error| stopped(error, &self.file))?;
-        session.answer(&Told { outcome: &outcome, asked_for: self.back })?;
+        session.answer(&Told { outcome: &outcome, asked_for: self.back, finalize })?;
         match outcome {
             Outcome::Complete => Ok(()),
             Outcome::WentBack { .. } if self.back => Ok(()),
@@ -192,6 +193,12 @@ impl Run {
             )),
         }
     }
+}
+
+/// The command that makes the data final; it shows no password.
+fn finalize(settings: &Settings) -> anyhow::Result<String> {
+    let (url, layout) = (settings.url().context("read the upgrade file")?, settings.layout);
+    Ok(format!("midflight migrate finalize --store '{url}' --layout {layout}"))
 }
 
 fn beside(file: &Path) -> PathBuf {
@@ -284,16 +291,22 @@ struct Told<'a> {
     /// Whether to go back is what was asked for.
     #[serde(skip)]
     asked_for: bool,
+    /// What makes our data final, where there is any.
+    #[serde(skip)]
+    finalize: Option<String>,
 }
 
 impl Answer for Told<'_> {
     fn to_table(&self, paint: Paint) -> String {
         let back = || if self.asked_for { paint.good("✓") } else { paint.bad("✗") };
         match self.outcome {
-            Outcome::Complete => format!(
-                "{} the upgrade is complete. When all is well, make the data final with `midflight migrate finalize`.\n",
-                paint.good("✓")
-            ),
+            Outcome::Complete => {
+                let next = self
+                    .finalize
+                    .as_ref()
+                    .map(|command| format!(" When all is well, make the data final:\n  {command}"));
+                format!("{} the upgrade is complete.{}\n", paint.good("✓"), next.unwrap_or_default())
+            }
             Outcome::WentBack { left, .. } if left.is_empty() => {
                 format!("{} everything is as it was before the upgrade\n", back())
             }

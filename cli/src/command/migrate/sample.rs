@@ -52,12 +52,12 @@ struct Made {
 
 impl Sample {
     pub(super) fn run(self, session: &Session) -> anyhow::Result<()> {
-        let topics = match self.keys {
-            Keys::Etcd => Topics::InObjects,
-            Keys::Redis => Topics::InKeys,
+        let (topics, source) = match self.keys {
+            Keys::Etcd => (Topics::InObjects, "etcd://sample"),
+            Keys::Redis => (Topics::InKeys, "redis://sample"),
         };
         let cloud = sample::cloud(self.ports, self.seed, topics);
-        let source = Url::Embedded { path: "sample".into() };
+        let source: Url = source.parse().context("name the sample")?;
         let header = backup::Header::new(&source, env!("CARGO_PKG_VERSION"), Timestamp::now());
         let made = backup::write(&self.file, &cloud, header).context("write the sample")?;
         session.answer(&Made { file: self.file, rows: made.header.rows, bytes: made.bytes })

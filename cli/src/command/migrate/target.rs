@@ -21,7 +21,8 @@ use crate::failure::{Exit, Failure};
 #[command(next_help_heading = "Database")]
 pub(super) struct Place {
     /// etcd://HOST:PORT[,HOST:PORT][/ROOT], redis://HOST:PORT[/DB][?root=ROOT], embedded:FILE; etcds:// and rediss://
-    /// over TLS. A user and password may stand before the host
+    /// over TLS. A user and password may stand before the host; as a flag all users of this machine see them (`ps`), so
+    /// rather use the variable or --password-file
     #[arg(long, value_name = "URL", env = "MIDFLIGHT_STORE", hide_env_values = true)]
     store: String,
     /// How the rows lie in it
@@ -205,7 +206,7 @@ impl Backups {
 }
 
 /// This program: it brings no migrations of its own for the databases of others, and is its own worker.
-pub(super) fn tool() -> anyhow::Result<Tool> {
+pub(crate) fn tool() -> anyhow::Result<Tool> {
     let program = std::env::current_exe().context("find our own program")?;
     let worker = Worker::new(program, &["migrate", "worker"]);
     Ok(Tool { version: env!("CARGO_PKG_VERSION"), compiled_in: Vec::new(), worker })
@@ -230,7 +231,9 @@ fn exit(error: &RunError) -> Exit {
         refusal if refusal.is_refusal() => Exit::Blocked,
         RunError::Settings(_)
         | RunError::NoMigrations
-        | RunError::Load(LoadError::Itself { .. } | LoadError::Empty { .. }) => Exit::Usage,
+        | RunError::Load(LoadError::Itself { .. } | LoadError::Empty { .. } | LoadError::List { .. }) => {
+            Exit::Usage
+        }
         _ => Exit::Error,
     }
 }
@@ -238,13 +241,12 @@ fn exit(error: &RunError) -> Exit {
 fn advice(error: &RunError) -> &'static str {
     match error {
         RunError::Settings(_) => {
-            "check the flags that name the database; `midflight migrate --help` lists them"
+            "check the flags that name the database; `midflight migrate status --help` lists them"
         }
         RunError::Store(error) => store_advice(error, NOT_REACHED),
         RunError::Commit(error) => commit_advice(error),
-        RunError::Load(LoadError::Itself { .. } | LoadError::Empty { .. }) | RunError::NoMigrations => {
-            "name the folder in which the folders of the migrations lie with --path"
-        }
+        RunError::Load(LoadError::Itself { .. } | LoadError::Empty { .. } | LoadError::List { .. })
+        | RunError::NoMigrations => "name the folder in which the folders of the migrations lie with --path",
         RunError::Load(_)
         | RunError::Migration(_)
         | RunError::Model(_)
@@ -268,7 +270,7 @@ fn commit_advice(error: &CommitError) -> &'static str {
         CommitError::NothingTo { what: "roll back", phase: "finalized" } => {
             "what is final is not rolled back; `midflight migrate restore` of a backup made before it leads back"
         }
-        CommitError::NothingTo { .. } => {
+        CommitError::NothingTo { .. } | CommitError::NeverRun { .. } => {
             "nothing was changed; `midflight migrate status` shows where the database stands"
         }
         CommitError::Writers(_) | CommitError::Conflict => {
@@ -297,7 +299,7 @@ fn store_advice(error: &StoreError, lost: &'static str) -> &'static str {
         StoreError::Lost { .. } => lost,
         StoreError::Busy { .. } => "wait for its end, then run it again; nothing was changed",
         StoreError::Refused { .. } => {
-            "the database does not take that; check the address, the user and what it may do"
+            "the database does not take that; check the address, --user and --password-file, and what that user may do"
         }
         StoreError::Open { .. } => "check that the file is there, is what it should be, and may be read",
         StoreError::Unnameable { .. } => "let the migration give the row another key; nothing was changed",

@@ -8,19 +8,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
 use midflight_migrate::{
     migration::Native,
     northbound::Verdict,
     record::Table,
     run::{Changed, Database, Event, Settings, Tool},
     store::Layout,
-    worker::Worker,
 };
 use serde::{Deserialize, Serialize};
 
 use super::TABLE;
 use crate::{
+    command::migrate::tool,
     memory::most_resident_bytes,
     output::{Answer, Paint},
 };
@@ -78,7 +77,7 @@ static NATIVE: Native = Native {
 /// Migrates with the compiled-in migration and those of folders.
 pub(super) async fn migrate(address: &str, place: &Path, paths: Vec<PathBuf>) -> anyhow::Result<Taken> {
     let settings = Settings { backups: place.join("backups"), paths, ..settings(address) };
-    let database = Database::open(tool(vec![&NATIVE])?, settings).await?;
+    let database = Database::open(Tool { compiled_in: vec![&NATIVE], ..tool()? }, settings).await?;
     let told = Mutex::new(Told::default());
     let tell = |event| told.lock().unwrap_or_else(PoisonError::into_inner).hear(event);
     let began = Instant::now();
@@ -143,10 +142,4 @@ impl Told {
 /// How every part of the measurement opens its database.
 pub(super) fn settings(address: &str) -> Settings {
     Settings { layout: Layout::Generation, create: true, answer_seconds: 60, ..Settings::of(address) }
-}
-
-pub(super) fn tool(compiled_in: Vec<&'static Native>) -> anyhow::Result<Tool> {
-    let program = std::env::current_exe().context("find our own program")?;
-    let worker = Worker::new(program, &["migrate", "worker"]);
-    Ok(Tool { version: env!("CARGO_PKG_VERSION"), compiled_in, worker })
 }
