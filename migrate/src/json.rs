@@ -91,7 +91,9 @@ pub(crate) fn inexact_in<'t>(text: &'t [u8], after: &Value) -> Option<&'t str> {
     if !has_fraction(after) {
         return None;
     }
-    inexact(text).into_iter().find(|number| number.parse().is_ok_and(|double| holds(after, double)))
+    // Read in the same way as `after` was.
+    let read = |number: &str| serde_json::from_str::<Number>(number).ok()?.as_f64();
+    inexact(text).into_iter().find(|number| read(number).is_some_and(|double| holds(after, double)))
 }
 
 /// What is said of such a number.

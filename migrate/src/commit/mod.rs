@@ -274,12 +274,12 @@ async fn take(store: &dyn Store, progress: &OnProgress<'_>, adopt: bool) -> Resu
         }
         let (pointer, space) = match live(store).await? {
             (pointer, Space::Generation(Generation::EMPTY)) if adopt => (pointer, Space::Plain),
-            (_, Space::Generation(Generation::EMPTY)) => {
+            (pointer, Space::Generation(Generation::EMPTY)) => {
                 if let Some(record) = ledger.record.as_ref().filter(|last| last.layout == Layout::Dragonflow)
                 {
                     return Err(CommitError::PlainLayout { run: record.run });
                 }
-                (None, Space::Generation(Generation::EMPTY))
+                (pointer, Space::Generation(Generation::EMPTY))
             }
             live => live,
         };
