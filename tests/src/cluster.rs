@@ -20,23 +20,64 @@ impl Cluster {
     /// Starts one with so many nodes; it is ready when this returns.
     pub async fn up(nodes: u8) -> anyhow::Result<Cluster> {
         let cluster = Cluster { binary: place::midflight()?, folder: TempDir::with_prefix("mf-up.")? };
-        let mut up = Command::new(&cluster.binary);
-        up.args(["up", "--detach", "--nodes", &nodes.to_string(), "--dir"]).arg(cluster.folder.path());
-        let output = up.output().await.context("run midflight up")?;
-        ensure!(output.status.success(), "midflight up: {}", String::from_utf8_lossy(&output.stderr));
+        cluster.midflight(&["up", "--detach", "--nodes", &nodes.to_string()]).await?;
         Ok(cluster)
+    }
+
+    /// Starts what has died of it.
+    pub async fn start(&self) -> anyhow::Result<()> {
+        self.midflight(&["up", "--detach"]).await.map(drop)
+    }
+
+    /// Runs the binary on this cluster, and gives what it prints.
+    pub async fn midflight(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.binary);
+        let output = command.args(arguments).env("MIDFLIGHT_DIR", self.dir()).output().await;
+        let output = output.context("run midflight")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "midflight {arguments:?}: {said}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Kills the agent of a node and every process of its pods.
+    pub async fn kill_node(&self, node: &str) -> anyhow::Result<()> {
+        let record = std::fs::read(self.dir().join("run").join(format!("{node}.json")))?;
+        let record: serde_json::Value = serde_json::from_slice(&record)?;
+        let pods = self.dir().join("nodes").join(node).join("pods").display().to_string();
+        let of_pod = |process: &std::fs::DirEntry| {
+            // Containers have their folder in their environment, their parents among their arguments.
+            ["environ", "cmdline"].iter().any(|file| {
+                let text = std::fs::read(process.path().join(file)).unwrap_or_default();
+                String::from_utf8_lossy(&text).contains(&pods)
+            })
+        };
+        let found = std::fs::read_dir("/proc")?.flatten().filter(of_pod);
+        let pids = found.filter_map(|process| process.file_name().into_string().ok());
+        let mut kill = Command::new("kill");
+        kill.arg("-9").arg(record["pid"].to_string()).args(pids);
+        // Those whose parents were faster have ended already, which it complains of.
+        kill.output().await?;
+        Ok(())
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("c")
+    }
+
+    /// Room for a file that is not of the cluster.
+    pub fn room(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     /// The kubeconfig of its administrator.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.folder.path().join("kubeconfig")
+        self.dir().join("kubeconfig")
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let down =
-            std::process::Command::new(&self.binary).args(["down", "--dir"]).arg(self.folder.path()).output();
+        let down = std::process::Command::new(&self.binary).args(["down", "--dir"]).arg(self.dir()).output();
         if !std::thread::panicking() {
             let output = down.expect("midflight down can be run");
             assert!(output.status.success(), "midflight down: {}", String::from_utf8_lossy(&output.stderr));

@@ -6,6 +6,7 @@ pub mod history;
 pub mod kinds;
 pub mod load;
 pub mod longhorn;
+pub mod noise;
 pub mod place;
 pub mod running;
 pub mod server;

@@ -6,6 +6,7 @@ mod control_plane;
 mod durable_writes;
 mod engine_switch;
 mod migration;
+mod node_loss;
 mod program;
 
 use std::time::Instant;
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// How many nodes the tour's cluster has.
-const NODES: u8 = 2;
+const NODES: u8 = 3;
 
 /// See what Midflight does, on a cluster of its own that is gone afterwards
 ///

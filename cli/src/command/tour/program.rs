@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin};
 
 use serde::Serialize;
 
-use super::{control_plane, durable_writes, engine_switch, migration};
+use super::{control_plane, durable_writes, engine_switch, migration, node_loss};
 use crate::{cluster::Temporary, output::Paint};
 
 /// How an act ended.
@@ -45,8 +45,8 @@ pub(super) struct Act {
 pub(super) const PROGRAM: &[Act] = &[
     Act {
         title: "A Kubernetes API in one process",
-        about: "Starts the control plane and two nodes in an empty folder.",
-        command: Some("midflight up --nodes 2 && kubectl get nodes,crds"),
+        about: "Starts the control plane and three nodes in an empty folder.",
+        command: Some("midflight up --nodes 3 && kubectl get nodes,crds"),
         needed_by_others: true,
         play: |stage| Box::pin(control_plane::play(stage)),
     },
@@ -56,6 +56,15 @@ pub(super) const PROGRAM: &[Act] = &[
         command: Some("kubectl get configmaps --watch"),
         needed_by_others: false,
         play: |stage| Box::pin(durable_writes::play(stage)),
+    },
+    Act {
+        title: "A volume outlives a node",
+        about: "Three replicas on three nodes, one client that never stops; all processes of a node are killed.",
+        command: Some(
+            "midflight volume create vol-1 --size 64Mi && midflight volume attach vol-1 --node node-1",
+        ),
+        needed_by_others: false,
+        play: |stage| Box::pin(node_loss::play(stage)),
     },
     Act {
         title: "A volume changes its engine under load",

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use kube::api::Api;
-use midflight_api::longhorn::Volume;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use midflight_api::Size;
+use midflight_api::longhorn::{Engine, NAMESPACE, VOLUME_LABEL, Volume};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -29,18 +31,21 @@ pub(super) struct Patience {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Goal {
     State(&'static str),
+    /// It has the size that it should have; one that is detached grows when it is next attached.
     Grown,
     Gone,
 }
 
 impl Goal {
-    fn is_reached(self, volume: Option<&Volume>) -> bool {
+    async fn is_reached(self, volume: Option<&Volume>, volumes: &Api<Volume>) -> anyhow::Result<bool> {
         let status = volume.and_then(|volume| volume.status.as_ref());
-        match self {
-            Goal::State(state) => status.is_some_and(|status| status.state.as_str() == state),
-            Goal::Grown => status.is_some_and(|status| !status.expansion_required),
-            Goal::Gone => volume.is_none(),
-        }
+        let is = |state: &str| status.is_some_and(|status| status.state.as_str() == state);
+        Ok(match (self, volume) {
+            (Goal::State(state), _) => is(state),
+            (Goal::Grown, Some(volume)) => is("detached") || size(volume, volumes).await? >= volume.spec.size,
+            (Goal::Grown, None) => false,
+            (Goal::Gone, volume) => volume.is_none(),
+        })
     }
 }
 
@@ -52,7 +57,7 @@ impl Patience {
         let deadline = Instant::now() + Duration::from_secs(self.timeout);
         loop {
             let volume = volumes.get_opt(name).await.map_err(target::refusal)?;
-            if goal.is_reached(volume.as_ref()) {
+            if goal.is_reached(volume.as_ref(), volumes).await? {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -69,6 +74,15 @@ impl Patience {
             sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// What its engine says of its size.
+async fn size(volume: &Volume, volumes: &Api<Volume>) -> anyhow::Result<Size> {
+    let engines: Api<Engine> = Api::namespaced(volumes.clone().into_client(), NAMESPACE);
+    let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={}", volume.name_any()));
+    let engines = engines.list(&of_volume).await.map_err(target::refusal)?;
+    let sizes = engines.iter().filter_map(|engine| Some(engine.status.as_ref()?.current_size));
+    Ok(sizes.max().unwrap_or_default())
 }
 
 /// What a volume waits for, in its own words.
