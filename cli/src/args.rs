@@ -87,6 +87,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Container(command::container::Container),
     #[command(hide = true)]
+    EngineImage(command::engine_image::EngineImage),
+    #[command(hide = true)]
     Csi(command::csi::Csi),
     #[command(hide = true)]
     Fuse(midflight_fuse::daemon::FuseArgs),
@@ -103,6 +105,7 @@ impl Command {
             Command::Serve(_)
             | Command::Agent(_)
             | Command::Container(_)
+            | Command::EngineImage(_)
             | Command::Csi(_)
             | Command::Fuse(_) => true,
             Command::Up(_)
@@ -142,6 +145,7 @@ impl Command {
             Command::Agent(agent) => session.block_on(agent.run(session)),
             // A process that changes its namespaces must have one thread.
             Command::Container(container) => container.run(),
+            Command::EngineImage(image) => image.run(),
             Command::Csi(csi) => session.block_on(csi.run(session)),
             Command::Fuse(args) => Ok(midflight_fuse::daemon::run(&args)?),
             Command::Process(Role::Instance(args)) => command::instance::run(args, session),

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::CustomResourceExt;
-use midflight_api::{fluid::Dataset, longhorn::Volume};
+use midflight_api::{
+    fluid::Dataset,
+    longhorn::{Image, Volume},
+};
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -14,8 +17,8 @@ use crate::bootstrap::Standing;
 use crate::controller::Operator;
 use crate::engine_upgrade::EngineUpgrades;
 use crate::mount::Datasets;
-use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, Volumes};
-use crate::workload::{Binding, DaemonSets, NodeLife};
+use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, PrePull, Volumes};
+use crate::workload;
 use crate::write::Writer;
 
 /// How long to wait before the secret of the instance managers is asked for again.
@@ -37,15 +40,15 @@ pub async fn run(writer: Arc<Writer>, standing: &Standing) {
         let volumes = Volumes::new(&mut operator, orders);
         operator.add(volumes);
     }
+    if standing.installed.iter().any(|name| name == Image::crd_name()) {
+        let images = PrePull::new(&mut operator);
+        operator.add(images);
+    }
     if standing.installed.iter().any(|name| name == Dataset::crd_name()) {
         let datasets = Datasets::new(&mut operator);
         operator.add(datasets);
     }
-    let (sets, binding, nodes) =
-        (DaemonSets::new(&mut operator), Binding::new(&mut operator), NodeLife::new(&mut operator));
-    operator.add(sets);
-    operator.add(binding);
-    operator.add(nodes);
+    workload::add(&mut operator);
     operator.run().await;
 }
 

@@ -23,4 +23,4 @@ pub use neighbours::Neighbours;
 pub use pack::{PackError, pack, pack_for_this_boot};
 pub use pull::PullError;
 pub(crate) use pull::Puller;
-pub use store::{Held, Run, Store};
+pub use store::{Held, Run, Store, same_file};

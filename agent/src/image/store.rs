@@ -11,7 +11,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -235,6 +235,15 @@ impl Store {
     fn place(&self, digest: &Digest) -> PathBuf {
         self.root.join(digest.hex())
     }
+}
+
+/// Where a file of an image lies in the folder of a node, if it is this very file.
+pub fn same_file(node: &Path, name: &str, file: &fs::Metadata) -> Option<PathBuf> {
+    let is_it = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+    };
+    let images = fs::read_dir(node.join(Store::FOLDER)).ok()?.flatten();
+    images.map(|image| image.path().join(FILES).join(name)).find(is_it)
 }
 
 const IMAGE: &str = "image.json";

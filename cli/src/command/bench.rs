@@ -10,6 +10,7 @@ pub(crate) mod fuse;
 pub(crate) mod io;
 pub(crate) mod migrate;
 pub(crate) mod pause;
+pub(crate) mod prepull;
 mod qemu;
 
 use clap::{Args, Subcommand};
@@ -33,6 +34,7 @@ enum Subject {
     #[command(hide = true)]
     MigratePart(migrate::child::MigratePart),
     Pause(pause::PauseBench),
+    Prepull(prepull::PrepullBench),
 }
 
 impl Bench {
@@ -45,6 +47,7 @@ impl Bench {
             Subject::Migrate(migrate) => migrate.run(session).await,
             Subject::MigratePart(part) => part.run(session).await,
             Subject::Pause(pause) => pause.run(session).await,
+            Subject::Prepull(prepull) => prepull.run(session).await,
         }
     }
 }

@@ -1,4 +1,6 @@
-//! `midflight image`: the images of the embedded cluster.
+//! `midflight image`: the images of the embedded cluster, and those that nodes have before they are needed.
+
+mod prepull;
 
 use std::path::PathBuf;
 
@@ -28,6 +30,8 @@ enum Action {
     Pack(Pack),
     Ls(Ls),
     Rm(Rm),
+    /// Show which nodes have the images that they will need
+    Prepull,
 }
 
 /// Make an image of a binary and publish it
@@ -55,12 +59,12 @@ struct Rm {
 
 impl Image {
     pub(crate) fn run(self, session: &Session) -> anyhow::Result<()> {
-        let folder = session.folder()?;
-        let layout = registry_of(&folder)?;
+        let layout = || registry_of(&session.folder()?);
         match self.action {
-            Action::Pack(pack) => pack.run(session, &layout),
-            Action::Ls(Ls {}) => session.answer(&Listed { images: layout.images()? }),
-            Action::Rm(rm) => rm.run(session, &layout),
+            Action::Pack(pack) => pack.run(session, &layout()?),
+            Action::Ls(Ls {}) => session.answer(&Listed { images: layout()?.images()? }),
+            Action::Rm(rm) => rm.run(session, &layout()?),
+            Action::Prepull => session.block_on(prepull::run(session)),
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod container;
 pub(crate) mod crds;
 pub(crate) mod csi;
 pub(crate) mod down;
+pub(crate) mod engine_image;
 pub(crate) mod image;
 pub(crate) mod instance;
 pub(crate) mod migrate;

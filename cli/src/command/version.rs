@@ -15,7 +15,7 @@ pub(crate) struct Version {}
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct About {
+pub(crate) struct About {
     version: &'static str,
     profile: &'static str,
     os: &'static str,
@@ -53,18 +53,23 @@ fn range((oldest, newest): (u32, u32)) -> Range {
     Range { oldest, newest }
 }
 
+/// What this binary is.
+pub(crate) fn about() -> About {
+    About {
+        version: env!("CARGO_PKG_VERSION"),
+        profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+        os: std::env::consts::OS,
+        architecture: std::env::consts::ARCH,
+        engine: Ranges {
+            api: range(instance::API),
+            wire: range((VERSIONS.oldest.into(), VERSIONS.newest.into())),
+            disk: range((*FORMATS.start(), *FORMATS.end())),
+        },
+    }
+}
+
 impl Version {
     pub(crate) fn run(self, session: &Session) -> anyhow::Result<()> {
-        session.answer(&About {
-            version: env!("CARGO_PKG_VERSION"),
-            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
-            os: std::env::consts::OS,
-            architecture: std::env::consts::ARCH,
-            engine: Ranges {
-                api: range(instance::API),
-                wire: range((VERSIONS.oldest.into(), VERSIONS.newest.into())),
-                disk: range((*FORMATS.start(), *FORMATS.end())),
-            },
-        })
+        session.answer(&about())
     }
 }

@@ -1,4 +1,5 @@
-//! Answers the API server's questions whether a volume may be asked for another engine image.
+//! Answers the API server's questions whether a volume may be asked for another engine image, and whether an engine
+//! image may be deleted.
 //!
 //! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
 //! question is judged by what the API says at that moment, never by a cache.
@@ -24,6 +25,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
 use midflight_plan::engine_upgrade::{self as plan, World, admit};
+use midflight_plan::storage::engine_image;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -114,11 +116,11 @@ async fn answer(request: Request<Incoming>, client: Client) -> Result<Response<F
     })
 }
 
-fn response(uid: &Value, verdict: Result<(), plan::Refusal>) -> Value {
+fn response(uid: &Value, verdict: Result<(), String>) -> Value {
     match verdict {
         Ok(()) => json!({ "uid": uid, "allowed": true }),
         Err(refusal) => {
-            let status = json!({ "message": refusal.to_string(), "reason": "Forbidden", "code": 403 });
+            let status = json!({ "message": refusal, "reason": "Forbidden", "code": 403 });
             json!({ "uid": uid, "allowed": false, "status": status })
         }
     }
@@ -131,8 +133,24 @@ fn reply(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     response
 }
 
-/// Whether a change of a volume is allowed. What is not known here is a failure, which counts as a refusal.
-async fn judge(request: &Value, client: &Client) -> Result<Result<(), plan::Refusal>, kube::Error> {
+/// Whether something is allowed, or why not. What is not known here is a failure, which counts as a refusal.
+async fn judge(request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+    match request["resource"]["resource"].as_str() {
+        Some("engineimages") => may_be_deleted(&request["oldObject"], client).await,
+        _ => may_change(request, client).await,
+    }
+}
+
+async fn may_be_deleted(image: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+    let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let default = settings.get_opt("default-engine-image").await?.map(|setting| setting.value);
+    let references = image.status.map_or(0, |status| status.ref_count);
+    let verdict = engine_image::may_go(&image.spec.image, &default.unwrap_or_default(), references);
+    Ok(verdict.map_err(|needed| needed.to_string()))
+}
+
+async fn may_change(request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
     let read =
         |object: &Value| serde_json::from_value::<Volume>(object.clone()).map_err(kube::Error::SerdeError);
     let (old, new) = (read(&request["oldObject"])?, read(&request["object"])?);
@@ -149,5 +167,5 @@ async fn judge(request: &Value, client: &Client) -> Result<Result<(), plan::Refu
     let world = World::of(value, &images);
     let nodes = replicas.into_iter().map(|replica| replica.spec.instance.node_id);
     let volume = plan::Volume::of(&old, nodes.filter(|node| !node.is_empty()).collect());
-    Ok(admit(&volume, &new.spec.image, &world))
+    Ok(admit(&volume, &new.spec.image, &world).map_err(|refusal| refusal.to_string()))
 }

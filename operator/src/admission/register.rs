@@ -1,6 +1,6 @@
 //! Tells the API server which questions to ask, and where.
 //!
-//! The invariant: while nobody answers, only the controllers may ask for another engine image, and
+//! The invariant: while nobody answers, only the controllers may ask for another engine image or delete one, and
 //! everybody may go back; nothing else depends on the webhook.
 
 use std::net::SocketAddr;
@@ -30,12 +30,15 @@ pub(super) async fn register(
         "has(object.spec.image) && (!has(oldObject.spec.image) || object.spec.image != oldObject.spec.image)";
     let goes_elsewhere = "!has(oldObject.status) || !has(oldObject.status.currentImage) || \
          object.spec.image != oldObject.status.currentImage";
+    // The controllers judge by the same rules before they write.
+    let somebody_else_asks = json!({ "name": "somebody-else-asks", "expression": format!("request.userInfo.username != {user:?}") });
+    let client_config = json!({ "url": format!("https://{address}/engine-image"), "caBundle": ca_bundle });
     let configuration = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": { "name": NAME, "labels": { MANAGED_BY: MANAGER } },
         "webhooks": [{
             "name": "engine-image.midflight.dev",
-            "clientConfig": { "url": format!("https://{address}/engine-image"), "caBundle": ca_bundle },
+            "clientConfig": client_config,
             "rules": [{
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
                 "operations": ["UPDATE"], "scope": "Namespaced",
@@ -44,9 +47,17 @@ pub(super) async fn register(
                 { "name": "the-image-changes", "expression": image_changes },
                 // The way back is open, also while nobody answers.
                 { "name": "it-does-not-go-back", "expression": goes_elsewhere },
-                // The controllers judge by the same rules before they write.
-                { "name": "somebody-else-asks", "expression": format!("request.userInfo.username != {user:?}") },
+                somebody_else_asks,
             ],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "engine-image-deletion.midflight.dev",
+            "clientConfig": client_config,
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["engineimages"],
+                "operations": ["DELETE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [somebody_else_asks],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }],
     });

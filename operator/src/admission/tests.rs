@@ -1,6 +1,6 @@
 //! The guards hold at the API, whoever writes: seed 000, case 2, and user experience 3.
 
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
 use serde_json::{Value, json};
@@ -85,5 +85,31 @@ async fn only_the_default_image_can_be_chosen_while_upgrades_are_automatic() {
     ask(user, "dr", "old").await.expect("the way back needs no answer");
     ask(user, "dr", "mine").await.expect_err("nobody answers");
     ask(own, "dr", "mine").await.expect("the controllers need no answer");
+    cluster.close().await;
+}
+
+#[tokio::test]
+async fn an_engine_image_that_is_needed_cannot_be_deleted() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let admission = Admission::open().await.unwrap();
+    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let own = &cluster.client;
+    for (image, references) in [("default", 0), ("used", 2), ("free", 0)] {
+        make::<EngineImage>(own, image, json!({ "image": image }), json!({ "refCount": references })).await;
+    }
+    let settings: Api<Setting> = Api::namespaced(own.clone(), NAMESPACE);
+    let default = Patch::Merge(json!({ "value": "default" }));
+    settings.patch("default-engine-image", &PatchParams::default(), &default).await.unwrap();
+    let images: Api<EngineImage> = Api::namespaced(cluster.user("user"), NAMESPACE);
+    let delete = async |name: &str| match images.delete(name, &DeleteParams::default()).await {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    assert!(delete("default").await.contains("is the default engine image"));
+    assert!(delete("used").await.contains("used is used by 2 volumes"));
+    assert_eq!(delete("free").await, "");
+    serving.abort();
     cluster.close().await;
 }

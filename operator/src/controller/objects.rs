@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, LogParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
 use midflight_api::MANAGER;
 use serde::Serialize;
@@ -216,6 +216,14 @@ impl Objects<Pod> {
         let (api, parameters) = (self.api(&key), PostParams::default());
         let bound = api.create_subresource::<Value, Value>("binding", &key.name, &parameters, &binding);
         self.send("bind", &key, bound).await.map(drop)
+    }
+
+    /// The last words of one of its containers.
+    pub async fn last_words(&self, pod: &Pod, container: &str) -> kube::Result<String> {
+        let key = Key::of(pod);
+        let wanted =
+            LogParams { container: Some(container.into()), tail_lines: Some(1), ..LogParams::default() };
+        self.api(&key).logs(&key.name, &wanted).await
     }
 }
 

@@ -1,17 +1,32 @@
-//! Engine images: makes the object of the default image, counts who refers to each, retires those
-//! that nothing refers to.
+//! Engine images: makes the object of the default image, brings each to every node, asks its binary what it can
+//! do, counts who refers to it, and retires those that nothing refers to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
-use midflight_api::ImageRef;
-use midflight_api::longhorn::{Engine, EngineImage, EngineImageSpec, NAMESPACE, Replica, Setting, Volume};
-use midflight_plan::storage::engine_image::{self as plan, Action, Observed, Seen};
+use midflight_api::longhorn::{
+    Condition, ConditionStatus, Engine, EngineImage, EngineImageSpec, NAMESPACE, Node, Replica, Setting,
+    Volume,
+};
+use midflight_api::{ImageRef, NodeName};
+use midflight_plan::storage::deployment::{Deployment, Lack, Stage};
+use midflight_plan::storage::engine_image::{self as plan, About, Action, Observed, Seen};
+use tracing::debug;
 
+use super::deployment::holds;
+use super::pods;
 use super::settings::ENGINE_IMAGE;
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
+
+/// Condition that says whether every node has the image.
+const READY: &str = "ready";
+/// How soon a binary is asked again that did not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct EngineImages {
     images: Objects<EngineImage>,
@@ -19,17 +34,24 @@ pub(crate) struct EngineImages {
     volumes: (Objects<Volume>, Index<Volume>),
     engines: (Objects<Engine>, Index<Engine>),
     replicas: (Objects<Replica>, Index<Replica>),
+    nodes: Objects<Node>,
+    sets: Objects<DaemonSet>,
+    pods: (Objects<Pod>, Index<Pod>),
 }
 
 pub(crate) struct Look {
     key: Key,
     object: Option<Arc<EngineImage>>,
     default: Option<ImageRef>,
+    deployment: Deployment,
+    /// What its binary said, if it has not been written down yet.
+    about: Option<About>,
     observed: Observed,
 }
 
 impl EngineImages {
     pub(crate) fn new(operator: &mut Operator) -> EngineImages {
+        let pods: Objects<Pod> = operator.objects();
         let (volumes, engines, replicas) = (operator.objects(), operator.objects(), operator.objects());
         EngineImages {
             images: operator.objects(),
@@ -37,6 +59,49 @@ impl EngineImages {
             volumes: (volumes.clone(), volumes.index(of_volume)),
             engines: (engines.clone(), engines.index(of_engine)),
             replicas: (replicas.clone(), replicas.index(of_replica)),
+            nodes: operator.objects(),
+            sets: operator.objects(),
+            pods: (pods.clone(), pods.index(of_pod)),
+        }
+    }
+
+    /// Every node, and whether it has the image: a pod put the binary there, where it stays when the pod is replaced.
+    fn deployment(&self, object: Option<&EngineImage>, pods: &[Arc<Pod>]) -> Result<Deployment, TurnError> {
+        let status = object.and_then(|object| object.status.as_ref());
+        let was_there = |node: &NodeName| {
+            status.is_some_and(|status| status.node_deployment_map.get(node).is_some_and(|there| *there))
+        };
+        let on = |node: &str| {
+            let is_there = |pod: &&Arc<Pod>| {
+                pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(node))
+            };
+            pods.iter().find(is_there).map(|pod| &**pod)
+        };
+        let nodes = self.nodes.all()?;
+        let state = |node: &Arc<Node>| {
+            let name = NodeName::from(node.name_any());
+            let held = match holds(on(name.as_str()), pods::HOLDER) {
+                Ok(_) => Ok(()),
+                Err(Lack::Coming(_)) if was_there(&name) => Ok(()),
+                Err(lack) => Err(lack),
+            };
+            (name, held)
+        };
+        Ok(Deployment(nodes.iter().map(state).collect()))
+    }
+
+    /// What the binary of the image says of itself, from the first pod that has started it.
+    async fn ask(&self, object: &EngineImage, pods: &[Arc<Pod>]) -> Option<About> {
+        if object.status.as_ref().is_some_and(|status| !status.version.is_empty()) {
+            return None;
+        }
+        let pod = pods.iter().find(|pod| holds(Some(pod), pods::HOLDER).is_ok())?;
+        match self.pods.0.last_words(pod, pods::INSTALLER).await {
+            Ok(words) => serde_json::from_str(&words).ok(),
+            Err(error) => {
+                debug!(%error, image = %object.spec.image, "the binary of an engine image was not heard");
+                None
+            }
         }
     }
 }
@@ -63,6 +128,11 @@ fn of_replica(replica: &Replica) -> Vec<String> {
     names([Some(&replica.spec.instance.image), current])
 }
 
+/// The name of the engine image that a pod brings to its node.
+fn of_pod(pod: &Pod) -> Vec<String> {
+    pod.labels().get(pods::ENGINE_IMAGE).cloned().into_iter().collect()
+}
+
 fn keys(names: &[String]) -> Vec<Key> {
     names.iter().map(|name| Key::new(NAMESPACE, name)).collect()
 }
@@ -82,6 +152,17 @@ impl Controller for EngineImages {
         wake.on(&self.volumes.0, |volume| keys(&of_volume(volume)));
         wake.on(&self.engines.0, |engine| keys(&of_engine(engine)));
         wake.on(&self.replicas.0, |replica| keys(&of_replica(replica)));
+        wake.on(&self.pods.0, |pod| keys(&of_pod(pod)));
+        let image_of = |set: &DaemonSet| set.labels().get(pods::ENGINE_IMAGE).cloned();
+        wake.on(&self.sets, move |set| keys(&image_of(set).into_iter().collect::<Vec<_>>()));
+        let images = self.images.clone();
+        wake.on_change(&self.nodes, move |old, new| {
+            if old.is_some() && new.is_some() {
+                return Vec::new();
+            }
+            // One came or went. Images that were written just now wake themselves.
+            images.all().unwrap_or_default().iter().map(|image| Key::of(&**image)).collect()
+        });
     }
 
     async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
@@ -98,11 +179,25 @@ impl Controller for EngineImages {
                     + self.replicas.0.by(self.replicas.1, &key.name)?.len();
                 let since =
                     object.status.as_ref().and_then(|status| status.no_ref_since.as_str().parse().ok());
-                Some(Seen { references, unreferenced_since: since })
+                Some(Seen {
+                    references,
+                    unreferenced_since: since,
+                    deleting: object.metadata.deletion_timestamp.is_some(),
+                    has_set: self
+                        .sets
+                        .get(&Key::new(NAMESPACE, &pods::engine_image_set(&key.name)))?
+                        .is_some(),
+                })
             }
         };
+        let pods = self.pods.0.by(self.pods.1, &key.name)?;
+        let deployment = self.deployment(object.as_deref(), &pods)?;
+        let about = match &object {
+            Some(object) => self.ask(object, &pods).await,
+            None => None,
+        };
         let observed = Observed { now: Timestamp::now(), is_default: default.is_some(), image };
-        Ok(Some(Look { key: key.clone(), object, default, observed }))
+        Ok(Some(Look { key: key.clone(), object, default, deployment, about, observed }))
     }
 
     fn decide(seen: &Look) -> Action {
@@ -116,10 +211,13 @@ impl Controller for EngineImages {
             return Ok(());
         };
         let since = unreferenced_since.map(|since| since.to_string()).unwrap_or_default();
+        let (deployment, about, now) = (&seen.deployment, seen.about.as_ref(), seen.observed.now);
         let write = self.images.report(object, |image| {
             let status = image.status.get_or_insert_default();
             status.ref_count = i32::try_from(*references).unwrap_or(i32::MAX);
             status.no_ref_since = since.into();
+            plan::tell(status, deployment, about);
+            status.conditions.set(ready(deployment, now));
         });
         Ok(write.await?)
     }
@@ -135,13 +233,39 @@ impl Controller for EngineImages {
                 let image = EngineImage { metadata, spec: EngineImageSpec { image: default }, status: None };
                 self.images.create(&image).await?;
             }
+            (Action::Deploy, Some(object), _) => self.sets.create(&pods::engine_image(&object)).await?,
             (Action::Retire, Some(object), _) => self.images.delete(&object).await?,
+            // Nothing tells when a log can be read.
+            (Action::Keep { .. }, Some(object), _) if is_unheard(&object, &seen.deployment) => {
+                return Ok(Next::After(ASK_AGAIN));
+            }
             (Action::Keep { look_again: Some(at), .. }, ..) => {
                 let wait = seen.observed.now.duration_until(at);
                 return Ok(Next::After(wait.try_into().unwrap_or_default()));
             }
-            (Action::Create | Action::Retire | Action::Keep { .. } | Action::Nothing, ..) => {}
+            (
+                Action::Create | Action::Deploy | Action::Retire | Action::Keep { .. } | Action::Nothing,
+                ..,
+            ) => {}
         }
         Ok(Next::OnChange)
     }
+}
+
+fn ready(deployment: &Deployment, now: Timestamp) -> Condition {
+    let whole = deployment.stage() == Stage::Whole;
+    Condition {
+        kind: READY.into(),
+        status: if whole { ConditionStatus::True } else { ConditionStatus::False },
+        reason: if whole { "" } else { "daemonSet" }.into(),
+        message: deployment.complaint().into(),
+        last_transition_time: now.to_string().into(),
+        ..Condition::default()
+    }
+}
+
+/// Whether a node has it and its binary has not said yet what it can do.
+fn is_unheard(object: &EngineImage, deployment: &Deployment) -> bool {
+    let heard = object.status.as_ref().is_some_and(|status| !status.version.is_empty());
+    !heard && deployment.0.values().any(Result::is_ok)
 }

@@ -1,10 +1,12 @@
 //! Storage controllers: the shells around `plan::storage`.
 
+mod deployment;
 mod engine_image;
 mod instance_manager;
 mod nodes;
 mod orders;
 mod pods;
+mod pre_pull;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -14,4 +16,5 @@ pub(crate) use engine_image::EngineImages;
 pub(crate) use instance_manager::InstanceManagers;
 pub(crate) use nodes::Nodes;
 pub(crate) use orders::Orders;
+pub(crate) use pre_pull::PrePull;
 pub(crate) use volume::Volumes;

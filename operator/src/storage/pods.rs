@@ -1,15 +1,19 @@
-//! The pods of the data plane: an instance manager, and on every node a frontend and its keeper.
+//! The pods of the data plane: an instance manager, on every node a frontend and its keeper, and what brings an
+//! engine image to every node.
 //!
 //! What they share on a node: `/run/midflight` with the sockets of frontend and keeper, and
 //! `/instance-manager/ENGINE` with the copies and the engines' sockets, which outlives the pod.
 //!
 //! The invariant: frontend and keeper are replaced only on purpose (OnDelete), since clients hang on them.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
-use midflight_api::longhorn::{InstanceManager, NAMESPACE};
+use midflight_api::longhorn::{EngineImage, InstanceManager, NAMESPACE};
 use midflight_api::{ImageRef, MANAGED_BY, MANAGER};
+use midflight_plan::storage::{engine_image, pre_pull};
 use serde_json::{Value, json};
 
 use super::orders::SECRET;
@@ -18,6 +22,20 @@ use super::orders::SECRET;
 pub(super) const COMPONENT: &str = "longhorn.io/component";
 pub(super) const INSTANCE_MANAGER: &str = "instance-manager";
 /// Sockets of a node, in its `/run`.
+/// Label that says which EngineImage a DaemonSet or pod is for, by its name.
+pub(super) const ENGINE_IMAGE: &str = "longhorn.io/engine-image";
+/// The container that puts the engine's binary onto the node and says what it is; it ends before the next begins.
+pub(super) const INSTALLER: &str = "install";
+/// The container that only holds its image on the node.
+pub(super) const HOLDER: &str = "hold";
+/// What pulls images before they are needed: the name of its DaemonSet, and of its pods' component.
+pub(super) const PRE_PULL: &str = "pre-pull-manager-images";
+/// Label of the nodes that may pull.
+pub(super) const ADMITTED: &str = "midflight.dev/pre-pull";
+/// What a holder does, in any image that has a shell.
+const HOLD: [&str; 3] = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"];
+/// Where instance managers find the binaries of engines, on the node and in their pods.
+const BINARIES: &str = "/engine-binaries";
 const SOCKETS: &str = "/run/midflight";
 /// Folders of the instance managers of a node.
 const MANAGERS: &str = "/instance-manager";
@@ -54,7 +72,7 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
                     "instance-manager", format!("--folder={folder}"), "--listen=$(POD_IP):0",
                     format!("--records=api:{ACCESS}/kubeconfig"), format!("--name={name}"),
                     format!("--frontend=unix:{SOCKETS}/frontend"), "--endpoints=$(MIDFLIGHT_NODE_RUN)/midflight",
-                    "--binaries=/engine-binaries",
+                    format!("--binaries={BINARIES}"),
                 ],
                 "env": [
                     { "name": "POD_IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } },
@@ -64,14 +82,14 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
                 "volumeMounts": [
                     { "name": "copies", "mountPath": folder },
                     { "name": "sockets", "mountPath": SOCKETS },
-                    { "name": "binaries", "mountPath": "/engine-binaries" },
+                    { "name": "binaries", "mountPath": BINARIES },
                     { "name": "access", "mountPath": ACCESS, "readOnly": true },
                 ],
             }],
             "volumes": [
                 host_path("copies", &folder),
                 host_path("sockets", SOCKETS),
-                host_path("binaries", "/engine-binaries"),
+                host_path("binaries", BINARIES),
                 { "name": "access", "hostPath": { "path": "/access", "type": "Directory" } },
             ],
         },
@@ -119,4 +137,81 @@ fn daemon_set(role: &str, image: &ImageRef, arguments: &[String]) -> DaemonSet {
         },
     });
     serde_json::from_value(set).expect("the DaemonSet is well formed")
+}
+
+/// The name of the DaemonSet of an EngineImage, as upstream names it.
+pub(super) fn engine_image_set(name: &str) -> String {
+    format!("engine-image-{name}")
+}
+
+/// The DaemonSet that brings an engine image to every node, and its binary to where instance managers find it.
+pub(super) fn engine_image(object: &EngineImage) -> DaemonSet {
+    let (name, image) = (object.name_any(), &object.spec.image);
+    let labels = json!({ MANAGED_BY: MANAGER, COMPONENT: "engine-image", ENGINE_IMAGE: name });
+    let binary = format!("--binary=.{BINARIES}/{}", engine_image::binary(image));
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {
+            "name": engine_image_set(&name), "namespace": NAMESPACE, "labels": labels,
+            "ownerReferences": object.controller_owner_ref(&()).into_iter().collect::<Vec<_>>(),
+        },
+        "spec": {
+            "selector": { "matchLabels": { ENGINE_IMAGE: name } },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "tolerations": [{ "operator": "Exists" }],
+                    "initContainers": [{
+                        "name": INSTALLER,
+                        "image": image,
+                        "args": ["engine-image", "--node=/node", binary],
+                        // The whole node, since links do not lead from one mount to another.
+                        "volumeMounts": [{ "name": "node", "mountPath": "/node" }],
+                    }],
+                    "containers": [{ "name": HOLDER, "image": image, "command": HOLD }],
+                    "volumes": [{ "name": "node", "hostPath": { "path": "/", "type": "Directory" } }],
+                },
+            },
+        },
+    });
+    serde_json::from_value(set).expect("the DaemonSet is well formed")
+}
+
+/// The DaemonSet that pulls images on every node that is let in, and holds them there: a container of each.
+pub(super) fn pre_pull(images: &BTreeSet<ImageRef>, at_once: usize) -> DaemonSet {
+    let labels = json!({ MANAGED_BY: MANAGER, COMPONENT: PRE_PULL });
+    let holder = |image: &ImageRef| json!({ "name": pre_pull::name(image), "image": image, "command": HOLD });
+    let unavailable = if at_once == 0 { json!("100%") } else { json!(at_once) };
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": { "name": PRE_PULL, "namespace": NAMESPACE, "labels": labels },
+        "spec": {
+            "selector": { "matchLabels": { COMPONENT: PRE_PULL } },
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": unavailable } },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "nodeSelector": { ADMITTED: "true" },
+                    "tolerations": [{ "operator": "Exists" }],
+                    "containers": images.iter().map(holder).collect::<Vec<_>>(),
+                },
+            },
+        },
+    });
+    serde_json::from_value(set).expect("the DaemonSet is well formed")
+}
+
+/// What a DaemonSet of [`pre_pull`] holds.
+pub(super) fn pulled(set: &DaemonSet) -> BTreeSet<ImageRef> {
+    let template = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let containers = template.map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    containers.iter().filter_map(|container| Some(container.image.as_deref()?.into())).collect()
+}
+
+/// Whether a pod was made to hold an image.
+pub(super) fn holds_image(pod: &Pod, image: &ImageRef) -> bool {
+    let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    containers.iter().any(|container| container.image.as_deref() == Some(image.as_str()))
 }

@@ -7,6 +7,7 @@ use crate::controller::{Key, Objects, Stale};
 
 pub(super) const ENGINE_IMAGE: &str = "default-engine-image";
 pub(super) const INSTANCE_MANAGER_IMAGE: &str = "default-instance-manager-image";
+pub(super) const SHARE_MANAGER_IMAGE: &str = "default-share-manager-image";
 pub(super) const REPLENISH_AFTER: &str = "replica-replenishment-wait-interval";
 
 /// The value of a setting, or its default if there is none or a value that nobody may give it.

@@ -7,6 +7,16 @@ mod node;
 mod tests;
 mod wishes;
 
-pub(crate) use binding::Binding;
-pub(crate) use daemon_set::DaemonSets;
-pub(crate) use node::NodeLife;
+use binding::Binding;
+use daemon_set::DaemonSets;
+use node::NodeLife;
+
+use crate::controller::Operator;
+
+/// Adds the controllers of pods and nodes.
+pub(crate) fn add(operator: &mut Operator) {
+    let (sets, binding, nodes) = (DaemonSets::new(operator), Binding::new(operator), NodeLife::new(operator));
+    operator.add(sets);
+    operator.add(binding);
+    operator.add(nodes);
+}

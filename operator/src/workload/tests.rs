@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::controller::Operator;
 use crate::testing::Cluster;
 use crate::write::Writer;
-use crate::{bootstrap, run};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -27,9 +27,9 @@ struct World {
 impl World {
     async fn open() -> World {
         let cluster = Cluster::open().await;
-        let standing = bootstrap(&cluster.client).await.unwrap();
-        let writer = Arc::new(Writer::new(cluster.client.clone()));
-        let running = tokio::spawn(async move { run(writer, &standing).await });
+        let mut operator = Operator::new(Arc::new(Writer::new(cluster.client.clone())));
+        super::add(&mut operator);
+        let running = tokio::spawn(operator.run());
         World { cluster, running }
     }
 

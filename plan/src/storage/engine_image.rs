@@ -4,10 +4,16 @@
 
 use jiff::{SignedDuration, Timestamp};
 use midflight_api::ImageRef;
+use midflight_api::longhorn::{EngineImageState, EngineImageStatus};
+use serde::Deserialize;
 use sha2::{Digest, Sha512};
+
+use super::deployment::{Deployment, Stage};
 
 /// How long an image that nothing refers to is kept.
 pub const KEPT_FOR: SignedDuration = SignedDuration::from_mins(60);
+/// The versions of the instance managers' API that controllers speak.
+const SPOKEN: Range = Range { oldest: 1, newest: 1 };
 
 /// Everything `decide` may look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +31,10 @@ pub struct Seen {
     /// Volumes, engines and replicas that want or run it, each once.
     pub references: usize,
     pub unreferenced_since: Option<Timestamp>,
+    /// It is on its way out.
+    pub deleting: bool,
+    /// Whether there is a DaemonSet that brings it to the nodes.
+    pub has_set: bool,
 }
 
 /// What to do. Each is safe to repeat.
@@ -32,11 +42,13 @@ pub struct Seen {
 pub enum Action {
     /// Make the object of the default image.
     Create,
+    /// Make the DaemonSet that brings it to the nodes.
+    Deploy,
     /// Say who refers to it; look again when it may have to go.
     Keep { references: usize, unreferenced_since: Option<Timestamp>, look_again: Option<Timestamp> },
     /// Nothing has referred to it for so long that it goes.
     Retire,
-    /// It is not there and need not be.
+    /// It is not there and need not be, or is about to go.
     Nothing,
 }
 
@@ -44,6 +56,12 @@ pub fn decide(seen: &Observed) -> Action {
     let Some(image) = seen.image else {
         return if seen.is_default { Action::Create } else { Action::Nothing };
     };
+    if image.deleting {
+        return Action::Nothing;
+    }
+    if !image.has_set {
+        return Action::Deploy;
+    }
     let references = image.references;
     if references > 0 {
         return Action::Keep { references, unreferenced_since: None, look_again: None };
@@ -57,6 +75,75 @@ pub fn decide(seen: &Observed) -> Action {
         return Action::Retire;
     }
     Action::Keep { references, unreferenced_since: Some(since), look_again: Some(until) }
+}
+
+/// Why an engine image cannot be deleted. Shown to whoever asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Needed {
+    #[error("{0} is the default engine image; choose another with the setting default-engine-image first")]
+    Default(ImageRef),
+    #[error(
+        "{image} is used by {references} volumes, engines and replicas; move them to another image first"
+    )]
+    Used { image: ImageRef, references: i32 },
+}
+
+/// Whether somebody may delete an engine image.
+pub fn may_go(image: &ImageRef, default: &str, references: i32) -> Result<(), Needed> {
+    if image.as_str().trim() == default.trim() {
+        return Err(Needed::Default(image.clone()));
+    }
+    match references {
+        0 => Ok(()),
+        references => Err(Needed::Used { image: image.clone(), references }),
+    }
+}
+
+/// What a binary says of itself (`midflight version -o json`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct About {
+    pub version: String,
+    pub engine: Ranges,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Ranges {
+    /// Of the instance managers' API.
+    pub api: Range,
+    /// Of what engines, replicas and frontends say to each other.
+    pub wire: Range,
+    /// Of replicas' folders.
+    pub disk: Range,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Range {
+    pub oldest: u32,
+    pub newest: u32,
+}
+
+impl Range {
+    fn meets(self, other: Range) -> bool {
+        self.oldest <= other.newest && other.oldest <= self.newest
+    }
+}
+
+/// Writes down where an image is, and what its binary said once it was asked.
+pub fn tell(status: &mut EngineImageStatus, deployment: &Deployment, about: Option<&About>) {
+    status.node_deployment_map = deployment.map();
+    if let Some(about) = about {
+        let number = |version: u32| i32::try_from(version).unwrap_or(i32::MAX);
+        let Ranges { api, wire, disk } = about.engine;
+        status.version = about.version.as_str().into();
+        status.incompatible = !api.meets(SPOKEN);
+        (status.cli_api_min_version, status.cli_api_version) = (number(api.oldest), number(api.newest));
+        (status.controller_api_min_version, status.controller_api_version) =
+            (number(wire.oldest), number(wire.newest));
+        (status.data_format_min_version, status.data_format_version) =
+            (number(disk.oldest), number(disk.newest));
+    }
+    let whole = deployment.stage() == Stage::Whole && !status.version.is_empty();
+    status.state = if whole { EngineImageState::Deployed } else { EngineImageState::Deploying };
 }
 
 /// The name of the object of an image, as upstream makes it.
@@ -73,6 +160,9 @@ pub fn binary(image: &ImageRef) -> String {
 
 #[cfg(test)]
 mod tests {
+    use midflight_api::NodeName;
+
+    use super::super::deployment::Lack;
     use super::*;
 
     fn at(minute: i64) -> Timestamp {
@@ -102,10 +192,59 @@ mod tests {
             let image = image.map(|(references, since): (usize, Option<i64>)| Seen {
                 references,
                 unreferenced_since: since.map(at),
+                deleting: false,
+                has_set: true,
             });
             let seen = Observed { now: at(now), is_default, image };
             assert_eq!(decide(&seen), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn is_brought_to_the_nodes_while_it_stays() {
+        let seen = |deleting, has_set| {
+            let image = Some(Seen { references: 1, unreferenced_since: None, deleting, has_set });
+            decide(&Observed { now: at(0), is_default: false, image })
+        };
+        assert_eq!([seen(false, false), seen(true, false)], [Action::Deploy, Action::Nothing]);
+    }
+
+    #[test]
+    fn the_default_and_what_is_used_cannot_be_deleted() {
+        let refused = |image: &str, references| {
+            may_go(&image.into(), "a:1", references).err().map(|needed| needed.to_string())
+        };
+        assert!(refused("a:1", 0).unwrap().starts_with("a:1 is the default engine image"));
+        assert!(refused("b:1", 2).unwrap().starts_with("b:1 is used by 2 volumes"));
+        assert_eq!(refused("b:1", 0), None);
+    }
+
+    #[test]
+    fn is_deployed_when_every_node_has_it_and_its_binary_has_answered() {
+        let about = |oldest, newest| About {
+            version: "1.0".into(),
+            engine: Ranges {
+                api: Range { oldest, newest },
+                wire: Range { oldest: 2, newest: 3 },
+                disk: Range { oldest: 4, newest: 5 },
+            },
+        };
+        let well = || [("node-1".into(), Ok(())), ("node-2".into(), Ok(()))];
+        let sick = || [("node-1".into(), Ok(())), ("node-2".into(), Err(Lack::Failed("no room".into())))];
+        let told = |nodes: Vec<(NodeName, Result<(), Lack>)>, about: Option<About>| {
+            let mut status = EngineImageStatus::default();
+            let deployment = Deployment(nodes.into_iter().collect());
+            tell(&mut status, &deployment, about.as_ref());
+            status
+        };
+        let status = told(well().into(), Some(about(1, 1)));
+        assert_eq!((status.state, status.incompatible), (EngineImageState::Deployed, false));
+        assert_eq!((status.controller_api_min_version, status.data_format_version), (2, 5));
+        let status = told(sick().into(), Some(about(2, 2)));
+        assert_eq!((status.state, status.incompatible), (EngineImageState::Deploying, true));
+        assert!(!status.node_deployment_map["node-2"]);
+        assert_eq!(told(well().into(), None).state, EngineImageState::Deploying);
+        assert_eq!(told(Vec::new(), Some(about(1, 1))).state, EngineImageState::Deploying);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The life of volumes, and of the images and instance managers that serve them.
 
+pub mod deployment;
 pub mod engine_image;
 pub mod instance_manager;
+pub mod pre_pull;
 pub mod schedule;
 pub mod volume;
