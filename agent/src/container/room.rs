@@ -199,6 +199,15 @@ impl Room {
         write().map_err(failed("write", &path))
     }
 
+    /// Removes an attempt that no shim has begun, so that none ever does; says whether it could.
+    pub fn call_off(&self) -> Result<bool, RoomError> {
+        let own = Identity::own().map_err(failed("call off", &self.path))?;
+        if !self.take(&own)? {
+            return Ok(false);
+        }
+        self.remove().map(|()| true)
+    }
+
     pub(super) fn main(&self) -> Result<Option<Main>, RoomError> {
         self.read("main.json")
     }
@@ -294,4 +303,35 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 
 fn failed<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> RoomError + 'a {
     move |source| RoomError::File { doing, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_begun_can_be_called_off() {
+        let root = tempfile::tempdir().unwrap();
+        let blueprint = Blueprint {
+            id: "id".into(),
+            of: "n/p/c".into(),
+            attempt: 0,
+            failures: 0,
+            image_id: "image".into(),
+            files: PathBuf::new(),
+            command: Vec::new(),
+            environment: Vec::new(),
+            working_directory: "/".into(),
+            mounts: Vec::new(),
+        };
+        let (early, late) = (Room::at(root.path().join("early")), Room::at(root.path().join("late")));
+        let shim = Identity::own().unwrap();
+        early.plan(&blueprint).unwrap();
+        assert!(early.call_off().unwrap());
+        assert!(early.lock().is_err(), "a shim that comes now finds nothing");
+        late.plan(&blueprint).unwrap();
+        assert!(late.take(&shim).unwrap());
+        assert!(!late.call_off().unwrap());
+        assert!(matches!(late.state(), Ok(State::Running { .. })));
+    }
 }

@@ -6,13 +6,17 @@ use std::{path::Path, time::Duration};
 
 use futures::future::join_all;
 use rustix::process::Signal;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::observe;
-use crate::container::{RoomError, State};
+use super::observe::{self, Newest};
+use crate::{
+    container::{Room, RoomError, State},
+    process::Alive,
+};
 
 /// How long a container may take to end by itself.
 const GRACE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A container that was ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +31,10 @@ pub struct Stopped {
 pub async fn stop_all(data: &Path) -> Result<Vec<Stopped>, RoomError> {
     let ending = running(data)?.into_iter().map(async |newest| {
         let State::Running { shim, main, .. } = newest.state else { return None };
+        let main = match main {
+            Some(main) => Some(main),
+            None => timeout(GRACE, started(&newest.room)).await.ok().flatten(),
+        };
         let pid = main.as_ref().map_or(shim.pid, |main| main.pid);
         if let Some(main) = &main {
             // One that is gone already is what we want.
@@ -45,6 +53,17 @@ pub async fn stop_all(data: &Path) -> Result<Vec<Stopped>, RoomError> {
     Ok(join_all(ending).await.into_iter().flatten().collect())
 }
 
+/// The process of a container that its shim is about to start, unless it ends before.
+async fn started(room: &Room) -> Option<Alive> {
+    loop {
+        match room.state() {
+            Ok(State::Running { main: None, .. }) => sleep(LOOK_EVERY).await,
+            Ok(State::Running { main, .. }) => return main,
+            Ok(State::Planned | State::Ended(_) | State::Lost) | Err(_) => return None,
+        }
+    }
+}
+
 /// Kills every container of the node at once; their shims write it down.
 pub fn kill_all(data: &Path) -> Result<(), RoomError> {
     for newest in running(data)? {
@@ -55,14 +74,20 @@ pub fn kill_all(data: &Path) -> Result<(), RoomError> {
     Ok(())
 }
 
-fn running(data: &Path) -> Result<Vec<observe::Newest>, RoomError> {
+fn running(data: &Path) -> Result<Vec<Newest>, RoomError> {
     let root = data.join("pods");
     let mut all = Vec::new();
     // A node that never had a pod has no folder for them.
     for uid in observe::pods(&root).unwrap_or_default() {
         let pod = root.join(uid);
         for container in observe::containers(&pod) {
-            let newest = observe::newest(&pod, &container)?;
+            let mut newest = observe::newest(&pod, &container)?;
+            // A shim may be on its way: it comes too late, or what it has begun is seen now.
+            if let Some(Newest { state: State::Planned, room, .. }) = &newest
+                && !room.call_off()?
+            {
+                newest = observe::newest(&pod, &container)?;
+            }
             all.extend(newest.filter(|newest| matches!(newest.state, State::Running { .. })));
         }
     }
