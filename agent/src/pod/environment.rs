@@ -194,6 +194,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "callers make the values in place")]
     fn variables(env: Value, env_from: Value, sources: &Sources) -> Result<BTreeMap<String, String>, String> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "name": "p", "namespace": "n", "uid": "u", "labels": { "app": "x" } },

@@ -153,6 +153,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "callers make the values in place")]
     fn mounted(root: &Path, volume: Value, mount: Value) -> Result<Mount, String> {
         let mut whole = json!({ "name": "v" });
         whole.as_object_mut().unwrap().extend(volume.as_object().unwrap().clone());
