@@ -354,6 +354,7 @@ mod tests {
             ("counter",       ". + 1",                      "17",               Answer::Outputs(vec![output("18")])),
             ("float",         ".x = 1.0",                   r#"{"id":"a","x":1}"#, Answer::Outputs(vec![output(r#"{"id":"a","x":1.0}"#)])),
             ("empty list",    ".x = [] | .y = {}",          r#"{"id":"a"}"#,    Answer::Outputs(vec![output(r#"{"id":"a","x":[],"y":{}}"#)])),
+            ("digits kept",   ".y = 1",                     r#"{"id":"a","x":[0.30000000000000004,18446744073709551615]}"#, Answer::Outputs(vec![output(r#"{"id":"a","x":[0.30000000000000004,18446744073709551615],"y":1}"#)])),
             ("left as it is", ".",                          r#"{"id":"a","x":18446744073709551617}"#, Answer::Keep),
             ("long one gone", "del(.x)",                    r#"{"id":"a","x":18446744073709551617}"#, Answer::Outputs(vec![output(r#"{"id":"a"}"#)])),
         ];
