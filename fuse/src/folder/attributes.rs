@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, chmodat, chownat, fstat,
-        ftruncate, utimensat,
+        AtFlags, FileType, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, chmodat, chownat, fchmod,
+        fstat, ftruncate, utimensat,
     },
     io::Errno,
     path::DecInt,
@@ -66,6 +66,10 @@ impl Folder {
 
     fn change_mode(&self, node: &Node, mode: u32) -> Result<(), Errno> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
+        // A descriptor to the contents can be asked itself; the one that a node always has cannot.
+        if let Some(data) = node.data().as_ref() {
+            return fchmod(&data.descriptor, mode);
+        }
         chmodat(&self.descriptors, DecInt::from_fd(node.anchor()), mode, AtFlags::empty())
     }
 

@@ -127,7 +127,12 @@ impl Folder {
             Op::Symlink { name, target } => self.make_link(new(name), target, reply),
             Op::Mknod { name, mode } => self.make_node(new(name), mode, reply),
             Op::Mkdir { name, mode } => self.make_folder(new(name), mode, reply),
-            Op::Create { name, mode, flags } => self.create(new(name), mode, flags, reply),
+            Op::Create { name, mode, flags } => match self.caching {
+                // The kernel makes files by MKNOD from now on, and opens them without asking: nobody has
+                // to be told when they are closed.
+                Caching::Exclusive => Err(Errno::NOSYS),
+                Caching::Shared => self.create(new(name), mode, flags, reply),
+            },
             Op::Unlink(name) => Self::remove(node, name, rustix::fs::AtFlags::empty()),
             Op::Rmdir(name) => Self::remove(node, name, rustix::fs::AtFlags::REMOVEDIR),
             Op::Rename { name, to, new_name, flags } => {
