@@ -18,13 +18,16 @@ use tracing::{info, warn};
 use crate::{
     Backoff, Config, chain,
     connect::{ConnectError, connect},
+    csi::{self, CsiConfig},
     image::{Puller, Store, collect},
     machine::{Health, Machine},
     node::{self, FIELD_MANAGER, LEASE_NAMESPACE, Since},
-    pod::{self, Shell},
+    pod::{self, CSI_SOCKET, Claims, Shell},
     schedule::{Looked, Step, Told, next},
 };
 
+/// How long a pod waits for the daemon of a volume before it is tried again.
+const VOLUME_WITHIN: Duration = Duration::from_secs(20);
 /// Longest wait for one answer of the API.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -45,14 +48,48 @@ enum StepError {
 /// knows the node, its status and its lease.
 pub async fn run(config: Config, ready: oneshot::Sender<()>) -> io::Result<()> {
     let store = Store::open(&config.data.join(Store::FOLDER))?;
-    let shell = Arc::new(Shell { images: Puller::new(store, config.neighbours.clone()), config });
+    let images = Puller::new(store, config.neighbours.clone());
+    let shell = Arc::new(Shell { images, claims: Claims::default(), config });
     tokio::select! {
         () = be_node(shell.clone(), ready) => {}
         () = pod::run(shell.clone()) => {}
+        () = serve_volumes(&shell.config) => {}
         served = pod::serve(shell.clone()) => return served,
         () = collect(&shell.images.store, &shell.config.data, || pod::images_in_use(&shell)) => {}
     }
     Ok(())
+}
+
+/// The CSI plugin of the node, for as long as the agent runs. Without root there is none: nothing can be mounted.
+async fn serve_volumes(config: &Config) {
+    if !rustix::process::geteuid().is_root() {
+        return std::future::pending().await;
+    }
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+    loop {
+        let wait = match serve_csi(config).await {
+            Ok(()) => return,
+            Err(error) => {
+                let wait = backoff.failed();
+                warn!(node = config.name, ?wait, error = chain(&*error), "the CSI plugin does not serve");
+                wait
+            }
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+async fn serve_csi(config: &Config) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let client = connect(&config.kubeconfig).await?;
+    let csi = CsiConfig {
+        node: config.name.clone(),
+        socket: config.run.join(CSI_SOCKET),
+        // As the table of mounts has it.
+        root: std::fs::canonicalize(&config.data)?,
+        state: config.data.join("csi"),
+        patience: VOLUME_WITHIN,
+    };
+    Ok(csi::serve(csi, client, || ()).await?)
 }
 
 async fn be_node(shell: Arc<Shell>, ready: oneshot::Sender<()>) {

@@ -52,6 +52,14 @@ pub async fn run(writer: Arc<Writer>, standing: &Standing) {
     operator.run().await;
 }
 
+/// Runs the controller of datasets alone, where others bring pods to nodes.
+pub async fn run_datasets(writer: Arc<Writer>) {
+    let mut operator = Operator::new(writer);
+    let datasets = Datasets::new(&mut operator);
+    operator.add(datasets);
+    operator.run().await;
+}
+
 /// The way to give orders to instance managers; nothing once the writer has ended.
 async fn orders(writer: &Writer) -> Option<Arc<Orders>> {
     loop {

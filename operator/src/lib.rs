@@ -18,5 +18,5 @@ mod write;
 
 pub use admission::{Admission, AdmissionError};
 pub use bootstrap::{BootstrapError, Standing, bootstrap, bootstrap_with};
-pub use controllers::{run, run_engine_upgrades};
+pub use controllers::{run, run_datasets, run_engine_upgrades};
 pub use write::{Cut, Moment, WriteError, Writer};

@@ -31,6 +31,8 @@ pub struct Seen {
     pub running: Option<Version>,
     /// Workloads that use the mount.
     pub users: usize,
+    /// Other volumes of the same daemon that are staged on the node: their workloads come or are there.
+    pub neighbours: usize,
     /// Whether the daemon was sent away.
     pub leaving: bool,
 }
@@ -38,7 +40,7 @@ pub struct Seen {
 impl Seen {
     fn is_to_go(&self) -> bool {
         let outdated = self.running.as_ref().is_some_and(|running| running.differs(&self.wanted));
-        self.policy == Policy::ReplaceIdle && self.users == 0 && outdated
+        self.policy == Policy::ReplaceIdle && self.users == 0 && self.neighbours == 0 && outdated
     }
 }
 
@@ -80,6 +82,10 @@ pub struct InUse {
 }
 
 pub fn depart(seen: &Seen) -> Result<Departure, InUse> {
+    // Whoever uses the mount then is theirs; the last of them decides.
+    if seen.neighbours > 0 {
+        return Ok(Departure::Keep);
+    }
     if seen.users > 0 {
         return Err(InUse { users: seen.users });
     }
@@ -99,7 +105,11 @@ mod tests {
     }
 
     fn seen(policy: Policy, running: Option<&str>, users: usize, leaving: bool) -> Seen {
-        Seen { policy, wanted: version(NEW), running: running.map(version), users, leaving }
+        Seen { policy, wanted: version(NEW), running: running.map(version), users, neighbours: 0, leaving }
+    }
+
+    fn with_neighbour(seen: Seen) -> Seen {
+        Seen { neighbours: 1, ..seen }
     }
 
     #[test]
@@ -114,6 +124,8 @@ mod tests {
             ("new and used",       seen(ReplaceIdle,  Some(NEW), 1, false), Err(InUse { users: 1 })),
             ("none there",         seen(ReplaceIdle,  None,      0, false), Ok(Keep)),
             ("sent away, crashed", seen(ReplaceIdle,  Some(OLD), 0, true),  Ok(SendAway)),
+            ("another volume",     with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Ok(Keep)),
+            ("another in use",     with_neighbour(seen(ReplaceIdle, Some(OLD), 2, false)), Ok(Keep)),
         ];
         for (name, seen, expected) in cases {
             assert_eq!(depart(&seen), expected, "{name}");
@@ -132,6 +144,7 @@ mod tests {
             ("idle before the change", seen(ReplaceIdle,  Some(OLD), 0, false), SendAway),
             ("old, used by another",   seen(ReplaceIdle,  Some(OLD), 1, false), Label),
             ("old, by hand",           seen(Policy::Keep, Some(OLD), 0, false), Label),
+            ("old, another volume",    with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Label),
         ];
         for (name, seen, expected) in cases {
             assert_eq!(arrive(&seen), expected, "{name}");

@@ -1,6 +1,7 @@
 //! What tests of more than one crate share: where programs are, and how to speak to an API server.
 
 pub mod cluster;
+pub mod dataset;
 pub mod endpoint;
 pub mod history;
 pub mod kinds;

@@ -58,6 +58,16 @@ pub fn kubectl() -> Option<PathBuf> {
     built.exists().then_some(built)
 }
 
+/// The judge of CSI plugins: `MIDFLIGHT_CSI_SANITY`, or the one that `dev/kubernetes build` made.
+pub fn csi_sanity() -> Option<PathBuf> {
+    if let Some(given) = env::var_os("MIDFLIGHT_CSI_SANITY") {
+        return Some(given.into());
+    }
+    let printed = Command::new(workspace().join("dev/kubernetes")).arg("sanity").output().ok()?;
+    let built = PathBuf::from(String::from_utf8(printed.stdout).ok()?.trim());
+    built.exists().then_some(built)
+}
+
 /// The kubeconfig of the real control plane, when there is one.
 pub fn judge() -> Option<PathBuf> {
     env::var_os("MIDFLIGHT_JUDGE_KUBECONFIG").map(PathBuf::from)

@@ -22,8 +22,8 @@ use std::{
 use rustix::{
     fs::CWD,
     mount::{
-        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind_recursive,
-        mount_change, mount_remount, move_mount, open_tree, unmount,
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind,
+        mount_bind_recursive, mount_change, mount_remount, move_mount, open_tree, unmount,
     },
     process::{Signal, chdir, getegid, geteuid, getppid, pivot_root, set_parent_process_death_signal},
 };
@@ -114,12 +114,31 @@ fn shared_trees(blueprint: &Blueprint, is_root: bool) -> Result<Vec<Option<Owned
         if !is_root {
             return Err(InitError::NeedsRoot { path: mount.target.clone() });
         }
+        share(&mount.source)?;
         let flags =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
         let opened = open_tree(CWD, &mount.source, flags);
         opened.map(Some).map_err(|errno| at("take the mounts of", &mount.source)(errno.into()))
     };
     blueprint.mounts.iter().map(tree).collect()
+}
+
+/// Makes what is mounted below a folder known to all who have it. A machine whose mounts are private shows it
+/// as a mount of its own for that; once.
+fn share(folder: &Path) -> Result<(), InitError> {
+    let path = Path::new("/proc/self/mountinfo");
+    let table = fs::read_to_string(path).map_err(at("read", path))?;
+    let folder = fs::canonicalize(folder).map_err(at("look at", folder))?;
+    let is_it = |line: &&str| place_and_options(line).is_some_and(|(place, _)| place == folder);
+    let own = table.lines().rfind(is_it);
+    let is_shared = own.is_some_and(|line| line.split(" - ").next().unwrap_or_default().contains(" shared:"));
+    if is_shared {
+        return Ok(());
+    }
+    if own.is_none() {
+        mount_bind(&folder, &folder).map_err(|errno| at("mount", &folder)(errno.into()))?;
+    }
+    mount_change(&folder, MountPropagationFlags::SHARED).map_err(|errno| at("share", &folder)(errno.into()))
 }
 
 /// Leaves the node's mounts: theirs are seen here, ours are not seen there.

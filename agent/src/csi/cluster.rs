@@ -79,7 +79,10 @@ impl Cluster {
 }
 
 /// An answer, or a failure after which kubelet tries again.
-async fn answered<T>(doing: &str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Status> {
+pub(super) async fn answered<T>(
+    doing: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Status> {
     match timeout(ANSWER_WITHIN, call).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(Status::unavailable(format!("{doing}: {error}"))),

@@ -1,13 +1,13 @@
 //! Who the plugin is.
 
+use midflight_api::fluid::DRIVER;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{
-    DRIVER,
-    proto::{
-        GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,
-        GetPluginInfoResponse, ProbeRequest, ProbeResponse, identity_server::Identity,
-    },
+use super::proto::{
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
+    PluginCapability, ProbeRequest, ProbeResponse,
+    identity_server::Identity,
+    plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion},
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,11 @@ impl Identity for Plugin {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::new(GetPluginCapabilitiesResponse {}))
+        let controller = Type::Service(Service { r#type: service::Type::ControllerService.into() });
+        let online = volume_expansion::Type::Online.into();
+        let expansion = Type::VolumeExpansion(VolumeExpansion { r#type: online });
+        let capabilities = [controller, expansion].map(|can| PluginCapability { r#type: Some(can) });
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: capabilities.into() }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {

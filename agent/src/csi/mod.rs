@@ -1,4 +1,4 @@
-//! The node's part of the Container Storage Interface, for datasets served by FUSE.
+//! The Container Storage Interface, for datasets served by FUSE.
 //!
 //! ```text
 //! kubelet ── stage ──▶ label the node ─▶ the DaemonSet brings the daemon, which mounts
@@ -12,19 +12,29 @@
 //! | `record` | what has to be known of a volume after a crash |
 //! | `mounts` | the mounts of this machine |
 //! | `cluster` | the node's label, the volume's claim |
-//! | `node`, `identity` | the calls |
+//! | `rooms` | folders of a dataset that are volumes of their own |
+//! | `staging`, `binding` | what kubelet's calls do: daemons come and go, mounts are bound |
+//! | `node`, `controller`, `identity` | the calls |
 //! | `serve` | the socket |
+//! | [`client`] | kubelet's side of the socket |
+//! | [`hollow`] | a node that is none, for figures |
 //!
 //! What to do is decided in `plan::mount`.
 //!
 //! Invariant: a workload is never given a mount of a daemon that was sent away.
 
+mod binding;
+pub mod client;
 mod cluster;
+mod controller;
+pub mod hollow;
 mod identity;
 mod mounts;
 mod node;
 mod record;
+mod rooms;
 mod serve;
+mod staging;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -36,10 +46,9 @@ mod proto {
 
 use std::path::PathBuf;
 
+pub use mounts::Access;
+pub(crate) use mounts::Mounts;
 pub use serve::{CsiError, serve};
-
-/// Upstream's name of the driver: its volumes are ours.
-pub const DRIVER: &str = "fuse.csi.fluid.io";
 
 /// What the plugin of a node must know.
 #[derive(Debug, Clone)]
@@ -48,6 +57,8 @@ pub struct CsiConfig {
     pub node: String,
     /// Where kubelet calls.
     pub socket: PathBuf,
+    /// Folder that the paths of this node are in; `/` where a node is a whole machine.
+    pub root: PathBuf,
     /// Where records of volumes are kept.
     pub state: PathBuf,
     /// Longest that one call waits for a daemon to come or to go.

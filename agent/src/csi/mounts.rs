@@ -7,6 +7,7 @@ use std::{
     io,
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -16,15 +17,16 @@ use rustix::{
     io::Errno,
     mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount},
 };
+use serde::{Deserialize, Serialize};
 
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mounted {
+pub(crate) struct Mounted {
     /// Major and minor number of the file system.
     pub(super) device: String,
-    pub(super) at: PathBuf,
+    pub(crate) at: PathBuf,
 }
 
 fn parse(table: &str) -> Vec<Mounted> {
@@ -56,10 +58,6 @@ fn unescaped(word: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-pub(super) fn table() -> io::Result<Vec<Mounted>> {
-    Ok(parse(&fs::read_to_string(TABLE)?))
-}
-
 /// What is at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
@@ -72,22 +70,94 @@ pub(super) enum Place {
     },
 }
 
-pub(super) fn look(at: &Path) -> io::Result<Place> {
-    let Some(top) = table()?.into_iter().rfind(|mounted| mounted.at == at) else { return Ok(Place::Plain) };
-    match rustix::fs::stat(at) {
-        Ok(_) => Ok(Place::Served { device: top.device }),
-        Err(Errno::NOTCONN) => Ok(Place::Dead),
-        Err(Errno::NOENT) => Ok(Place::Plain),
+/// Whether those at a place may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// Where mounts are looked at and made.
+#[derive(Debug, Clone)]
+pub(crate) enum Mounts {
+    /// This machine.
+    Machine,
+    /// A node that is none: a table in memory, and nothing is mounted.
+    Hollow(Arc<Mutex<Vec<Mounted>>>),
+}
+
+impl Mounts {
+    pub(crate) fn table(&self) -> io::Result<Vec<Mounted>> {
+        match self {
+            Mounts::Machine => Ok(parse(&fs::read_to_string(TABLE)?)),
+            Mounts::Hollow(table) => Ok(table.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+        }
+    }
+
+    pub(super) fn look(&self, at: &Path) -> io::Result<Place> {
+        let top = self.table()?.into_iter().rfind(|mounted| mounted.at == at);
+        let Some(Mounted { device, .. }) = top else { return Ok(Place::Plain) };
+        match self {
+            Mounts::Hollow(_) => Ok(Place::Served { device }),
+            Mounts::Machine => match rustix::fs::stat(at) {
+                Ok(_) => Ok(Place::Served { device }),
+                Err(Errno::NOTCONN) => Ok(Place::Dead),
+                Err(Errno::NOENT) => Ok(Place::Plain),
+                Err(errno) => Err(errno.into()),
+            },
+        }
+    }
+
+    /// How many places show a file system, beside its own.
+    pub(super) fn users(&self, device: &str, own: &Path) -> io::Result<usize> {
+        Ok(self.table()?.iter().filter(|mounted| mounted.device == device && mounted.at != own).count())
+    }
+
+    /// Shows a folder of a mount at another place, which is made.
+    pub(super) fn bind(
+        &self,
+        mount: &Path,
+        sub_path: Option<&Path>,
+        at: &Path,
+        access: Access,
+    ) -> io::Result<()> {
+        match self {
+            Mounts::Machine => bind(mount, sub_path, at, access),
+            Mounts::Hollow(table) => {
+                let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
+                let shown = table.iter().rfind(|mounted| mounted.at == mount).cloned();
+                table.extend(shown.map(|shown| Mounted { at: at.to_owned(), ..shown }));
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes everything that is mounted at a place.
+    pub(super) fn clear(&self, at: &Path) -> io::Result<()> {
+        match self {
+            Mounts::Machine => clear(at),
+            Mounts::Hollow(table) => {
+                table.lock().unwrap_or_else(PoisonError::into_inner).retain(|mounted| mounted.at != at);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Waits until the machine's table changes, or for so long.
+pub(super) fn change(at_most: Duration) -> io::Result<()> {
+    wait(&File::open(TABLE)?, at_most)
+}
+
+fn wait(changes: &File, at_most: Duration) -> io::Result<()> {
+    let nap = Timespec::try_from(at_most).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(changes, PollFlags::PRI)], Some(&nap)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// How many places show a file system, beside its own.
-pub(super) fn users(device: &str, own: &Path) -> io::Result<usize> {
-    Ok(table()?.iter().filter(|mounted| mounted.device == device && mounted.at != own).count())
-}
-
-/// Waits until the table makes a condition true; gives whether it did in time.
+/// Waits until a condition holds, looking whenever the machine's table changes; gives whether it did in time.
 pub(super) fn wait_until(
     patience: Duration,
     mut holds: impl FnMut() -> io::Result<bool>,
@@ -104,23 +174,11 @@ pub(super) fn wait_until(
         if left.is_zero() {
             return Ok(false);
         }
-        let nap = Timespec::try_from(left.min(LOOK_AT_LEAST_EVERY)).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&changes, PollFlags::PRI)], Some(&nap)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+        wait(&changes, left.min(LOOK_AT_LEAST_EVERY))?;
     }
 }
 
-/// Whether those at a place may write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
-    ReadWrite,
-    ReadOnly,
-}
-
-/// Shows a folder of a mount at another place, which is made.
-pub(super) fn bind(mount: &Path, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<()> {
+fn bind(mount: &Path, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<()> {
     fs::create_dir_all(at)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = File::open(mount)?;
@@ -143,8 +201,7 @@ pub(super) fn bind(mount: &Path, sub_path: Option<&Path>, at: &Path, access: Acc
     Ok(())
 }
 
-/// Removes everything that is mounted at a place.
-pub(super) fn clear(at: &Path) -> io::Result<()> {
+fn clear(at: &Path) -> io::Result<()> {
     loop {
         match unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
@@ -173,8 +230,8 @@ mod tests {
     #[test]
     fn a_plain_folder_is_not_a_mount() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(look(folder.path()).unwrap(), Place::Plain);
-        assert_eq!(look(&folder.path().join("none")).unwrap(), Place::Plain);
+        assert_eq!(Mounts::Machine.look(folder.path()).unwrap(), Place::Plain);
+        assert_eq!(Mounts::Machine.look(&folder.path().join("none")).unwrap(), Place::Plain);
         clear(&folder.path().join("none")).unwrap();
         clear(folder.path()).unwrap();
         assert!(!wait_until(Duration::from_millis(1), || Ok(false)).unwrap());

@@ -5,60 +5,67 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    io,
     path::Path,
     sync::{Mutex, PoisonError},
 };
 
 use kube::Client;
-use midflight_plan::mount::{Arrival, Departure, Seen, Version, arrive, depart};
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{
     CsiConfig,
-    cluster::{Cluster, Label, Wish},
-    mounts::{self, Access, Place},
+    cluster::Cluster,
+    mounts::{Access, Mounts, Place},
     proto::{
-        NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-        NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
-        NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest, NodeStageVolumeResponse,
-        NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
-        NodeUnstageVolumeResponse, VolumeCondition, VolumeUsage,
+        NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+        NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+        NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
+        NodeServiceCapability, NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest,
+        NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, VolumeCondition,
+        VolumeUsage,
         node_server::Node,
         node_service_capability::{Rpc, Type, rpc},
-        volume_capability::access_mode::Mode,
         volume_usage::Unit,
     },
-    record::{Record, Records},
-    volume::{Attributes, VolumeId, absolute, check},
+    record::{Published, Record, Records},
+    volume::{Attributes, Daemon, VolumeId, absolute, check},
 };
 
 pub(super) struct NodeService {
-    config: CsiConfig,
-    cluster: Cluster,
-    records: Records,
-    /// Volumes that a call works on.
-    busy: Mutex<BTreeSet<VolumeId>>,
+    pub(super) config: CsiConfig,
+    pub(super) cluster: Cluster,
+    pub(super) records: Records,
+    pub(super) mounts: Mounts,
+    /// What calls work on.
+    busy: Mutex<BTreeSet<Busy>>,
 }
 
-/// Keeps other calls off a volume.
-struct Turn<'a> {
-    busy: &'a Mutex<BTreeSet<VolumeId>>,
-    volume: VolumeId,
+/// What one call at a time works on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Busy {
+    Volume(VolumeId),
+    Daemon(Daemon),
+}
+
+/// Keeps other calls off.
+pub(super) struct Turn<'a> {
+    busy: &'a Mutex<BTreeSet<Busy>>,
+    with: Busy,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.volume);
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.with);
     }
 }
 
-fn failed(doing: &str) -> impl FnOnce(io::Error) -> Status + '_ {
+pub(super) fn failed(doing: &str) -> impl FnOnce(io::Error) -> Status + '_ {
     move |error| Status::internal(format!("{doing}: {error}"))
 }
 
 /// What would block a thread of the runtime.
-async fn aside<T: Send + 'static>(
+pub(super) async fn aside<T: Send + 'static>(
     doing: &'static str,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Status> {
@@ -67,137 +74,40 @@ async fn aside<T: Send + 'static>(
 }
 
 impl NodeService {
-    pub(super) fn open(config: CsiConfig, client: Client) -> io::Result<NodeService> {
+    pub(super) fn open(config: CsiConfig, client: Client, mounts: Mounts) -> io::Result<NodeService> {
         let records = Records::open(&config.state)?;
         let cluster = Cluster::new(client, config.node.clone());
-        Ok(NodeService { cluster, records, busy: Mutex::default(), config })
+        Ok(NodeService { cluster, records, mounts, busy: Mutex::default(), config })
     }
 
-    fn turn(&self, volume: &VolumeId) -> Result<Turn<'_>, Status> {
+    pub(super) fn turn(&self, with: Busy) -> Result<Turn<'_>, Status> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        if !busy.insert(volume.clone()) {
-            return Err(Status::aborted(format!("another call works on {}", volume.as_str())));
+        if !busy.insert(with.clone()) {
+            return Err(Status::aborted("another call works on the volume, or on its daemon"));
         }
-        Ok(Turn { busy: &self.busy, volume: volume.clone() })
+        Ok(Turn { busy: &self.busy, with })
     }
 
-    fn record(&self, volume: &VolumeId) -> Result<Option<Record>, Status> {
+    pub(super) fn record(&self, volume: &VolumeId) -> Result<Option<Record>, Status> {
         self.records.get(volume).map_err(failed("read the record"))
     }
 
-    fn write(&self, volume: &VolumeId, record: &Record) -> Result<(), Status> {
+    pub(super) fn write(&self, volume: &VolumeId, record: &Record) -> Result<(), Status> {
         self.records.put(volume, record).map_err(failed("write the record"))
     }
 
-    /// Looks at a volume's mount; one that nobody serves is removed.
-    async fn observe(&self, attributes: &Attributes, wish: &Wish, leaving: bool) -> Result<Seen, Status> {
-        let looked_at = attributes.clone();
-        let (running, users) = aside("look at the mount", move || {
-            let device = match mounts::look(&looked_at.mount)? {
-                Place::Served { device } => device,
-                Place::Dead => {
-                    mounts::clear(&looked_at.mount)?;
-                    return Ok((None, 0));
-                }
-                Place::Plain => return Ok((None, 0)),
-            };
-            Ok((Some(reported(&looked_at.metadata())), mounts::users(&device, &looked_at.mount)?))
-        })
-        .await?;
-        Ok(Seen { policy: wish.policy, wanted: wish.version.clone(), running, users, leaving })
-    }
-
-    /// Writes down that the daemon goes, then takes its label.
-    async fn send_away(&self, volume: &VolumeId, record: &mut Record) -> Result<(), Status> {
-        record.leaving = true;
-        self.write(volume, record)?;
-        self.cluster.label(&record.attributes.label, Label::Absent).await?;
-        tracing::info!(volume = volume.as_str(), "the daemon is outdated and idle: sent away");
-        Ok(())
-    }
-
-    /// Waits until a daemon that was sent away has gone.
-    async fn await_end(&self, volume: &VolumeId, record: &mut Record) -> Result<(), Status> {
-        let (mount, patience) = (record.attributes.mount.clone(), self.config.patience);
-        let gone = aside("wait for the end of the old daemon", move || {
-            mounts::wait_until(patience, || Ok(!matches!(mounts::look(&mount)?, Place::Served { .. })))
-        })
-        .await?;
-        if !gone {
-            return Err(Status::unavailable("the daemon that was sent away is still there"));
+    /// Where a call says that a workload has a volume.
+    fn published(&self, volume: &str, path: &str) -> Result<Published, Status> {
+        let volume = VolumeId::new(volume)?;
+        if path.is_empty() {
+            return Err(Status::invalid_argument("volume_path is missing"));
         }
-        record.leaving = false;
-        self.write(volume, record)
+        let published = self.record(&volume)?.into_iter().flat_map(|record| record.published);
+        published
+            .into_iter()
+            .find(|published| published.target == Path::new(path))
+            .ok_or_else(|| Status::not_found(format!("{} is not at {path}", volume.as_str())))
     }
-
-    async fn stage(&self, volume: &VolumeId, staging: &Path, attributes: Attributes) -> Result<(), Status> {
-        let wish = self.cluster.wish(&attributes).await?;
-        let before = self.record(volume)?;
-        let leaving = before.as_ref().is_some_and(|record| record.leaving);
-        let mut record = Record { attributes, staged: Some(staging.to_owned()), leaving };
-        let seen = self.observe(&record.attributes, &wish, leaving).await?;
-        match arrive(&seen) {
-            Arrival::Label => {}
-            Arrival::SendAway | Arrival::AwaitEnd => {
-                self.send_away(volume, &mut record).await?;
-                self.await_end(volume, &mut record).await?;
-            }
-        }
-        // The label comes last: a stage that fails has left none behind, unless its answer was lost.
-        record.leaving = false;
-        self.write(volume, &record)?;
-        self.cluster.label(&record.attributes.label, Label::Present).await
-    }
-
-    async fn unstage(&self, volume: &VolumeId, mut record: Record) -> Result<(), Status> {
-        let wish = self.cluster.wish(&record.attributes).await?;
-        let seen = self.observe(&record.attributes, &wish, record.leaving).await?;
-        let departure = depart(&seen).map_err(|in_use| Status::failed_precondition(in_use.to_string()))?;
-        match departure {
-            Departure::Keep => self.records.remove(volume).map_err(failed("remove the record")),
-            Departure::SendAway => {
-                self.send_away(volume, &mut record).await?;
-                record.staged = None;
-                self.write(volume, &record)
-            }
-        }
-    }
-
-    async fn publish(&self, record: Record, target: &Path, access: Access) -> Result<(), Status> {
-        let (attributes, target) = (record.attributes, target.to_owned());
-        let patience = self.config.patience;
-        let bound = aside("bind the mount", move || {
-            let mut served = None;
-            mounts::wait_until(patience, || {
-                served = match mounts::look(&attributes.mount)? {
-                    Place::Served { device } => Some(device),
-                    Place::Dead => {
-                        mounts::clear(&attributes.mount)?;
-                        None
-                    }
-                    Place::Plain => None,
-                };
-                Ok(served.is_some())
-            })?;
-            let Some(device) = served else { return Ok(false) };
-            match mounts::look(&target)? {
-                Place::Served { device: there } if there == device => return Ok(true),
-                // Of a daemon that has gone: removed, and bound once.
-                Place::Served { .. } | Place::Dead => mounts::clear(&target)?,
-                Place::Plain => {}
-            }
-            mounts::bind(&attributes.mount, attributes.sub_path.as_deref(), &target, access)?;
-            Ok(true)
-        })
-        .await?;
-        if bound { Ok(()) } else { Err(Status::unavailable("the FUSE daemon has not mounted yet")) }
-    }
-}
-
-/// What a daemon's pod has written down of itself.
-fn reported(metadata: &Path) -> Version {
-    let read = |name: &str| fs::read_to_string(metadata.join(name)).ok();
-    Version::reported(read("image-version").as_deref(), read("labels").as_deref())
 }
 
 #[async_trait]
@@ -210,8 +120,8 @@ impl Node for NodeService {
         let volume = VolumeId::new(&request.volume_id)?;
         let staging = absolute("staging_target_path", &request.staging_target_path)?;
         check(request.volume_capability.as_ref())?;
-        let attributes = Attributes::of(&request.volume_context)?;
-        let _turn = self.turn(&volume)?;
+        let attributes = Attributes::of(&request.volume_context, &self.config.root)?;
+        let _turn = self.turn(Busy::Volume(volume.clone()))?;
         self.stage(&volume, &staging, attributes).await?;
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
@@ -222,10 +132,11 @@ impl Node for NodeService {
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
         let request = request.into_inner();
         let volume = VolumeId::new(&request.volume_id)?;
-        absolute("staging_target_path", &request.staging_target_path)?;
-        let _turn = self.turn(&volume)?;
-        if let Some(record) = self.record(&volume)?.filter(|record| record.staged.is_some()) {
-            self.unstage(&volume, record).await?;
+        let staging = absolute("staging_target_path", &request.staging_target_path)?;
+        let _turn = self.turn(Busy::Volume(volume.clone()))?;
+        // What is not staged there needs nothing.
+        if let Some(record) = self.record(&volume)?.filter(|record| record.staged == staging) {
+            self.unstage(&volume, &record).await?;
         }
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
@@ -237,18 +148,13 @@ impl Node for NodeService {
         let request = request.into_inner();
         let volume = VolumeId::new(&request.volume_id)?;
         let target = absolute("target_path", &request.target_path)?;
+        let usage = check(request.volume_capability.as_ref())?;
         let staging = absolute("staging_target_path", &request.staging_target_path)?;
-        check(request.volume_capability.as_ref())?;
-        let mode = request.volume_capability.and_then(|capability| capability.access_mode);
-        let reads = matches!(
-            mode.map(|mode| mode.mode()),
-            Some(Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
-        );
-        let access = if request.readonly || reads { Access::ReadOnly } else { Access::ReadWrite };
-        let _turn = self.turn(&volume)?;
-        let record = self.record(&volume)?.filter(|record| record.staged.as_ref() == Some(&staging));
+        let access = if request.readonly { Access::ReadOnly } else { usage.access };
+        let _turn = self.turn(Busy::Volume(volume.clone()))?;
+        let record = self.record(&volume)?.filter(|record| record.staged == staging);
         let record = record.ok_or_else(|| Status::failed_precondition("the volume is not staged there"))?;
-        self.publish(record, &target, access).await?;
+        self.publish(&volume, record, Published { target, access }, usage.crowd).await?;
         Ok(Response::new(NodePublishVolumeResponse {}))
     }
 
@@ -259,16 +165,20 @@ impl Node for NodeService {
         let request = request.into_inner();
         let volume = VolumeId::new(&request.volume_id)?;
         let target = absolute("target_path", &request.target_path)?;
-        let _turn = self.turn(&volume)?;
-        aside("remove the bind mount", move || {
-            mounts::clear(&target)?;
-            match fs::remove_dir(&target) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
-        })
-        .await?;
+        let _turn = self.turn(Busy::Volume(volume.clone()))?;
+        self.unpublish(&volume, &target).await?;
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        self.published(&request.volume_id, &request.volume_path)?;
+        // A folder has the size of what is in it: there is nothing to do on a node.
+        let capacity_bytes = request.capacity_range.map_or(0, |range| range.required_bytes);
+        Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
     }
 
     async fn node_get_volume_stats(
@@ -276,14 +186,10 @@ impl Node for NodeService {
         request: Request<NodeGetVolumeStatsRequest>,
     ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
-        let volume = VolumeId::new(&request.volume_id)?;
-        let path = absolute("volume_path", &request.volume_path)?;
-        if self.record(&volume)?.is_none() {
-            return Err(Status::not_found(format!("{} is not on this node", volume.as_str())));
-        }
+        let Published { target: path, .. } = self.published(&request.volume_id, &request.volume_path)?;
         let place = aside("look at the volume", {
-            let path = path.clone();
-            move || mounts::look(&path)
+            let (mounts, path) = (self.mounts.clone(), path.clone());
+            move || mounts.look(&path)
         })
         .await?;
         match place {
@@ -318,7 +224,13 @@ impl Node for NodeService {
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
-        let can = [rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats, rpc::Type::VolumeCondition];
+        let can = [
+            rpc::Type::StageUnstageVolume,
+            rpc::Type::GetVolumeStats,
+            rpc::Type::ExpandVolume,
+            rpc::Type::VolumeCondition,
+            rpc::Type::SingleNodeMultiWriter,
+        ];
         let capabilities =
             can.map(|can| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: can.into() })) });
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities: capabilities.into() }))

@@ -1,7 +1,7 @@
-//! What has to be known of a volume after a crash.
+//! What has to be known of volumes and daemons after a crash.
 //!
-//! Invariant: a record is there before the node is labelled, and says that a daemon was sent
-//! away before its label is taken; so whatever was begun is known.
+//! Invariant: a volume's record is there before the node is labelled and before anything is
+//! bound, and a note stands before the label of a daemon is taken; so whatever was begun is known.
 
 use std::{
     fs::{self, File},
@@ -9,35 +9,66 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use midflight_plan::mount::Version;
 use serde::{Deserialize, Serialize};
 
-use super::volume::{Attributes, VolumeId};
+use super::{
+    mounts::Access,
+    volume::{Attributes, Daemon, VolumeId},
+};
 
+/// A volume that is staged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
     pub(super) attributes: Attributes,
-    /// Where kubelet staged it; absent once it was unstaged.
-    pub(super) staged: Option<PathBuf>,
-    /// The daemon was sent away, and has not been seen gone.
+    /// Where kubelet staged it.
+    pub(super) staged: PathBuf,
+    /// The version that the daemon must be of, unless others use it already.
     #[serde(default)]
-    pub(super) leaving: bool,
+    pub(super) expects: Option<Version>,
+    /// Where workloads have it, or will.
+    #[serde(default)]
+    pub(super) published: Vec<Published>,
 }
 
-/// All records of a node, one file each.
+/// A place where a workload has a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Published {
+    pub(super) target: PathBuf,
+    pub(super) access: Access,
+}
+
+/// How far a daemon is sent away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaving {
+    No,
+    Begun,
+    /// The node's label is gone; the daemon may still be there.
+    LabelTaken,
+}
+
+const LABEL_TAKEN: &[u8] = b"label taken";
+
+/// All that is kept of a node: a file for each volume that is staged, and one for each daemon that
+/// was sent away and has not been seen gone.
 #[derive(Debug)]
 pub(super) struct Records {
-    folder: PathBuf,
+    volumes: PathBuf,
+    leaving: PathBuf,
 }
 
 impl Records {
     pub(super) fn open(folder: &Path) -> io::Result<Records> {
-        fs::create_dir_all(folder)?;
-        Ok(Records { folder: folder.to_owned() })
+        let records = Records { volumes: folder.join("volumes"), leaving: folder.join("leaving") };
+        fs::create_dir_all(&records.volumes)?;
+        fs::create_dir_all(&records.leaving)?;
+        Ok(records)
     }
 
     fn path(&self, volume: &VolumeId) -> PathBuf {
-        self.folder.join(format!("{}.json", volume.as_str()))
+        self.volumes.join(volume.as_str())
     }
 
     pub(super) fn get(&self, volume: &VolumeId) -> io::Result<Option<Record>> {
@@ -48,22 +79,72 @@ impl Records {
         }
     }
 
+    pub(super) fn all(&self) -> io::Result<Vec<(VolumeId, Record)>> {
+        let mut all = Vec::new();
+        for file in fs::read_dir(&self.volumes)? {
+            let name = file?.file_name();
+            // What was not finished has no name of a volume.
+            let Some(volume) = name.to_str().and_then(|name| VolumeId::new(name).ok()) else { continue };
+            all.extend(self.get(&volume)?.map(|record| (volume, record)));
+        }
+        Ok(all)
+    }
+
+    /// How many volumes of a daemon are staged beside one.
+    pub(super) fn neighbours(&self, volume: &VolumeId, daemon: &Daemon) -> io::Result<usize> {
+        let all = self.all()?;
+        let others =
+            all.iter().filter(|(other, record)| other != volume && record.attributes.daemon() == *daemon);
+        Ok(others.count())
+    }
+
     /// Written down when this returns.
     pub(super) fn put(&self, volume: &VolumeId, record: &Record) -> io::Result<()> {
-        let path = self.path(volume);
-        let new = path.with_extension("new");
+        let new = self.volumes.join(format!("{UNFINISHED}{}", volume.as_str()));
         let mut file = File::create(&new)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         file.sync_all()?;
-        fs::rename(&new, &path)?;
-        File::open(&self.folder)?.sync_all()
+        fs::rename(&new, self.path(volume))?;
+        File::open(&self.volumes)?.sync_all()
     }
 
     pub(super) fn remove(&self, volume: &VolumeId) -> io::Result<()> {
-        match fs::remove_file(self.path(volume)) {
-            Ok(()) => File::open(&self.folder)?.sync_all(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed(&self.volumes, &self.path(volume))
+    }
+
+    pub(super) fn leaving(&self, daemon: &Daemon) -> io::Result<Leaving> {
+        match fs::read(self.leaving.join(daemon.as_str())) {
+            Ok(raw) if raw == LABEL_TAKEN => Ok(Leaving::LabelTaken),
+            Ok(_) => Ok(Leaving::Begun),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Leaving::No),
             Err(error) => Err(error),
         }
+    }
+
+    /// Notes how far a daemon is sent away; written down when this returns.
+    pub(super) fn leaves(&self, daemon: &Daemon, how_far: Leaving) -> io::Result<()> {
+        let path = self.leaving.join(daemon.as_str());
+        match how_far {
+            Leaving::No => return self.has_left(daemon),
+            Leaving::Begun => drop(File::create(path)?),
+            // Where this is lost, the label is taken once more.
+            Leaving::LabelTaken => fs::write(path, LABEL_TAKEN)?,
+        }
+        File::open(&self.leaving)?.sync_all()
+    }
+
+    pub(super) fn has_left(&self, daemon: &Daemon) -> io::Result<()> {
+        removed(&self.leaving, &self.leaving.join(daemon.as_str()))
+    }
+}
+
+/// Begins the name of a file that is being written; no id of a volume begins so.
+pub(super) const UNFINISHED: char = '.';
+
+fn removed(folder: &Path, path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Ok(()) => File::open(folder)?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }

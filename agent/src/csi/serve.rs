@@ -2,7 +2,9 @@
 //!
 //! Invariant: only root can reach it, and a socket that an earlier process left is replaced.
 
-use std::{convert::Infallible, fs, io, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{
+    convert::Infallible, fs, io, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Duration,
+};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::service_fn};
@@ -17,10 +19,15 @@ use tower::Service as _;
 
 use super::{
     CsiConfig,
+    controller::ControllerService,
     identity::Plugin,
+    mounts::{self, Mounts},
     node::NodeService,
-    proto::{identity_server::IdentityServer, node_server::NodeServer},
+    proto::{controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer},
 };
+
+/// A daemon that takes the place of another shows in the table of mounts; looked at so often at least.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CsiError {
@@ -33,9 +40,14 @@ pub enum CsiError {
 /// Serves until the future is dropped; calls `ready` once kubelet may come.
 pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> Result<(), CsiError> {
     let failed = |source| CsiError::Listen { path: config.socket.clone(), source };
-    let node = NodeService::open(config.clone(), client)
+    let node = NodeService::open(config.clone(), client.clone(), Mounts::Machine)
         .map_err(|source| CsiError::State { path: config.state.clone(), source })?;
-    let services = Services { identity: IdentityServer::new(Plugin), node: NodeServer::new(node) };
+    let node = Arc::new(node);
+    let services = Services {
+        identity: IdentityServer::new(Plugin),
+        controller: ControllerServer::new(ControllerService::new(client, config.root.clone())),
+        node: NodeServer::from_arc(Arc::clone(&node)),
+    };
     match fs::remove_file(&config.socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
@@ -44,8 +56,19 @@ pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> R
     fs::set_permissions(&config.socket, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     tracing::info!(socket = %config.socket.display(), "CSI plugin serves");
     ready();
+    tokio::select! {
+        error = accept(&listener, &services) => Err(failed(error)),
+        never = repair(node) => match never {},
+    }
+}
+
+/// Serves whoever calls, until nobody can any more.
+async fn accept(listener: &UnixListener, services: &Services) -> io::Error {
     loop {
-        let (stream, _) = listener.accept().await.map_err(failed)?;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => return error,
+        };
         let services = services.clone();
         tokio::spawn(async move {
             let answer = service_fn(move |request| services.clone().answer(request));
@@ -57,19 +80,40 @@ pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> R
     }
 }
 
-/// Both services on one socket.
+/// Follows daemons that were replaced.
+async fn repair(node: Arc<NodeService>) -> Infallible {
+    loop {
+        let looking = Arc::clone(&node);
+        let looked = tokio::task::spawn_blocking(move || {
+            let repaired = looking.repair();
+            mounts::change(LOOK_EVERY).and(repaired)
+        });
+        match looked.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "mounts of workloads cannot be repaired");
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Err(error) => tracing::error!(%error, "looking after mounts ended"),
+        }
+    }
+}
+
+/// All services on one socket.
 #[derive(Clone)]
 struct Services {
     identity: IdentityServer<Plugin>,
+    controller: ControllerServer<ControllerService>,
     node: NodeServer<NodeService>,
 }
 
 impl Services {
     async fn answer(mut self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        match request.uri().path().starts_with("/csi.v1.Node/") {
-            true => self.node.call(request).await,
+        match request.uri().path().split('/').nth(1) {
+            Some("csi.v1.Node") => self.node.call(request).await,
+            Some("csi.v1.Controller") => self.controller.call(request).await,
             // Also refuses what nobody serves.
-            false => self.identity.call(request).await,
+            _ => self.identity.call(request).await,
         }
     }
 }

@@ -10,7 +10,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use super::proto::{VolumeCapability, volume_capability::AccessType};
+use super::{
+    mounts::Access,
+    proto::{
+        VolumeCapability,
+        volume_capability::{AccessType, access_mode::Mode},
+    },
+    record::UNFINISHED,
+};
 
 /// Names a volume; also the name of its record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,7 +30,9 @@ impl VolumeId {
     pub(super) fn new(text: &str) -> Result<VolumeId, Status> {
         match text {
             "" => Err(Status::invalid_argument("volume_id is missing")),
-            "." | ".." => Err(Status::invalid_argument("volume_id is no name")),
+            text if text.starts_with(UNFINISHED) => {
+                Err(Status::invalid_argument("volume_id begins with a dot"))
+            }
             text if text.len() > Self::LONGEST || text.contains(['/', '\0']) => {
                 Err(Status::invalid_argument("volume_id has a slash, or more than 128 bytes"))
             }
@@ -52,13 +61,17 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    pub(super) fn of(context: &HashMap<String, String>) -> Result<Attributes, Status> {
+    /// What the context says, of a node whose paths are in `root`.
+    pub(super) fn of(context: &HashMap<String, String>, root: &Path) -> Result<Attributes, Status> {
         let get = |key: &str| {
             let value = context.get(key).filter(|value| !value.is_empty());
             value.ok_or_else(|| Status::invalid_argument(format!("volume_context has no {key}")))
         };
-        let mount = absolute("fluid_path", get("fluid_path")?)?;
+        let mount = on_node(root, &absolute("fluid_path", get("fluid_path")?)?);
         let (namespace, name) = (get("runtime_namespace")?.clone(), get("runtime_name")?.clone());
+        if [&namespace, &name].into_iter().any(|part| part.starts_with('.') || part.contains(['/', '\0'])) {
+            return Err(Status::invalid_argument("the runtime's namespace or name is no name of an object"));
+        }
         let label = match context.get("mount_pod_node_selector_key") {
             Some(label) if !label.is_empty() => label.clone(),
             _ => format!("fluid.io/f-{namespace}-{name}"),
@@ -70,10 +83,31 @@ impl Attributes {
         Ok(Attributes { mount, sub_path, namespace, name, label })
     }
 
-    /// Where the daemon's pod writes down what it is.
-    pub(super) fn metadata(&self) -> PathBuf {
-        self.mount.parent().unwrap_or(&self.mount).join(".meta/fuse")
+    pub(super) fn daemon(&self) -> Daemon {
+        Daemon(format!("{}.{}", self.namespace, self.name))
     }
+
+    /// Where the daemon's pod writes down what it is: beside the dataset's folder; upstream's in it.
+    pub(super) fn metadata(&self) -> PathBuf {
+        let folder = self.mount.parent().unwrap_or(&self.mount);
+        let own = folder.file_name().map(|name| folder.with_file_name(".meta").join(name));
+        own.filter(|own| own.exists()).unwrap_or_else(|| folder.join(".meta/fuse"))
+    }
+}
+
+/// Names the daemon that serves a dataset on this node; volumes of one dataset share it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Daemon(String);
+
+impl Daemon {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Where an absolute path of a node is on this machine.
+pub(super) fn on_node(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// A path of kubelet's.
@@ -97,14 +131,36 @@ fn beneath(text: &str) -> Result<PathBuf, Status> {
     }
 }
 
-/// Whether a workload may use the volume as it wants to.
-pub(super) fn check(capability: Option<&VolumeCapability>) -> Result<(), Status> {
+/// How many workloads of a node may use a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Crowd {
+    Any,
+    /// One, and no other beside it.
+    One,
+}
+
+/// How a workload wants to use a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) access: Access,
+    pub(super) crowd: Crowd,
+}
+
+/// Whether a workload may use the volume as it wants to; how that is.
+pub(super) fn check(capability: Option<&VolumeCapability>) -> Result<Usage, Status> {
     let capability = capability.ok_or_else(|| Status::invalid_argument("volume_capability is missing"))?;
     match capability.access_type {
-        Some(AccessType::Mount(_)) => Ok(()),
-        Some(AccessType::Block(_)) => Err(Status::invalid_argument("datasets are not block devices")),
-        None => Err(Status::invalid_argument("volume_capability has no access_type")),
+        Some(AccessType::Mount(_)) => {}
+        Some(AccessType::Block(_)) => return Err(Status::invalid_argument("datasets are not block devices")),
+        None => return Err(Status::invalid_argument("volume_capability has no access_type")),
     }
+    let mode = capability.access_mode.map(|mode| mode.mode());
+    let access = match mode {
+        Some(Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly) => Access::ReadOnly,
+        _ => Access::ReadWrite,
+    };
+    let crowd = if mode == Some(Mode::SingleNodeSingleWriter) { Crowd::One } else { Crowd::Any };
+    Ok(Usage { access, crowd })
 }
 
 #[cfg(test)]
@@ -124,11 +180,12 @@ mod tests {
             ("runtime_namespace", "ns"),
             ("runtime_name", "data"),
         ];
-        let plain = Attributes::of(&context(&base)).unwrap();
+        let plain = Attributes::of(&context(&base), Path::new("/")).unwrap();
         assert_eq!((plain.label.as_str(), &plain.sub_path), ("fluid.io/f-ns-data", &None));
         assert_eq!(plain.metadata(), Path::new("/runtime-mnt/juicefs/ns/data/.meta/fuse"));
         let more = [("mount_pod_node_selector_key", "fluid.io/f-uid"), ("fluid_sub_path", "/a/b")];
-        let full = Attributes::of(&context(&[&base[..], &more].concat())).unwrap();
+        let full = Attributes::of(&context(&[&base[..], &more].concat()), Path::new("/n")).unwrap();
+        assert_eq!(full.mount, Path::new("/n/runtime-mnt/juicefs/ns/data/juicefs-fuse"));
         assert_eq!((full.label.as_str(), full.sub_path), ("fluid.io/f-uid", Some(PathBuf::from("a/b"))));
     }
 
@@ -136,19 +193,20 @@ mod tests {
     fn what_leads_elsewhere_is_refused() {
         let base = [("runtime_namespace", "ns"), ("runtime_name", "data")];
         #[rustfmt::skip]
-        let cases: [&[(&str, &str)]; 6] = [
+        let cases: [&[(&str, &str)]; 7] = [
             &[],
             &[("fluid_path", "")],
             &[("fluid_path", "relative")],
             &[("fluid_path", "/a/../../etc")],
             &[("fluid_path", "/a"), ("fluid_sub_path", "../b")],
             &[("fluid_path", "/a"), ("fluid_sub_path", "a/../../b")],
+            &[("fluid_path", "/a"), ("runtime_name", "../b")],
         ];
         for more in cases {
-            let refused = Attributes::of(&context(&[&base[..], more].concat())).unwrap_err();
+            let refused = Attributes::of(&context(&[&base[..], more].concat()), Path::new("/")).unwrap_err();
             assert_eq!(refused.code(), Code::InvalidArgument, "{more:?}");
         }
-        for id in ["", ".", "..", "a/b", &"i".repeat(129)] {
+        for id in ["", ".", "..", ".a", "a/b", &"i".repeat(129)] {
             assert_eq!(VolumeId::new(id).unwrap_err().code(), Code::InvalidArgument, "{id}");
         }
         assert!(VolumeId::new(&"i".repeat(128)).is_ok());

@@ -6,10 +6,12 @@
 //! ```text
 //! pods/UID/containers/NAME/ATTEMPT/   the room of one run
 //! pods/UID/volumes/NAME/              what goes with the pod
+//! volumes/UID/NAME/                   what a claim brings, through the CSI plugin
 //! ```
 //!
 //! The one invariant: every process of a pod is known from the node's folder alone.
 
+mod claim;
 mod environment;
 mod health;
 mod logs;
@@ -43,6 +45,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+pub(crate) use claim::{Claims, SOCKET as CSI_SOCKET};
 pub use serve::SOCKET;
 pub(crate) use serve::serve;
 pub use stop::{Stopped, kill_all, stop_all};
@@ -59,6 +62,7 @@ use crate::{
 pub(crate) struct Shell {
     pub(crate) config: Config,
     pub(crate) images: Puller,
+    pub(crate) claims: Claims,
 }
 
 impl Shell {

@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::{
+    claim::{ClaimError, Claims},
     environment::{Place, Source, Sources, environment, expand},
     observe,
     volume::{Node, VolumeError, mounts},
@@ -37,6 +38,8 @@ pub(super) enum StartError {
     Configuration(String),
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     #[error("read {what}")]
     Source { what: String, source: Box<kube::Error> },
     #[error(transparent)]
@@ -48,6 +51,7 @@ pub(super) enum StartError {
 /// One run to be.
 pub(super) struct Start<'a> {
     pub(super) config: &'a Config,
+    pub(super) claims: &'a Claims,
     /// The pod's folder.
     pub(super) folder: &'a Path,
     pub(super) pod: &'a Pod,
@@ -61,6 +65,7 @@ impl Start<'_> {
     /// Returns when the container's process runs, or has failed to.
     pub(super) async fn run(&self, client: &Client) -> Result<(), StartError> {
         let sources = self.sources(client).await?;
+        self.claims.publish(self.config, self.pod, client).await?;
         let blueprint = self.blueprint(&sources)?;
         let room = observe::room(self.folder, &self.container.name, self.attempt);
         room.plan(&blueprint)?;

@@ -8,7 +8,10 @@ use futures::future::join_all;
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
-use super::observe::{self, Newest};
+use super::{
+    claim,
+    observe::{self, Newest},
+};
 use crate::{
     container::{Room, RoomError, State},
     process::Alive,
@@ -29,7 +32,17 @@ pub struct Stopped {
 
 /// Asks every container of the node to end, and makes it end if it does not.
 pub async fn stop_all(data: &Path) -> Result<Vec<Stopped>, RoomError> {
-    let ending = running(data)?.into_iter().map(async |newest| {
+    // First those that use volumes: what serves a volume ends when nobody has it.
+    let (users, others) = running(data)?.into_iter().partition(|newest| claim::has_any(data, &newest.room));
+    let mut stopped = stop_each(users).await;
+    claim::let_go(data);
+    stopped.extend(stop_each(others).await);
+    claim::let_go(data);
+    Ok(stopped)
+}
+
+async fn stop_each(containers: Vec<Newest>) -> Vec<Stopped> {
+    let ending = containers.into_iter().map(async |newest| {
         let State::Running { shim, main, .. } = newest.state else { return None };
         let main = match main {
             Some(main) => Some(main),
@@ -50,7 +63,7 @@ pub async fn stop_all(data: &Path) -> Result<Vec<Stopped>, RoomError> {
         }
         Some(Stopped { name: newest.blueprint.of, pid, killed: ended.is_err() })
     });
-    Ok(join_all(ending).await.into_iter().flatten().collect())
+    join_all(ending).await.into_iter().flatten().collect()
 }
 
 /// The process of a container that its shim is about to start, unless it ends before.

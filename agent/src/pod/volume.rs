@@ -10,6 +10,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Container, HostPathVolumeSource, Pod, Volume, VolumeMount};
 
+use super::claim;
 use crate::container::Mount;
 
 /// The folders of a node that pods may see.
@@ -69,6 +70,11 @@ fn source(volume: &Volume, room: &Path, node: &Node<'_>) -> Result<PathBuf, Volu
         let path = room.join("volumes").join(&volume.name);
         make_folder(volume, &path)?;
         return Ok(path);
+    }
+    if volume.persistent_volume_claim.is_some() {
+        // Brought by the CSI plugin before any container is started.
+        let uid = room.file_name().unwrap_or_default();
+        return Ok(claim::source(node.data, Path::new(uid), &volume.name));
     }
     match &volume.host_path {
         Some(host) => host_path(volume, host, node),

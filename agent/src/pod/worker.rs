@@ -421,6 +421,7 @@ impl Worker {
                 let files = self.shell.images.store.files(&held.digest);
                 let start = Start {
                     config: &self.shell.config,
+                    claims: &self.shell.claims,
                     folder: &self.folder,
                     pod,
                     container: &spec,
@@ -474,6 +475,11 @@ impl Worker {
     /// Removes what is on disk, then the pod itself.
     async fn remove(&mut self, pod: Option<&Pod>) -> Turn {
         self.live.clear();
+        let uid = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        if let Err(error) = self.shell.claims.release(&self.shell.config, &uid).await {
+            warn!(folder = %self.folder.display(), error = chain(&error), "a volume of a pod is not gone yet");
+            return Turn::LookAt(Some(Timestamp::now() + RETRY));
+        }
         if let Err(error) = fs::remove_dir_all(&self.folder)
             && error.kind() != io::ErrorKind::NotFound
         {

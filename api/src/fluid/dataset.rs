@@ -66,6 +66,19 @@ kind! {
     }
 }
 
+impl Dataset {
+    /// The folder of the nodes that holds the data, where it is one.
+    pub fn folder(&self) -> Option<&str> {
+        let place = self.spec.mounts.first()?.mount_point.as_str().strip_prefix("local://")?;
+        place.starts_with('/').then_some(place)
+    }
+
+    /// Whether nothing of it can be written.
+    pub fn is_read_only(&self) -> bool {
+        self.spec.mounts.iter().all(|mount| mount.read_only)
+    }
+}
+
 /// One place whose data belongs to a dataset.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -23,5 +23,14 @@ pub const IMAGE_VERSION_ANNOTATION: &str = "fuse.runtime.fluid.io/image-version"
 pub const GENERATION_LABEL: &str = "fuse.runtime.fluid.io/generation";
 /// Variable of a FUSE pod that names the image it was made for.
 pub const IMAGE_VERSION_VARIABLE: &str = "RUNTIMEINFO_FUSE_IMAGE_VERSION";
+/// Variable of a FUSE pod that names the generation it was made for.
+pub const GENERATION_VARIABLE: &str = "RUNTIMEINFO_FUSE_GENERATION";
 /// Annotation of a dataset's PVC: `OnIdle` if idle FUSE pods of an old version are to be replaced.
 pub const UPDATE_STRATEGY_ANNOTATION: &str = "midflight.dev/fuse-update-strategy";
+/// Name of the CSI driver; upstream's, so its volumes are ours.
+pub const DRIVER: &str = "fuse.csi.fluid.io";
+
+/// Name and handle of the volume of a dataset.
+pub fn volume_name(namespace: &str, dataset: &str) -> String {
+    format!("{namespace}-{dataset}")
+}

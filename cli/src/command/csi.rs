@@ -20,6 +20,9 @@ pub(crate) struct Csi {
     /// Unix socket on which kubelet calls
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
+    /// Folder that the paths of this node are in
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
     /// Folder for what has to be known of volumes after a crash
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
@@ -36,6 +39,7 @@ impl Csi {
         let config = CsiConfig {
             node: self.node,
             socket: self.socket,
+            root: self.root,
             state: self.state,
             patience: Duration::from_secs(self.patience_seconds),
         };

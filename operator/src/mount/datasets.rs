@@ -2,6 +2,7 @@
 //! daemons stand.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -12,9 +13,14 @@ use midflight_api::fluid::{
 use midflight_plan::mount::dataset::{Action, Observed, Wanted, decide};
 
 use super::objects::{Design, claimed, daemon_set_key, daemons, is_ours, volume_name};
+use super::pace::Pace;
 use crate::controller::{Controller, Key, Next, Objects, Operator, TurnError, Wake};
 
+/// How the daemons stand changes with every pod of a cluster; it is told so often at most.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
+
 pub(crate) struct Datasets {
+    pace: Pace,
     datasets: Objects<Dataset>,
     runtimes: Objects<JuiceFSRuntime>,
     daemon_sets: Objects<DaemonSet>,
@@ -30,11 +36,14 @@ pub(crate) struct Look {
     daemon_set: Option<Arc<DaemonSet>>,
     volume: Option<Arc<PersistentVolume>>,
     claim: Option<Arc<PersistentVolumeClaim>>,
+    /// How long what was seen of the daemons is held back.
+    held_back: Option<Duration>,
 }
 
 impl Datasets {
     pub(crate) fn new(operator: &mut Operator) -> Datasets {
         Datasets {
+            pace: Pace::new(TOLD_EVERY),
             datasets: operator.objects(),
             runtimes: operator.objects(),
             daemon_sets: operator.objects(),
@@ -114,6 +123,7 @@ impl Controller for Datasets {
             daemon_set: self.daemon_sets.get(&daemon_set_key(key))?,
             volume: volume.filter(|volume| is_ours(volume)),
             claim: self.claims.get(key)?,
+            held_back: None,
         }))
     }
 
@@ -127,8 +137,11 @@ impl Controller for Datasets {
         }
         let status = seen.status();
         let (Some(dataset), Some(runtime)) = (&mut seen.dataset, &mut seen.runtime) else { return Ok(()) };
-        if seen.daemon_set.is_some() {
-            self.runtimes.report(runtime, |runtime| runtime.status = Some(status)).await?;
+        if seen.daemon_set.is_some() && runtime.status.as_ref() != Some(&status) {
+            match self.pace.tell(&seen.key, Instant::now()) {
+                Ok(()) => self.runtimes.report(runtime, |runtime| runtime.status = Some(status)).await?,
+                Err(wait) => seen.held_back = Some(wait),
+            }
         }
         // Bound is what workloads can mount: volume and claim are there, and nothing is to be changed.
         let phase = match decision {
@@ -187,6 +200,6 @@ impl Controller for Datasets {
             }
             (Action::Nothing, _) | (_, None) => {}
         }
-        Ok(Next::OnChange)
+        Ok(seen.held_back.map_or(Next::OnChange, Next::After))
     }
 }

@@ -2,6 +2,7 @@
 
 mod datasets;
 mod objects;
+mod pace;
 #[cfg(test)]
 mod tests;
 

@@ -9,8 +9,8 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Resource, ResourceExt};
 use midflight_api::fluid::{
-    Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE, JuiceFSRuntime,
-    UPDATE_STRATEGY_ANNOTATION,
+    DRIVER, Dataset, GENERATION_LABEL, GENERATION_VARIABLE, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE,
+    JuiceFSRuntime, UPDATE_STRATEGY_ANNOTATION,
 };
 use midflight_plan::mount::dataset::{Asked, Claim, Daemons, Generation, digest};
 use serde::de::DeserializeOwned;
@@ -21,7 +21,6 @@ use crate::controller::Key;
 /// Annotation of a DaemonSet: digest of the template it was made from.
 const TEMPLATE_ANNOTATION: &str = "midflight.dev/fuse-template";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-const DRIVER: &str = "fuse.csi.fluid.io";
 const STORAGE_CLASS: &str = "fluid";
 /// Where daemons mount on every node.
 const MOUNT_ROOT: &str = "/runtime-mnt/juicefs";
@@ -39,8 +38,7 @@ pub(super) struct Design<'a> {
 impl<'a> Design<'a> {
     /// Nothing where the dataset is no folder of the nodes: others serve it.
     pub(super) fn new(key: &'a Key, runtime: &'a JuiceFSRuntime, dataset: &'a Dataset) -> Option<Design<'a>> {
-        let source = dataset.spec.mounts.first()?.mount_point.as_str().strip_prefix("local://")?;
-        source.starts_with('/').then_some(Design { key, runtime, dataset, source })
+        Some(Design { key, runtime, dataset, source: dataset.folder()? })
     }
 
     pub(super) fn asked(&self) -> Asked {
@@ -51,6 +49,11 @@ impl<'a> Design<'a> {
 
     fn folder(&self) -> String {
         format!("{MOUNT_ROOT}/{}/{}", self.key.namespace, self.key.name)
+    }
+
+    /// Where a pod writes down what it is. Not in the folder whose mounts the node sees: it is mounted itself.
+    fn metadata(&self) -> String {
+        format!("{MOUNT_ROOT}/{}/.meta/{}", self.key.namespace, self.key.name)
     }
 
     fn mount(&self) -> String {
@@ -71,20 +74,20 @@ impl<'a> Design<'a> {
         }
     }
 
-    /// The command that writes down which image a pod was made for.
+    /// The command that writes down which image and which generation a pod was made for.
     fn post_start(&self) -> String {
-        let (variable, file) =
-            (IMAGE_VERSION_VARIABLE, format!("{}/.meta/fuse/image-version", self.folder()));
-        format!("if [ ! -z ${variable} ]; then echo ${variable} > {file}; fi")
+        let metadata = self.metadata();
+        let (image, generation) = (IMAGE_VERSION_VARIABLE, GENERATION_VARIABLE);
+        format!(
+            "if [ ! -z ${image} ]; then echo ${image} > {metadata}/image-version; fi; \
+             if [ ! -z ${generation} ]; then echo {GENERATION_LABEL}=\\\"${generation}\\\" > {metadata}/labels; fi"
+        )
     }
 
-    fn command(&self) -> Value {
+    fn arguments(&self) -> Value {
         let mut command: Vec<String> =
-            ["midflight", "fuse", "--source", self.source, "--mount", &self.mount()]
-                .map(str::to_owned)
-                .into();
-        let read_only = self.dataset.spec.mounts.iter().all(|mount| mount.read_only);
-        command.extend(read_only.then(|| "--read-only".to_owned()));
+            ["fuse", "--source", self.source, "--mount", &self.mount()].map(str::to_owned).into();
+        command.extend(self.dataset.is_read_only().then(|| "--read-only".to_owned()));
         let options = &self.runtime.spec.fuse.options;
         let is_set = |name: &str| options.get(name).is_some_and(|value| value.as_str() != "false");
         command.extend(is_set("exclusive").then(|| "--exclusive".to_owned()));
@@ -101,7 +104,7 @@ impl<'a> Design<'a> {
         let mut labels = self.labels();
         extend(&mut labels, &fuse.pod_metadata.labels);
         let host_path = |name: &str, path: &str, kind: &str| json!({ "name": name, "hostPath": { "path": path, "type": kind } });
-        let metadata = format!("{}/.meta/fuse", self.folder());
+        let metadata = self.metadata();
         json!({
             "metadata": { "labels": labels, "annotations": fuse.pod_metadata.annotations },
             "spec": {
@@ -109,7 +112,7 @@ impl<'a> Design<'a> {
                 "containers": [{
                     "name": CONTAINER,
                     "image": image(self.runtime),
-                    "command": self.command(),
+                    "args": self.arguments(),
                     "env": environment,
                     "resources": fuse.resources,
                     "securityContext": { "privileged": true },
@@ -137,7 +140,11 @@ impl<'a> Design<'a> {
 
     pub(super) fn daemon_set(&self, generation: Generation) -> DaemonSet {
         let mut template = self.template();
-        template["metadata"]["labels"][GENERATION_LABEL] = json!(generation.to_string());
+        let generation = generation.to_string();
+        template["metadata"]["labels"][GENERATION_LABEL] = json!(generation);
+        if let Some(environment) = template["spec"]["containers"][0]["env"].as_array_mut() {
+            environment.push(json!({ "name": GENERATION_VARIABLE, "value": generation }));
+        }
         object(json!({
             "metadata": {
                 "name": daemon_set_key(self.key).name,
@@ -240,7 +247,7 @@ pub(super) fn daemon_set_key(key: &Key) -> Key {
 
 /// Upstream's name of a dataset's volume.
 pub(super) fn volume_name(key: &Key) -> String {
-    format!("{}-{}", key.namespace, key.name)
+    midflight_api::fluid::volume_name(&key.namespace, &key.name)
 }
 
 pub(super) fn daemons(seen: &DaemonSet) -> Daemons {

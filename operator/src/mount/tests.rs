@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use midflight_api::fluid::{Dataset, JuiceFSRuntime};
+use midflight_plan::mount::Version;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -149,14 +150,26 @@ async fn the_objects_have_the_fields_of_the_seed() {
     assert_eq!(container["volumeMounts"][0]["mountPath"], folder);
     assert_eq!(container["volumeMounts"][0]["mountPropagation"], "Bidirectional");
     assert_eq!(pod["volumes"][1]["name"], "juicefs-fuse-meta");
-    let metadata = format!("{folder}/.meta/fuse");
+    let metadata = "/runtime-mnt/juicefs/default/.meta/data".to_owned();
     assert_eq!(pod["volumes"][1]["hostPath"], json!({ "path": metadata, "type": "DirectoryOrCreate" }));
     let hook = &container["lifecycle"]["postStart"]["exec"]["command"];
     let line = format!(
         "if [ ! -z $RUNTIMEINFO_FUSE_IMAGE_VERSION ]; then \
          echo $RUNTIMEINFO_FUSE_IMAGE_VERSION > {metadata}/image-version; fi"
     );
-    assert_eq!(*hook, json!(["sh", "-c", line]));
+    assert_eq!((&hook[0], &hook[1]), (&json!("sh"), &json!("-c")));
+    let hook = hook[2].as_str().unwrap();
+    assert!(hook.starts_with(&line), "{hook}");
+    let room = tempfile::tempdir().unwrap();
+    let mut shell = std::process::Command::new("sh");
+    shell.arg("-c").arg(hook.replace(&metadata, room.path().to_str().unwrap()));
+    for variable in container["env"].as_array().unwrap() {
+        shell.env(variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap());
+    }
+    assert!(shell.status().unwrap().success());
+    let read = |name: &str| std::fs::read_to_string(room.path().join(name)).unwrap();
+    let reported = Version::reported(Some(&read("image-version")), Some(&read("labels")));
+    assert_eq!(reported, Version { image: Some("fuse:1".into()), generation: Some("1".into()) });
     let volume = json!(Api::<PersistentVolume>::all(client.clone()).get("default-data").await.unwrap());
     let attributes = &volume["spec"]["csi"]["volumeAttributes"];
     assert_eq!(attributes["fluid_path"], format!("{folder}/juicefs-fuse"));

@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 
 use midflight_api::fluid::{GENERATION_LABEL, IMAGE_VERSION_ANNOTATION};
+use serde::{Deserialize, Serialize};
 
 /// A version, as far as it is known.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Version {
     /// `IMAGE:TAG`.
     pub image: Option<String>,

@@ -1,0 +1,189 @@
+//! Workloads get the mount of a daemon, and get it again when the daemon was replaced.
+//!
+//! Invariant: a place shows the volume once, however often it is asked for or repaired, and
+//! nothing that others have mounted is touched.
+
+use std::{fs, io, path::Path, time::Duration};
+
+use midflight_plan::mount::Version;
+use tonic::Status;
+
+use super::{
+    mounts::{self, Mounts, Place},
+    node::{Busy, NodeService, aside, failed},
+    record::{Leaving, Published, Record},
+    staging::reported,
+    volume::{Attributes, Crowd, VolumeId},
+};
+
+/// What waiting for a daemon came to.
+enum Met {
+    /// The right one serves.
+    Served {
+        device: String,
+    },
+    /// One serves that was to be replaced.
+    Outdated,
+    Nobody,
+}
+
+/// Waits for the mount of a daemon; for one that says what it is, where that matters.
+fn meet(
+    mounts: &Mounts,
+    attributes: &Attributes,
+    expects: Option<&Version>,
+    patience: Duration,
+) -> io::Result<Met> {
+    let mut met = Met::Nobody;
+    mounts::wait_until(patience, || {
+        let device = match mounts.look(&attributes.mount)? {
+            Place::Served { device } => device,
+            Place::Dead => {
+                mounts.clear(&attributes.mount)?;
+                return Ok(false);
+            }
+            Place::Plain => return Ok(false),
+        };
+        // Whoever shares it with others takes it as it is.
+        let expects = match mounts.users(&device, &attributes.mount)? {
+            0 => expects,
+            _ => None,
+        };
+        let running = expects.map(|_| reported(&attributes.metadata()));
+        met = match (expects, running) {
+            (Some(_), Some(running)) if running == Version::default() => return Ok(false),
+            (Some(expects), Some(running)) if running.differs(expects) => Met::Outdated,
+            _ => Met::Served { device },
+        };
+        Ok(true)
+    })?;
+    Ok(met)
+}
+
+/// What a place shows.
+enum Shown {
+    TheVolume,
+    /// Something that is not ours.
+    Others,
+}
+
+/// Shows the volume at a place.
+fn show(
+    mounts: &Mounts,
+    attributes: &Attributes,
+    device: &str,
+    at: &Published,
+    known: bool,
+) -> io::Result<Shown> {
+    match mounts.look(&at.target)? {
+        Place::Served { device: there } if there == device => return Ok(Shown::TheVolume),
+        Place::Served { .. } if !known => return Ok(Shown::Others),
+        // Of a daemon that has gone: removed, and bound once.
+        Place::Served { .. } | Place::Dead => mounts.clear(&at.target)?,
+        Place::Plain => {}
+    }
+    mounts.bind(&attributes.mount, attributes.sub_path.as_deref(), &at.target, at.access)?;
+    Ok(Shown::TheVolume)
+}
+
+impl NodeService {
+    pub(super) async fn publish(
+        &self,
+        volume: &VolumeId,
+        mut record: Record,
+        at: Published,
+        crowd: Crowd,
+    ) -> Result<(), Status> {
+        let before = record.published.iter().find(|published| published.target == at.target);
+        if before.is_some_and(|before| before.access != at.access) {
+            return Err(Status::already_exists("the volume is there with other rights to write"));
+        }
+        if crowd == Crowd::One && record.published.iter().any(|published| published.target != at.target) {
+            return Err(Status::failed_precondition("another workload of this node has the volume"));
+        }
+        let known = before.is_some();
+        let daemon = record.attributes.daemon();
+        if self.records.leaving(&daemon).map_err(failed("read the note"))? != Leaving::No {
+            return Err(Status::unavailable("the daemon was sent away; stage the volume again"));
+        }
+        let (mounts, patience) = (self.mounts.clone(), self.config.patience);
+        let (attributes, expects) = (record.attributes.clone(), record.expects.clone());
+        let meeting = move || meet(&mounts, &attributes, expects.as_ref(), patience);
+        let met = aside("wait for the daemon", meeting).await?;
+        let device = match met {
+            Met::Served { device } => device,
+            Met::Nobody => return Err(Status::unavailable("the FUSE daemon has not mounted yet")),
+            Met::Outdated => {
+                self.stage(volume, &record.staged, record.attributes).await?;
+                return Err(Status::unavailable("an outdated FUSE daemon is being replaced"));
+            }
+        };
+        if !known {
+            record.published.push(at.clone());
+            self.write(volume, &record)?;
+        }
+        let (mounts, attributes, showing) = (self.mounts.clone(), record.attributes.clone(), at.clone());
+        let shown = move || show(&mounts, &attributes, &device, &showing, known);
+        let shown = aside("bind the mount", shown).await?;
+        match shown {
+            Shown::TheVolume => Ok(()),
+            Shown::Others => {
+                record.published.retain(|published| *published != at);
+                self.write(volume, &record)?;
+                Err(Status::failed_precondition("something else is mounted at target_path"))
+            }
+        }
+    }
+
+    pub(super) async fn unpublish(&self, volume: &VolumeId, target: &Path) -> Result<(), Status> {
+        let (mounts, at) = (self.mounts.clone(), target.to_owned());
+        aside("remove the bind mount", move || {
+            mounts.clear(&at)?;
+            match fs::remove_dir(&at) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        })
+        .await?;
+        if let Some(mut record) = self.record(volume)? {
+            let before = record.published.len();
+            record.published.retain(|published| published.target != target);
+            if record.published.len() < before {
+                self.write(volume, &record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives workloads the mount of the daemon that serves now, where theirs is of one before.
+    pub(super) fn repair(&self) -> io::Result<()> {
+        for (volume, _) in self.records.all()? {
+            // Whoever works on it sees to it, or the next look does.
+            let Ok(_turn) = self.turn(Busy::Volume(volume.clone())) else { continue };
+            // Read once more: nobody changes it now.
+            let Some(record) = self.records.get(&volume)? else { continue };
+            repair(&self.mounts, &volume, &record)?;
+        }
+        Ok(())
+    }
+}
+
+fn repair(
+    mounts: &Mounts,
+    volume: &VolumeId,
+    Record { attributes, published, .. }: &Record,
+) -> io::Result<()> {
+    let table = mounts.table()?;
+    let top = |at: &Path| table.iter().rfind(|mounted| mounted.at == at).map(|mounted| &mounted.device);
+    let Some(device) = top(&attributes.mount) else { return Ok(()) };
+    let is_old = |at: &&Published| top(&at.target).is_some_and(|there| there != device);
+    let old: Vec<&Published> = published.iter().filter(is_old).collect();
+    if old.is_empty() || !matches!(mounts.look(&attributes.mount)?, Place::Served { .. }) {
+        return Ok(());
+    }
+    for at in old {
+        show(mounts, attributes, device, at, true)?;
+        tracing::info!(volume = volume.as_str(), target = %at.target.display(), "bound to the new daemon");
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Daemons come for the first workload of a node and go with the last, if they are outdated.
+//!
+//! Invariant: of one daemon, one stage or unstage is carried out at a time, and no label is given
+//! while a daemon that was sent away is still there.
+
+use std::{fs, path::Path};
+
+use midflight_plan::mount::{Arrival, Departure, Policy, Seen, Version, arrive, depart};
+use tonic::Status;
+
+use super::{
+    cluster::{Label, Wish},
+    mounts::{self, Place},
+    node::{Busy, NodeService, aside, failed},
+    record::{Leaving, Record},
+    volume::{Attributes, VolumeId},
+};
+
+/// What a daemon's pod has written down of itself.
+pub(super) fn reported(metadata: &Path) -> Version {
+    let read = |name: &str| fs::read_to_string(metadata.join(name)).ok();
+    Version::reported(read(IMAGE).as_deref(), read(LABELS).as_deref())
+}
+
+const IMAGE: &str = "image-version";
+const LABELS: &str = "labels";
+
+/// What a daemon that has gone wrote is not true of the next one.
+fn forget_report(metadata: &Path) {
+    for name in [IMAGE, LABELS] {
+        // Not there; or shown by the pod that writes it, and gone with that.
+        let _ = fs::remove_file(metadata.join(name));
+    }
+}
+
+impl NodeService {
+    /// Looks at a volume's mount; one that nobody serves is removed.
+    async fn observe(&self, volume: &VolumeId, attributes: &Attributes, wish: &Wish) -> Result<Seen, Status> {
+        let daemon = attributes.daemon();
+        let leaving = self.records.leaving(&daemon).map_err(failed("read the note"))? != Leaving::No;
+        let neighbours = self.records.neighbours(volume, &daemon).map_err(failed("read the records"))?;
+        let (mounts, looked_at) = (self.mounts.clone(), attributes.clone());
+        let (running, users) = aside("look at the mount", move || {
+            let device = match mounts.look(&looked_at.mount)? {
+                Place::Served { device } => device,
+                Place::Dead => {
+                    mounts.clear(&looked_at.mount)?;
+                    return Ok((None, 0));
+                }
+                Place::Plain => return Ok((None, 0)),
+            };
+            Ok((Some(reported(&looked_at.metadata())), mounts.users(&device, &looked_at.mount)?))
+        })
+        .await?;
+        Ok(Seen { policy: wish.policy, wanted: wish.version.clone(), running, users, neighbours, leaving })
+    }
+
+    /// Notes that the daemon goes, then takes its label; each once.
+    async fn send_away(&self, volume: &VolumeId, attributes: &Attributes) -> Result<(), Status> {
+        let daemon = attributes.daemon();
+        if self.records.leaving(&daemon).map_err(failed("read the note"))? == Leaving::LabelTaken {
+            return Ok(());
+        }
+        self.records.leaves(&daemon, Leaving::Begun).map_err(failed("write the note"))?;
+        self.cluster.label(&attributes.label, Label::Absent).await?;
+        self.records.leaves(&daemon, Leaving::LabelTaken).map_err(failed("write the note"))?;
+        tracing::info!(volume = volume.as_str(), "the daemon is outdated and idle: sent away");
+        Ok(())
+    }
+
+    /// Waits until a daemon that was sent away has gone.
+    async fn await_end(&self, attributes: &Attributes) -> Result<(), Status> {
+        let (mounts, mount, patience) = (self.mounts.clone(), attributes.mount.clone(), self.config.patience);
+        let gone = aside("wait for the end of the old daemon", move || {
+            mounts::wait_until(patience, || Ok(!matches!(mounts.look(&mount)?, Place::Served { .. })))
+        })
+        .await?;
+        if gone { Ok(()) } else { Err(Status::unavailable("the daemon that was sent away is still there")) }
+    }
+
+    pub(super) async fn stage(
+        &self,
+        volume: &VolumeId,
+        staging: &Path,
+        attributes: Attributes,
+    ) -> Result<(), Status> {
+        let daemon = attributes.daemon();
+        let _turn = self.turn(Busy::Daemon(daemon.clone()))?;
+        let wish = self.cluster.wish(&attributes).await?;
+        let seen = self.observe(volume, &attributes, &wish).await?;
+        match arrive(&seen) {
+            Arrival::Label => {}
+            Arrival::SendAway | Arrival::AwaitEnd => {
+                self.send_away(volume, &attributes).await?;
+                self.await_end(&attributes).await?;
+            }
+        }
+        if self.records.leaving(&daemon).map_err(failed("read the note"))? != Leaving::No {
+            forget_report(&attributes.metadata());
+            self.records.has_left(&daemon).map_err(failed("remove the note"))?;
+        }
+        let before = self.record(volume)?;
+        // The first of a daemon may insist on the version that is wanted; the others take what is there.
+        let is_first = seen.users == 0 && seen.neighbours == 0 && wish.policy == Policy::ReplaceIdle;
+        let record = Record {
+            expects: is_first.then_some(wish.version),
+            staged: staging.to_owned(),
+            published: before.map(|before| before.published).unwrap_or_default(),
+            attributes,
+        };
+        // The label comes last: a stage that fails has left none behind, unless its answer was lost.
+        self.write(volume, &record)?;
+        self.cluster.label(&record.attributes.label, Label::Present).await
+    }
+
+    pub(super) async fn unstage(&self, volume: &VolumeId, record: &Record) -> Result<(), Status> {
+        let _turn = self.turn(Busy::Daemon(record.attributes.daemon()))?;
+        let wish = self.cluster.wish(&record.attributes).await?;
+        let seen = self.observe(volume, &record.attributes, &wish).await?;
+        match depart(&seen).map_err(|in_use| Status::failed_precondition(in_use.to_string()))? {
+            Departure::Keep => {}
+            Departure::SendAway => self.send_away(volume, &record.attributes).await?,
+        }
+        self.records.remove(volume).map_err(failed("remove the record"))
+    }
+}

@@ -1,0 +1,229 @@
+//! A node with its plugin and an API server in this process. A daemon is stood for by a file
+//! system that comes and goes with the node's label, as a DaemonSet would have it.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{Node as NodeObject, PersistentVolumeClaim};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use midflight_api::fluid::{IMAGE_VERSION_ANNOTATION, UPDATE_STRATEGY_ANNOTATION};
+use midflight_apiserver::{ApiServer, Config, auth::Identity};
+use midflight_handover::kernel::{self, Waiting};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::json;
+use tempfile::TempDir;
+use tonic::{Code, Request};
+
+use crate::csi::{
+    CsiConfig,
+    mounts::Mounts,
+    node::NodeService,
+    proto::{
+        NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+        NodeUnstageVolumeRequest, VolumeCapability,
+        node_server::Node,
+        volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
+    },
+};
+
+pub(super) const NODE: &str = "node-1";
+pub(super) const VOLUME: &str = "default-data";
+pub(super) const LABEL: &str = "fluid.io/f-default-data";
+
+/// Whether this machine cannot mount; says so, and fails where that may not be.
+#[allow(clippy::print_stderr)]
+pub(super) fn skipped() -> bool {
+    let why = match () {
+        () if !rustix::process::geteuid().is_root() => "not root",
+        () if !Path::new("/dev/fuse").exists() => "no /dev/fuse",
+        () => return false,
+    };
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "mounts cannot be tested: {why}");
+    eprintln!("SKIPPED: {why}");
+    true
+}
+
+pub(super) struct World {
+    pub(super) folder: TempDir,
+    pub(super) client: Client,
+    pub(super) server: ApiServer,
+    pub(super) plugin: Arc<NodeService>,
+}
+
+impl World {
+    pub(super) async fn new() -> World {
+        let folder = tempfile::Builder::new().prefix("mfcsi-").tempdir().unwrap();
+        let server = ApiServer::open(Config::new(folder.path().join("api"))).await.unwrap();
+        let client = Client::new(server.service(Identity::admin("midflight")), "default");
+        let node = serde_json::from_value(json!({ "metadata": { "name": NODE } })).unwrap();
+        Api::<NodeObject>::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
+        let claim = json!({
+            "metadata": { "name": "data", "annotations": { UPDATE_STRATEGY_ANNOTATION: "OnIdle" } },
+            "spec": { "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } } },
+        });
+        let claims = Api::<PersistentVolumeClaim>::default_namespaced(client.clone());
+        claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+        let plugin = plugin(folder.path(), &client);
+        let world = World { folder, client, server, plugin };
+        world.want("fuse:1").await;
+        world
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn mount(&self) -> PathBuf {
+        self.path("runtime/juicefs-fuse")
+    }
+
+    /// Another process in the plugin's place.
+    pub(super) fn restart(&mut self) {
+        self.plugin = plugin(self.folder.path(), &self.client);
+    }
+
+    pub(super) async fn want(&self, image: &str) {
+        let claims = Api::<PersistentVolumeClaim>::default_namespaced(self.client.clone());
+        let patch = json!({ "metadata": { "annotations": { IMAGE_VERSION_ANNOTATION: image } } });
+        claims.patch("data", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    pub(super) async fn wanted(&self) -> String {
+        let claims = Api::<PersistentVolumeClaim>::default_namespaced(self.client.clone());
+        let annotations = claims.get("data").await.unwrap().metadata.annotations.unwrap();
+        annotations[IMAGE_VERSION_ANNOTATION].clone()
+    }
+
+    pub(super) async fn labelled(&self) -> bool {
+        let node = Api::<NodeObject>::all(self.client.clone()).get(NODE).await.unwrap();
+        node.metadata.labels.is_some_and(|labels| labels.get(LABEL).is_some_and(|value| value == "true"))
+    }
+
+    /// What a daemon's pod does when it starts.
+    pub(super) fn daemon_comes(&self, image: &str) {
+        fs::create_dir_all(self.mount()).unwrap();
+        let metadata = self.path("runtime/.meta/fuse");
+        fs::create_dir_all(&metadata).unwrap();
+        fs::write(metadata.join("image-version"), format!("{image}\n")).unwrap();
+        mount("daemon", self.mount(), "tmpfs", MountFlags::empty(), None).unwrap();
+        fs::write(self.mount().join("served-by"), image).unwrap();
+    }
+
+    pub(super) fn daemon_goes(&self) {
+        unmount(self.mount(), UnmountFlags::DETACH).unwrap();
+    }
+
+    /// A daemon that was killed: its mount stays and nobody serves it.
+    pub(super) fn daemon_dies(&self) {
+        self.daemon_goes();
+        drop(kernel::mount(&self.mount(), "fuse", MountFlags::empty(), "", Waiting::Blocks).unwrap());
+    }
+
+    pub(super) async fn stage(&self) -> Result<(), Code> {
+        self.stage_as(VOLUME, &[]).await
+    }
+
+    /// Stages a volume of the same dataset.
+    pub(super) async fn stage_as(&self, volume: &str, more: &[(&str, &str)]) -> Result<(), Code> {
+        let mount = self.mount().display().to_string();
+        let context = [
+            ("fluid_path", mount.as_str()),
+            ("runtime_namespace", "default"),
+            ("runtime_name", "data"),
+            ("mount_pod_node_selector_key", LABEL),
+        ];
+        let context = context.iter().chain(more);
+        let request = NodeStageVolumeRequest {
+            volume_id: volume.into(),
+            staging_target_path: self.path("staging").display().to_string(),
+            volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
+            volume_context: context.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        };
+        self.plugin.node_stage_volume(Request::new(request)).await.map(drop).map_err(|status| status.code())
+    }
+
+    pub(super) async fn publish(&self, target: &str) -> Result<(), Code> {
+        self.publish_as(VOLUME, target, Mode::MultiNodeMultiWriter).await
+    }
+
+    pub(super) async fn publish_as(&self, volume: &str, target: &str, mode: Mode) -> Result<(), Code> {
+        let request = NodePublishVolumeRequest {
+            volume_id: volume.into(),
+            staging_target_path: self.path("staging").display().to_string(),
+            target_path: self.path(target).display().to_string(),
+            volume_capability: Some(capability(mode)),
+            readonly: false,
+            volume_context: HashMap::new(),
+        };
+        self.plugin.node_publish_volume(Request::new(request)).await.map(drop).map_err(|status| status.code())
+    }
+
+    pub(super) async fn unpublish(&self, target: &str) -> Result<(), Code> {
+        self.unpublish_as(VOLUME, target).await
+    }
+
+    pub(super) async fn unpublish_as(&self, volume: &str, target: &str) -> Result<(), Code> {
+        let target_path = self.path(target).display().to_string();
+        let request = NodeUnpublishVolumeRequest { volume_id: volume.into(), target_path };
+        let done = self.plugin.node_unpublish_volume(Request::new(request)).await;
+        done.map(drop).map_err(|status| status.code())
+    }
+
+    pub(super) async fn unstage(&self) -> Result<(), Code> {
+        self.unstage_as(VOLUME, "staging").await
+    }
+
+    pub(super) async fn unstage_as(&self, volume: &str, staging: &str) -> Result<(), Code> {
+        let staging_target_path = self.path(staging).display().to_string();
+        let request = NodeUnstageVolumeRequest { volume_id: volume.into(), staging_target_path };
+        let done = self.plugin.node_unstage_volume(Request::new(request)).await;
+        done.map(drop).map_err(|status| status.code())
+    }
+
+    pub(super) fn mounts(&self) -> usize {
+        let own = self.folder.path();
+        Mounts::Machine.table().unwrap().iter().filter(|mounted| mounted.at.starts_with(own)).count()
+    }
+
+    pub(super) async fn end(self) {
+        self.server.shutdown().await;
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let own = self.folder.path();
+        for mounted in
+            Mounts::Machine.table().unwrap_or_default().iter().filter(|mounted| mounted.at.starts_with(own))
+        {
+            let _ = unmount(&mounted.at, UnmountFlags::DETACH);
+        }
+    }
+}
+
+pub(super) fn config(folder: &Path) -> CsiConfig {
+    CsiConfig {
+        node: NODE.into(),
+        socket: folder.join("csi.sock"),
+        root: "/".into(),
+        state: folder.join("state"),
+        patience: Duration::from_millis(300),
+    }
+}
+
+pub(super) fn plugin(folder: &Path, client: &Client) -> Arc<NodeService> {
+    Arc::new(NodeService::open(config(folder), client.clone(), Mounts::Machine).unwrap())
+}
+
+pub(super) fn capability(mode: Mode) -> VolumeCapability {
+    let access_type = Some(AccessType::Mount(MountVolume::default()));
+    VolumeCapability { access_type, access_mode: Some(AccessMode { mode: mode.into() }) }
+}
