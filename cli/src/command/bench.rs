@@ -9,6 +9,7 @@ pub(crate) mod fleet;
 pub(crate) mod fuse;
 pub(crate) mod io;
 pub(crate) mod migrate;
+pub(crate) mod mount;
 pub(crate) mod pause;
 pub(crate) mod prepull;
 mod qemu;
@@ -33,6 +34,7 @@ enum Subject {
     Migrate(migrate::MigrateBench),
     #[command(hide = true)]
     MigratePart(migrate::child::MigratePart),
+    Mount(mount::MountBench),
     Pause(pause::PauseBench),
     Prepull(prepull::PrepullBench),
 }
@@ -46,6 +48,7 @@ impl Bench {
             Subject::Io(io) => io.run(session).await,
             Subject::Migrate(migrate) => migrate.run(session).await,
             Subject::MigratePart(part) => part.run(session).await,
+            Subject::Mount(mount) => mount.run(session).await,
             Subject::Pause(pause) => pause.run(session).await,
             Subject::Prepull(prepull) => prepull.run(session).await,
         }
