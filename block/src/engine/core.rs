@@ -541,7 +541,7 @@ impl Engine {
             .map(|(at, _)| at)
             .collect();
         if !stale.is_empty() && stale.len() < promises().count() {
-            stale.into_iter().for_each(|at| self.on_lost(at, out));
+            stale.into_iter().for_each(|at| self.put_out(at, out));
             return;
         }
         // Some were in service before and one never was: its folder is new.
@@ -553,7 +553,7 @@ impl Engine {
             .map(|(at, _)| at)
             .collect();
         if !unfit.is_empty() && unfit.len() < promises().count() {
-            unfit.into_iter().for_each(|at| self.on_lost(at, out));
+            unfit.into_iter().for_each(|at| self.put_out(at, out));
             return;
         }
         if !self.align(out) {
@@ -572,6 +572,12 @@ impl Engine {
         }
         self.phase = Phase::Converging { tag };
         self.converge(&regions, out);
+    }
+
+    /// Others have what this one lacks.
+    fn put_out(&mut self, at: usize, out: &mut Vec<Output>) {
+        self.members.get(at).unfit = true;
+        self.on_lost(at, out);
     }
 
     /// Serves from now on; what earlier engines left unsynced is synced when there is time.

@@ -79,6 +79,8 @@ pub struct Member {
     pub version: u64,
     /// Whether it was being rebuilt when it failed: it misses more than we know.
     pub partial: bool,
+    /// Whether it was found to lack what others have.
+    pub unfit: bool,
     /// Who was told, and who has noted, that this one leaves.
     pub told: Mask,
     pub noted: Mask,
@@ -121,6 +123,7 @@ impl Members {
             service: mode.at_start(),
             version,
             partial: *mode == Mode::Rebuilding,
+            unfit: false,
             told: 0,
             noted: 0,
         };
@@ -190,9 +193,9 @@ impl Members {
     /// Those who were in service and have to leave are to stay after all; says whether there is one.
     pub fn take_back(&mut self) -> bool {
         let mut some = false;
-        for member in
-            self.all.iter_mut().filter(|member| member.service == Service::Leaving && !member.partial)
-        {
+        let may_stay =
+            |member: &&mut Member| member.service == Service::Leaving && !member.partial && !member.unfit;
+        for member in self.all.iter_mut().filter(may_stay) {
             member.service = Service::In;
             some = true;
         }
