@@ -127,7 +127,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| upgrade::follow(seen))
         .or_else(|| give_up(seen))
         .or_else(|| replenish(seen))
-        .unwrap_or(Err(Wait::Content))
+        .unwrap_or_else(|| Err(upgrade::rest(seen)))
 }
 
 /// Ends an engine of a volume that nobody has, or that has left its place.

@@ -154,6 +154,18 @@ pub(super) fn follow(seen: &Observed) -> Option<Step> {
     Some(Ok(Action::StartReplica { manager, replica, image }))
 }
 
+/// Why a volume that needs nothing else is at rest. While something of it is of another image it is looked at again, since no
+/// watch tells when its engine begins to serve.
+pub(super) fn rest(seen: &Observed) -> Wait {
+    let Some(engine) = process(seen) else { return Wait::Content };
+    let follows =
+        |member: &Member| reached(seen, member).is_none_or(|(_, replica)| replica.binary == engine.binary);
+    match is_of(engine, &wanted(seen)) && seen.members().iter().all(follows) {
+        true => Wait::Content,
+        false => Wait::EngineStarts,
+    }
+}
+
 /// Until when the new engine is watched, if that is not over. The image before needs no proof.
 fn proves_until(seen: &Observed) -> Option<Timestamp> {
     let change = seen.change();
