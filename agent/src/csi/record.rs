@@ -6,6 +6,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -62,8 +63,9 @@ pub(super) struct Records {
 impl Records {
     pub(super) fn open(folder: &Path) -> io::Result<Records> {
         let records = Records { volumes: folder.join("volumes"), leaving: folder.join("leaving") };
-        fs::create_dir_all(&records.volumes)?;
-        fs::create_dir_all(&records.leaving)?;
+        for folder in [&records.volumes, &records.leaving] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
         Ok(records)
     }
 
