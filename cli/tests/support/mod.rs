@@ -150,13 +150,16 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// What is below a folder, with the bytes of those that are files.
 pub(crate) fn files_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         if entry.path().is_dir() {
             files.extend(files_below(&entry.path()));
-        } else {
+        } else if entry.path().is_file() {
             files.push((entry.path(), std::fs::read(entry.path()).unwrap()));
+        } else {
+            files.push((entry.path(), Vec::new()));
         }
     }
     files.sort();
