@@ -575,7 +575,7 @@ impl Engine {
     }
 
     /// Others have what this one lacks.
-    fn put_out(&mut self, at: usize, out: &mut Vec<Output>) {
+    pub(super) fn put_out(&mut self, at: usize, out: &mut Vec<Output>) {
         self.members.get(at).unfit = true;
         self.on_lost(at, out);
     }

@@ -237,7 +237,7 @@ impl Engine {
                 None => {
                     aligned = false;
                     tracing::warn!(member = at, "member has other layers");
-                    self.on_lost(at, out);
+                    self.put_out(at, out);
                 }
                 Some(steps) => {
                     let Some(step) = steps.into_iter().next() else { continue };
