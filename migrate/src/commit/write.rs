@@ -4,10 +4,11 @@
 //! begun under. A server that was restarted may have lost the note, as well as what came before it.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 
 use super::ledger::Ledger;
 use super::roll::Roll;
@@ -145,7 +146,8 @@ impl Session<'_> {
     }
 
     /// Writes all operations while the note is `ledger`'s, several batches at once. Each may be
-    /// repeated, so order among them must not matter.
+    /// repeated, so order among them must not matter. After the first that fails no other is begun, and none is
+    /// still on its way when this returns.
     pub(super) async fn write_all<'o>(
         &self,
         stage: Stage,
@@ -155,18 +157,31 @@ impl Session<'_> {
     ) -> Result<u64, CommitError> {
         let limits = self.store.limits();
         self.report(stage, part.before, part.total);
-        let batches = futures::stream::iter(store::pack(ops, limits));
-        batches
-            .map(|mut batch| async move {
-                batch.guards.push(ledger.guard());
-                self.write_one(ledger, &batch).await.map(|()| batch.ops.len() as u64)
-            })
-            .buffer_unordered(limits.in_flight)
-            .try_fold(0, |done, written| async move {
-                self.report(stage, part.before + done + written, part.total);
-                Ok(done + written)
-            })
-            .await
+        let failed = AtomicBool::new(false);
+        let batches = store::pack(ops, limits).take_while(|_| !failed.load(Relaxed));
+        let mut answers = pin!(
+            futures::stream::iter(batches)
+                .map(|mut batch| async move {
+                    batch.guards.push(ledger.guard());
+                    self.write_one(ledger, &batch).await.map(|()| batch.ops.len() as u64)
+                })
+                .buffer_unordered(limits.in_flight)
+        );
+        let mut all = Ok(0);
+        while let Some(answer) = answers.next().await {
+            match (&mut all, answer) {
+                (Ok(done), Ok(written)) => {
+                    *done += written;
+                    self.report(stage, part.before + *done, part.total);
+                }
+                (Ok(_), Err(error)) => {
+                    failed.store(true, Relaxed);
+                    all = Err(error);
+                }
+                (Err(_), _) => {}
+            }
+        }
+        all
     }
 
     async fn write_one(&self, ledger: &Ledger, batch: &Batch<'_>) -> Result<(), CommitError> {

@@ -134,6 +134,11 @@ pub(crate) fn etcd(port: u16, call: &str, body: &Value) -> Value {
 }
 
 pub(crate) fn post(port: u16, path: &str, body: &Value) -> Value {
+    try_post(port, path, body).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// As [`post`], where the server may refuse or be too slow.
+pub(crate) fn try_post(port: u16, path: &str, body: &Value) -> Result<Value, String> {
     let body = body.to_string();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(
@@ -145,7 +150,11 @@ pub(crate) fn post(port: u16, path: &str, body: &Value) -> Value {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer but {answer:?}"));
-    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"))
+    let answer: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"));
+    match answer.get("error") {
+        Some(error) => Err(error.to_string()),
+        None => Ok(answer),
+    }
 }
 
 /// One command, and the text it gives.

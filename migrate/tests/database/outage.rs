@@ -121,8 +121,9 @@ async fn a_full_redis_keeps_the_old_rows_and_is_cleaned_up() {
 #[tokio::test]
 async fn a_full_etcd_keeps_the_old_rows_and_says_so() {
     for layout in [Layout::Dragonflow, Layout::Generation] {
-        let quota = ["--quota-backend-bytes", "16777216"];
-        let Some(world) = World::with(Kind::Etcd, layout, &quota) else { return };
+        let quota = 16 << 20;
+        let limits = ["--quota-backend-bytes", &quota.to_string()];
+        let Some(world) = World::with(Kind::Etcd, layout, &limits) else { return };
         let old = old(&world);
         let open = Open::holding(&world, &old).await;
         let error = open.apply(&bulky(&world, 4000, 10_000)).await.unwrap_err();
@@ -132,30 +133,41 @@ async fn a_full_etcd_keeps_the_old_rows_and_says_so() {
         assert!(facts.alarms.iter().any(|alarm| alarm.starts_with("NOSPACE")), "{world:?}: {facts:?}");
 
         // What the runbook says, and nothing else is done by hand.
-        make_room(world.port());
+        make_room(world.port(), quota);
         open.session().recover().await.unwrap();
         assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Settled(_)), "{world:?}");
         assert_eq!(open.rows().await, old, "{world:?}");
-        make_room(world.port());
+        make_room(world.port(), quota);
         open.apply(&new(&world)).await.unwrap();
         assert_eq!(open.rows().await, new(&world), "{world:?}");
     }
 }
 
-/// Compacts, defragments and disarms, as an operator of etcd does.
-fn make_room(port: u16) {
-    let status = foreign::post(port, "/v3/maintenance/status", &json!({}));
-    foreign::post(
-        port,
-        "/v3/kv/compaction",
-        &json!({"revision": status["header"]["revision"], "physical": true}),
-    );
-    foreign::post(port, "/v3/maintenance/defragment", &json!({}));
-    let alarms = foreign::post(port, "/v3/maintenance/alarm", &json!({"action": "GET"}));
-    for alarm in alarms["alarms"].as_array().into_iter().flatten() {
-        let disarm = json!({"action": "DEACTIVATE", "memberID": alarm["memberID"], "alarm": alarm["alarm"]});
-        foreign::post(port, "/v3/maintenance/alarm", &disarm);
+/// Compacts, defragments and disarms, and again if that was not enough, as an operator of etcd does.
+fn make_room(port: u16, quota: u64) {
+    const TRIES: usize = 5;
+    let refused: Vec<_> = (0..TRIES).map_while(|_| try_to_make_room(port, quota).err()).collect();
+    assert!(refused.len() < TRIES, "{refused:#?}");
+}
+
+fn try_to_make_room(port: u16, quota: u64) -> Result<(), String> {
+    let ask = |path: &str, body| foreign::try_post(port, path, &body);
+    let status = ask("/v3/maintenance/status", json!({}))?;
+    // Refused where an earlier try has done it; the size tells.
+    let _ = ask("/v3/kv/compaction", json!({"revision": status["header"]["revision"], "physical": true}));
+    ask("/v3/maintenance/defragment", json!({}))?;
+    let alarms = || ask("/v3/maintenance/alarm", json!({"action": "GET"}));
+    for alarm in alarms()?["alarms"].as_array().into_iter().flatten() {
+        let (member, alarm) = (&alarm["memberID"], &alarm["alarm"]);
+        let disarm = json!({"action": "DEACTIVATE", "memberID": member, "alarm": alarm});
+        ask("/v3/maintenance/alarm", disarm)?;
     }
+    let (status, alarms) = (ask("/v3/maintenance/status", json!({}))?, alarms()?);
+    let size: u64 = status["dbSize"].as_str().unwrap().parse().unwrap();
+    if size < quota / 2 && alarms["alarms"].as_array().is_none_or(Vec::is_empty) {
+        return Ok(());
+    }
+    Err(format!("{size} of {quota} bytes are in use, and alarms stand: {alarms}"))
 }
 
 /// A run waits for its server; given up in the meantime, it is recovered afterwards.
