@@ -38,7 +38,8 @@ impl Session<'_> {
         let applied = staging.at(Phase::Applied);
         let step =
             Step { from: &ledger, to: &applied, guard: Some(same_pointer), pointer: Some(pointer.encode()) };
-        let (switched, switch) = self.advance_unless_written(taken, step).await?;
+        let switched = self.advance_unless_written(taken, step).await;
+        let (switched, switch) = self.or_unstage(&ledger, &staging, switched).await?;
         self.report(Stage::Syncing, 0, 0);
         self.anchor(&switched).await?;
         Ok(Applied { run, switch, written, meanwhile: Changed::default() })

@@ -40,7 +40,8 @@ impl Session<'_> {
 
         let committed = staging.at(Phase::Committed);
         let step = Step { from: &ledger, to: &committed, guard: None, pointer: None };
-        let (marked, switch) = self.advance_unless_written(taken, step).await?;
+        let marked = self.advance_unless_written(taken, step).await;
+        let (marked, switch) = self.or_unstage(&ledger, &staging, marked).await?;
         let [(_, journal), ..] = &journals;
         self.replay_and_record(&marked, &committed, journal).await?;
         let meanwhile = self.written_meanwhile(after).await;

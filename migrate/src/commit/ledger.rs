@@ -11,7 +11,9 @@ use super::seal::Seal;
 use super::write::{Retry, patiently};
 use super::{Changed, CommitError, Pointer, RunRecord, Session, Stage, Taken};
 use crate::record::Snapshot;
-use crate::store::{Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, RunNumber, Space, Store};
+use crate::store::{
+    Batch, Guard, Note, Op, Outcome, Place, Reading, Revision, RunNumber, Space, Store, StoreError,
+};
 
 /// The note as it was read, byte for byte, and what it says.
 #[derive(Debug, Clone)]
@@ -173,6 +175,9 @@ impl Session<'_> {
                     return Err(CommitError::Conflict);
                 }
                 Ok(Outcome::Conflict) => return Err(from.forgotten()),
+                Err(refusal @ StoreError::Refused { .. }) if retry.began() => {
+                    return Err(CommitError::Unsure { refusal });
+                }
                 Err(error) => retry.after(error).await?,
             }
         };

@@ -95,6 +95,9 @@ pub enum CommitError {
     )]
     Forgotten { run: RunNumber },
 
+    #[error("{refusal}; whether the same step has arrived before, when no answer came, is not known")]
+    Unsure { refusal: StoreError },
+
     #[error("the {note} note is not readable by this version")]
     Note { note: &'static str, source: serde_json::Error },
 }

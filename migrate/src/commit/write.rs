@@ -286,22 +286,22 @@ impl Session<'_> {
         self.anchor(&settled).await
     }
 
-    /// Deletes what was staged where the server has refused more of it. A full one may take deletions and nothing else,
-    /// not even the note that the run is abandoned; and as the switch was not asked for yet, none can be on its way.
-    pub(super) async fn or_unstage(
+    /// Deletes what was staged where the server has refused more of it, or the switch. A full one may take deletions and
+    /// nothing else, not even the note that the run is abandoned. What was refused did not happen and is not on its way.
+    pub(super) async fn or_unstage<T>(
         &self,
         ledger: &Ledger,
         record: &RunRecord,
-        staged: Result<u64, CommitError>,
-    ) -> Result<u64, CommitError> {
-        if let Err(CommitError::Store(StoreError::Refused { .. })) = &staged {
+        answer: Result<T, CommitError>,
+    ) -> Result<T, CommitError> {
+        if let Err(CommitError::Store(StoreError::Refused { .. })) = &answer {
             for space in record.leavings(Phase::Abandoned) {
                 if let Err(error) = self.clear(ledger, space).await {
                     tracing::warn!(%error, "what was staged is still there");
                 }
             }
         }
-        staged
+        answer
     }
 
     /// Deletes a space while the note is `ledger`'s.

@@ -143,6 +143,7 @@ impl RunError {
                 | CommitError::Moving
                 | CommitError::Modified(_) => true,
                 CommitError::Unfinished { .. }
+                | CommitError::Unsure { .. }
                 | CommitError::Forgotten { .. }
                 | CommitError::OldRowsGone { .. }
                 | CommitError::NotAsWritten { .. }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use midflight_migrate::commit::{self, RunNote, Session, State};
+use midflight_migrate::commit::{self, Phase, RunNote, RunRecord, Session, State};
 use midflight_migrate::record::{RowKey, Snapshot};
-use midflight_migrate::store::{Layout, Options, Store};
+use midflight_migrate::store::{Generation, Layout, Options, Reading, Space, Store, collect};
 
 use serde_json::json;
 
@@ -93,6 +93,53 @@ async fn a_server_that_is_killed_at_any_write() {
         let store = open.store.clone();
         disturbed(&world, &open, &store, &disturb, step).await;
     }
+}
+
+/// What takes deletions only can be got out of, wherever it began: of a run that is not committed nothing is left that
+/// takes room.
+#[tokio::test]
+async fn a_server_that_is_full_from_any_write_on() {
+    at_once(servers(), |world| async move {
+        let (old, new) = (old(&world), new(&world));
+        let open = Open::holding(&world, &old).await;
+        for at in 0.. {
+            let what = format!("{world:?}, write {at}");
+            let store = Wrapped::new(&open.store, at, Event::Full);
+            let session = Session::new(&store, &open.fence, &|_| {});
+            let taken = commit::snapshot(&store).await.unwrap();
+            let result = session.apply(&taken, &new, RunNote::default()).await;
+            assert_eq!(result.is_err(), store.reached(), "{what}: {result:?}");
+            if let State::Interrupted(record) = commit::state(&*open.store).await.unwrap()
+                && record.phase == Phase::Staging
+            {
+                for space in staged(&record) {
+                    let (left, _) = collect(&*open.store, space, Reading::Once).await.unwrap();
+                    assert_eq!(left, Snapshot::default(), "{what}: {space}");
+                }
+            }
+            open.session().recover().await.unwrap();
+            let rows = open.rows().await;
+            assert!(rows == old || rows == new, "{what}");
+            if let State::Applied(_) = commit::state(&*open.store).await.unwrap() {
+                open.session().rollback().await.unwrap();
+            }
+            assert_eq!(open.rows().await, old, "{what}");
+            if result.is_ok() {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+/// Where a run keeps what is not live.
+fn staged(record: &RunRecord) -> Vec<Space> {
+    let run = record.run;
+    let mut staged = vec![Space::Journal(run), Space::Undo(run), Space::Seal(run)];
+    if record.layout == Layout::Generation {
+        staged.push(Space::Generation(Generation::of(run)));
+    }
+    staged
 }
 
 fn bulky(world: &World, rows: usize, size: usize) -> Snapshot {

@@ -27,6 +27,8 @@ pub(crate) enum Event {
     AtReplay(Box<dyn Fn() + Send + Sync>),
     /// Somebody else acts before the write.
     Meanwhile(Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>),
+    /// The server is full from this write on: it takes deletions and nothing else.
+    Full,
     /// Something befalls the server when it has answered.
     Afterwards(Box<dyn Fn() + Send + Sync>),
 }
@@ -71,7 +73,7 @@ impl Wrapped {
             return write.await;
         }
         match &self.event {
-            Event::AfterReading(_) | Event::AtSwitch(_) | Event::AtReplay(_) => write.await,
+            Event::AfterReading(_) | Event::AtSwitch(_) | Event::AtReplay(_) | Event::Full => write.await,
             Event::DieBefore => {
                 self.dead.store(true, Ordering::SeqCst);
                 Err(killed())
@@ -92,6 +94,10 @@ impl Wrapped {
             }
         }
     }
+}
+
+fn full() -> StoreError {
+    StoreError::Refused { doing: "write a batch".to_owned(), reason: "no space is left".to_owned() }
 }
 
 fn killed() -> StoreError {
@@ -158,6 +164,11 @@ impl Store for Wrapped {
             && !self.acted.swap(true, Ordering::SeqCst)
         {
             act();
+        }
+        let puts = batch.ops.iter().any(|op| matches!(op, Op::Put { .. }));
+        if matches!(self.event, Event::Full) && puts && self.writes.load(Ordering::SeqCst) >= self.at {
+            self.writes.fetch_add(1, Ordering::SeqCst);
+            return Err(full());
         }
         self.write(self.inner.commit(fence, batch)).await
     }
