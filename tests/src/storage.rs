@@ -34,6 +34,11 @@ use crate::server::Embedded;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// The engine image of this build, where there are two.
+pub const THIS: &str = "midflight.local/engine:this";
+/// The engine image of the next build.
+pub const NEXT: &str = "midflight.local/engine:next";
+
 /// A running cluster.
 pub struct Storage {
     pub client: Client,
@@ -76,6 +81,15 @@ impl Storage {
     /// Programs of engine images, as every node has them.
     fn binaries(&self) -> PathBuf {
         self.room("engine-binaries")
+    }
+
+    /// Three nodes for v1 volumes with the images of two builds; this build's is the default.
+    pub async fn of_two_builds() -> anyhow::Result<Storage> {
+        let storage = Storage::start(3, DataEngine::V1).await?;
+        storage.add_image(THIS, &Program::this()?, 1).await?;
+        storage.add_image(NEXT, &Program::next()?, 2).await?;
+        storage.set("default-engine-image", THIS).await?;
+        Ok(storage)
     }
 
     /// Puts an engine image on every node. Images of other builds have other versions, as `build` says.

@@ -13,15 +13,13 @@ use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{DataEngine, Engine, NAMESPACE, Replica};
 use midflight_operator::{Cut, Moment, Writer};
 use midflight_tests::load::Load;
-use midflight_tests::storage::{Program, Storage};
+use midflight_tests::storage::{NEXT, Storage, THIS};
 use serde_json::json;
 
 const SIZE: u64 = 4 << 20;
 /// How many points are drawn when not all are tried.
 const DRAWN: usize = 4;
 const MOMENTS: [Moment; 3] = [Moment::NotSent, Moment::AnswerLost, Moment::Acknowledged];
-const THIS: &str = "midflight.local/engine:this";
-const NEXT: &str = "midflight.local/engine:next";
 
 /// What is left of a volume, apart from names and times.
 #[derive(Debug, PartialEq, Eq)]
@@ -149,8 +147,6 @@ async fn a_volume_lives_the_same_wherever_the_controllers_stopped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_changes_the_same_wherever_the_controllers_stopped() {
-    let storage = Storage::start(3, DataEngine::V1).await.unwrap();
-    storage.add_image(THIS, &Program::this().unwrap(), 1).await.unwrap();
-    storage.add_image(NEXT, &Program::next().unwrap(), 2).await.unwrap();
+    let storage = Storage::of_two_builds().await.unwrap();
     Box::pin(the_end_is_the_same(storage, upgrade)).await;
 }

@@ -1,31 +1,16 @@
 //! Volumes of the v1 data engine change their engine image, between builds that really differ, under a client that
 //! judges every block.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-use midflight_api::longhorn::DataEngine;
 use midflight_tests::load::Load;
 use midflight_tests::place;
 use midflight_tests::running::{attached, runs, status, until_change};
-use midflight_tests::storage::{Program, Storage};
+use midflight_tests::storage::{NEXT, Program, Storage, THIS};
 use serde_json::json;
-
-const THIS: &str = "midflight.local/engine:this";
-const NEXT: &str = "midflight.local/engine:next";
-
-/// Three nodes with the images of two builds; this build's is the default.
-async fn storage() -> Storage {
-    let storage = Storage::start(3, DataEngine::V1).await.unwrap();
-    storage.add_image(THIS, &Program::this().unwrap(), 1).await.unwrap();
-    storage.add_image(NEXT, &Program::next().unwrap(), 2).await.unwrap();
-    storage.set("default-engine-image", THIS).await.unwrap();
-    storage
-}
 
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::print_stderr, reason = "the pause is what people want to know")]
 async fn an_attached_volume_follows_its_image_forth_and_back_under_load() {
-    let storage = storage().await;
+    let storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
     let load = Load::on(&endpoint, "vol-1", 1).unwrap();
     for image in [NEXT, THIS, NEXT] {
@@ -50,7 +35,7 @@ async fn an_attached_volume_follows_its_image_forth_and_back_under_load() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_fails_leaves_the_old_engine_serving() {
-    let storage = storage().await;
+    let storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
     let load = Load::on(&endpoint, "vol-1", 2).unwrap();
     for point in ["engine-start", "engine-go", "engine-serve"] {
@@ -71,7 +56,7 @@ async fn an_image_that_fails_leaves_the_old_engine_serving() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_detached_volume_changes_its_image_at_once_and_keeps_its_data() {
-    let storage = storage().await;
+    let storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
     let load = Load::on(&endpoint, "vol-1", 3).unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;

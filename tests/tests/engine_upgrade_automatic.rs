@@ -10,19 +10,17 @@ use std::time::Duration;
 use futures::{StreamExt, pin_mut};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
-use midflight_api::longhorn::{DataEngine, EngineImage, NAMESPACE, Volume};
+use midflight_api::longhorn::{EngineImage, NAMESPACE, Volume};
 use midflight_api::{Attempt, NodeName, Outcome};
 use midflight_plan::engine_upgrade as plan;
 use midflight_plan::storage::engine_image;
 use midflight_tests::load::Load;
 use midflight_tests::place;
 use midflight_tests::running::{attached, detached, runs, status};
-use midflight_tests::storage::{Program, Storage};
+use midflight_tests::storage::{NEXT, Program, Storage, THIS};
 use serde_json::json;
 use tokio::task::AbortHandle;
 
-const THIS: &str = "midflight.local/engine:this";
-const NEXT: &str = "midflight.local/engine:next";
 const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 
 /// What a watch has seen of all volumes, write by write.
@@ -83,14 +81,6 @@ impl Drop for Watching {
     }
 }
 
-async fn storage() -> Storage {
-    let storage = Storage::start(3, DataEngine::V1).await.unwrap();
-    storage.add_image(THIS, &Program::this().unwrap(), 1).await.unwrap();
-    storage.add_image(NEXT, &Program::next().unwrap(), 2).await.unwrap();
-    storage.set("default-engine-image", THIS).await.unwrap();
-    storage
-}
-
 /// Volumes, engines and replicas that refer to an image, as its object says.
 async fn references(storage: &Storage, image: &str) -> anyhow::Result<i32> {
     let images: Api<EngineImage> = Api::namespaced(storage.client.clone(), NAMESPACE);
@@ -116,7 +106,7 @@ async fn until_all_run(storage: &Storage, volumes: &[String], image: &str) {
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::print_stderr, reason = "the pause of each volume is what people want to know")]
 async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
-    let storage = storage().await;
+    let storage = Storage::of_two_builds().await.unwrap();
     let names: Vec<String> = (0..10).map(|number| format!("vol-{number}")).collect();
     let (busy, idle) = names.split_at(5);
     let mut loads = Vec::new();
@@ -155,7 +145,7 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
 /// Seed 000, cases 3 and 4: what must not be touched is not, until it may.
 #[tokio::test(flavor = "multi_thread")]
 async fn expanding_degraded_and_opted_out_volumes_are_left_alone() {
-    let storage = storage().await;
+    let storage = Storage::of_two_builds().await.unwrap();
     attached(&storage, "degraded").await.unwrap();
     storage.change_volume("degraded", json!({ "numberOfReplicas": 4 })).await.unwrap();
     storage.until_volume("degraded", "attached", "degraded").await.unwrap();
@@ -188,7 +178,7 @@ async fn expanding_degraded_and_opted_out_volumes_are_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_fails_is_left_again_and_halts_the_others() {
     const BROKEN: &str = "midflight.local/engine:broken";
-    let storage = storage().await;
+    let storage = Storage::of_two_builds().await.unwrap();
     let program = Program::Failing(place::next().unwrap(), "engine-serve");
     storage.add_image(BROKEN, &program, 2).await.unwrap();
     let mut loads = Vec::new();

@@ -4,23 +4,12 @@
 
 use kube::api::DeleteParams;
 use midflight_api::longhorn::DataEngine;
+use midflight_tests::noise::noise;
 use midflight_tests::storage::{Program, Storage, run};
 use serde_json::json;
 
-const SIZE: u64 = 8 << 20;
+const SIZE: usize = 8 << 20;
 const IMAGE: &str = "midflight.local/engine:one";
-
-/// Bytes that do not repeat.
-fn noise(seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.take(usize::try_from(SIZE).unwrap() / 8).flatten().collect()
-}
 
 /// Lives a volume through: made, attached, a node lost and back, grown, moved to another node, deleted.
 async fn live(engine: DataEngine) {
@@ -40,7 +29,7 @@ async fn live(engine: DataEngine) {
     let endpoint = storage.endpoint("vol-1").await.unwrap();
     assert!(endpoint.starts_with("nbd+unix:///vol-1?socket="), "{endpoint}");
     let (written, read) = (storage.room("written"), storage.room("read"));
-    let mut data = noise(1);
+    let mut data = noise(1, SIZE);
     std::fs::write(&written, &data).unwrap();
     run("nbdcopy", &["--flush", written.to_str().unwrap(), &endpoint]).await.unwrap();
 
