@@ -17,7 +17,7 @@ use crate::bootstrap::Standing;
 use crate::controller::Operator;
 use crate::engine_upgrade::EngineUpgrades;
 use crate::mount::Datasets;
-use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, PrePull, Volumes};
+use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, PrePull, Snapshots, Volumes};
 use crate::workload;
 use crate::write::Writer;
 
@@ -37,6 +37,8 @@ pub async fn run(writer: Arc<Writer>, standing: &Standing) {
         operator.add(nodes);
         let managers = InstanceManagers::new(&mut operator, Arc::clone(&orders));
         operator.add(managers);
+        let snapshots = Snapshots::new(&mut operator, Arc::clone(&orders));
+        operator.add(snapshots);
         let volumes = Volumes::new(&mut operator, orders);
         operator.add(volumes);
     }

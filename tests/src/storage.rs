@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
 use midflight_api::longhorn::{
-    DataEngine, Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Setting, Volume,
+    DataEngine, Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Setting, Snapshot,
+    Volume,
 };
 use midflight_block::instance::end_all;
 use midflight_operator::{Standing, Writer, bootstrap};
@@ -267,6 +268,41 @@ impl Storage {
         let engines: Api<Engine> = Api::namespaced(self.client.clone(), NAMESPACE);
         let engine = engines.get(&format!("{volume}-e-0")).await?;
         Ok(engine.status.unwrap_or_default().endpoint.to_string())
+    }
+
+    pub fn snapshots(&self) -> Api<Snapshot> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Keeps a volume as it is now; the snapshot is there when this returns.
+    pub async fn take_snapshot(&self, volume: &str, name: &str) -> anyhow::Result<Snapshot> {
+        let object = json!({
+            "apiVersion": "longhorn.io/v1beta2", "kind": "Snapshot", "metadata": { "name": name },
+            "spec": { "volume": volume, "createSnapshot": true },
+        });
+        self.snapshots().create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        self.until(&format!("snapshot {name} is ready"), async || {
+            let snapshot = self.snapshots().get(name).await?;
+            let ready = snapshot.status.as_ref().is_some_and(|status| status.ready_to_use);
+            Ok(ready.then_some(snapshot))
+        })
+        .await
+        .map_err(|error| error.context(self.logs()))
+    }
+
+    /// Removes a snapshot; it is gone when this returns.
+    pub async fn remove_snapshot(&self, name: &str) -> anyhow::Result<()> {
+        self.snapshots().delete(name, &DeleteParams::default()).await?;
+        let gone = async || Ok(self.snapshots().get_opt(name).await?.is_none().then_some(()));
+        self.until(&format!("snapshot {name} is gone"), gone).await
+    }
+
+    /// The snapshots that the engine of a volume has, as its object says.
+    pub async fn layers(&self, volume: &str) -> anyhow::Result<Vec<String>> {
+        let engines: Api<Engine> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let engine = engines.get_opt(&format!("{volume}-e-0")).await?;
+        let status = engine.and_then(|engine| engine.status).unwrap_or_default();
+        Ok(status.snapshots.into_keys().collect())
     }
 
     /// Asks again until there is an answer.

@@ -8,6 +8,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{DataEngine, Engine, NAMESPACE, Replica};
@@ -28,6 +29,7 @@ struct Left {
     engines: usize,
     modes: Vec<String>,
     image: String,
+    snapshots: Vec<String>,
 }
 
 async fn left(storage: &Storage, volume: &str) -> anyhow::Result<Left> {
@@ -42,6 +44,7 @@ async fn left(storage: &Storage, volume: &str) -> anyhow::Result<Left> {
         engines: Api::<Engine>::namespaced(client.clone(), NAMESPACE).list(&of_volume).await?.items.len(),
         modes: record.members.iter().map(|member| member.mode.to_string()).collect(),
         image: status.current_image.to_string(),
+        snapshots: storage.snapshots().list(&of_volume).await?.iter().map(ResourceExt::name_any).collect(),
     })
 }
 
@@ -49,6 +52,11 @@ async fn delete(storage: &Storage, volume: &str) -> anyhow::Result<()> {
     storage.volumes().delete(volume, &DeleteParams::default()).await?;
     let gone = async || Ok(storage.volumes().get_opt(volume).await?.is_none().then_some(()));
     storage.until("the volume is gone", gone).await?;
+    let none = async || {
+        let left = storage.snapshots().list(&ListParams::default()).await?;
+        Ok(left.items.is_empty().then_some(()))
+    };
+    storage.until("its snapshots are gone", none).await?;
     for node in ["node-1", "node-2", "node-3"] {
         for folder in ["replicas", "instances"] {
             let left = std::fs::read_dir(storage.room(node).join(folder))?.count();
@@ -65,6 +73,11 @@ async fn live(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     });
     storage.create_volume(volume, spec).await?;
     storage.until_volume(volume, "attached", "healthy").await?;
+    storage.take_snapshot(volume, "monday").await?;
+    storage.take_snapshot(volume, "tuesday").await?;
+    storage.remove_snapshot("monday").await?;
+    let kept = async || Ok((storage.layers(volume).await? == ["tuesday"]).then_some(()));
+    storage.until("the engine has the snapshot that was kept", kept).await?;
     let attached = left(storage, volume).await?;
     storage.change_volume(volume, json!({ "size": (2 * SIZE).to_string(), "numberOfReplicas": 3 })).await?;
     storage

@@ -1,6 +1,7 @@
 //! `midflight volume`: the life of volumes, over the same objects that kubectl sees.
 
 mod show;
+mod snapshot;
 mod wait;
 
 use anyhow::Context;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{failure::Failure, session::Session, target};
 use show::{Listed, Shown};
+use snapshot::SnapshotCommand;
 use wait::{Goal, Patience};
 
 /// Create, attach, grow and remove volumes
@@ -37,6 +39,8 @@ enum Command {
     Detach(Named),
     /// Let a volume grow
     Expand(Expand),
+    /// Take, list and remove snapshots
+    Snapshot(SnapshotCommand),
     /// Remove a volume and its data
     Rm(Named),
 }
@@ -156,6 +160,7 @@ impl VolumeCommand {
                 change(&volumes, &expand.name, json!({ "size": expand.size })).await?;
                 expand.patience.wait(&volumes, &expand.name, Goal::Grown).await
             }
+            Command::Snapshot(snapshots) => snapshots.run(session, client).await,
             Command::Rm(named) => {
                 find(&volumes, &named.name).await?;
                 let gone = volumes.delete(&named.name, &DeleteParams::default()).await;

@@ -2,12 +2,14 @@
 
 mod deployment;
 mod engine_image;
+mod engines;
 mod instance_manager;
 mod nodes;
 mod orders;
 mod pods;
 mod pre_pull;
 mod settings;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -17,4 +19,5 @@ pub(crate) use instance_manager::InstanceManagers;
 pub(crate) use nodes::Nodes;
 pub(crate) use orders::Orders;
 pub(crate) use pre_pull::PrePull;
+pub(crate) use snapshot::Snapshots;
 pub(crate) use volume::Volumes;

@@ -5,4 +5,5 @@ pub mod engine_image;
 pub mod instance_manager;
 pub mod pre_pull;
 pub mod schedule;
+pub mod snapshot;
 pub mod volume;

@@ -49,27 +49,44 @@ impl Goal {
     }
 }
 
+/// How far something is that is waited for.
+#[derive(Debug)]
+pub(super) enum Progress {
+    Done,
+    /// What it waits for, in its own words.
+    Waits(String),
+}
+
 impl Patience {
+    /// Waits until a volume is so.
     pub(super) async fn wait(self, volumes: &Api<Volume>, name: &str, goal: Goal) -> anyhow::Result<()> {
+        let hint = format!("`midflight volume show {name}` tells how it is; it goes on by itself");
+        let look = async || {
+            let volume = volumes.get_opt(name).await.map_err(target::refusal)?;
+            Ok(match goal.is_reached(volume.as_ref(), volumes).await? {
+                true => Progress::Done,
+                false => Progress::Waits(why(volume.as_ref())),
+            })
+        };
+        self.until(&format!("volume {name}"), &hint, look).await
+    }
+
+    /// Looks again until it is done.
+    pub(super) async fn until(
+        self,
+        what: &str,
+        hint: &str,
+        look: impl AsyncFn() -> anyhow::Result<Progress>,
+    ) -> anyhow::Result<()> {
         if !self.wait {
             return Ok(());
         }
         let deadline = Instant::now() + Duration::from_secs(self.timeout);
         loop {
-            let volume = volumes.get_opt(name).await.map_err(target::refusal)?;
-            if goal.is_reached(volume.as_ref(), volumes).await? {
-                return Ok(());
-            }
+            let Progress::Waits(why) = look().await? else { return Ok(()) };
             if Instant::now() > deadline {
-                return Err(Failure::with(
-                    Exit::TimedOut,
-                    format!(
-                        "volume {name} was not there within {} s: {}",
-                        self.timeout,
-                        why(volume.as_ref())
-                    ),
-                    format!("`midflight volume show {name}` tells how it is; it goes on by itself"),
-                ));
+                let late = format!("{what} was not there within {} s: {why}", self.timeout);
+                return Err(Failure::with(Exit::TimedOut, late, hint));
             }
             sleep(LOOK_EVERY).await;
         }

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
-    Engine, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Volume,
+    Engine, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Snapshot, Volume,
 };
 use midflight_plan::storage::volume::{Decision, Observed, Wait, decide};
+
+pub(super) use observe::volumes_in;
 
 use super::orders::Orders;
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
@@ -31,6 +33,7 @@ pub(crate) struct Volumes {
     managers: Objects<InstanceManager>,
     managers_on: Index<InstanceManager>,
     managers_with: Index<InstanceManager>,
+    snapshots: Objects<Snapshot>,
     nodes: Objects<Node>,
     settings: Objects<Setting>,
     orders: Arc<Orders>,
@@ -58,8 +61,9 @@ impl Volumes {
             replicas,
             managers_on: managers
                 .index(|manager| vec![observe::place(&manager.spec.node_id, manager.spec.data_engine)]),
-            managers_with: managers.index(observe::volumes_in),
+            managers_with: managers.index(volumes_in),
             managers,
+            snapshots: operator.objects(),
             nodes: operator.objects(),
             settings: operator.objects(),
             orders,
@@ -83,6 +87,11 @@ impl Controller for Volumes {
         wake.on(&self.records, |record| vec![Key::of(record)]);
         wake.on(&self.engines, |engine| vec![key(engine.spec.instance.volume_name.as_str())]);
         wake.on(&self.replicas, |replica| vec![key(replica.spec.instance.volume_name.as_str())]);
+        // What its engine says of snapshots is asked when one has come or gone.
+        wake.on_change(&self.snapshots, |old, new| match standing(old) == standing(new) {
+            true => Vec::new(),
+            false => old.or(new).map(|snapshot| key(snapshot.spec.volume.as_str())).into_iter().collect(),
+        });
         let (replicas, on) = (self.replicas.clone(), self.replicas_on);
         wake.on_change(&self.managers, move |old, new| {
             let changed = observe::changed_instances(old, new).into_iter().map(|volume| key(&volume));
@@ -126,6 +135,11 @@ impl Controller for Volumes {
             Err(_) => Ok(Next::After(LOOK_AGAIN)),
         }
     }
+}
+
+/// Whether the engine has a snapshot, as far as is known.
+fn standing(snapshot: Option<&Snapshot>) -> Option<bool> {
+    snapshot?.status.as_ref().map(|status| status.ready_to_use)
 }
 
 fn state(manager: Option<&InstanceManager>) -> Option<InstanceManagerState> {

@@ -5,25 +5,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use midflight_api::NodeName;
 use midflight_api::longhorn::{
     DataEngine, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState,
 };
-use midflight_api::{NodeName, Size};
 use midflight_plan::storage::schedule::{Closed, Place};
 use midflight_plan::storage::volume::{Instance, Manager, Observed, Serving, engine_name, is_engine_of};
-use tokio::time::timeout;
 
 use super::{Look, Volumes, key};
 use crate::controller::{Key, Stale, TurnError};
+use crate::storage::engines::Seat;
 use crate::storage::orders::proto;
 use crate::storage::settings;
-
-/// How long an engine may take to say how it is.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Where an instance manager is looked for.
 pub(super) fn place(node: &NodeName, engine: DataEngine) -> String {
@@ -36,7 +32,7 @@ fn processes(manager: &InstanceManager) -> impl Iterator<Item = (&String, &Insta
 }
 
 /// The volumes of which it holds something.
-pub(super) fn volumes_in(manager: &InstanceManager) -> Vec<String> {
+pub(in crate::storage) fn volumes_in(manager: &InstanceManager) -> Vec<String> {
     let volumes: BTreeSet<String> = processes(manager).filter_map(|(name, _)| volume_of(name)).collect();
     volumes.into_iter().collect()
 }
@@ -166,13 +162,7 @@ impl Volumes {
             volume: seen.volume.name_any(),
             epoch: record.term.epoch().number(),
         };
-        let mut orders = self.manager(&manager.name)?;
-        // An engine that does not answer is seen by its instance manager, sooner or later.
-        let answer = timeout(ANSWERS_WITHIN, orders.status(request)).await.ok().and_then(Result::ok);
-        Ok(answer.map(|answer| {
-            let status = answer.into_inner();
-            Serving { serving: status.serving, size: Size::from_bytes(status.size) }
-        }))
+        Ok(Seat { manager: self.manager(&manager.name)?, engine: request }.serving().await)
     }
 
     /// Speaks to an instance manager by its name.

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use midflight_api::longhorn::{
     Condition, ConditionStatus, DataEngine, Engine, EngineChange, EngineChangeState, InstanceState,
-    InstanceStatus, Replica, ReplicaMode, Robustness, Volume,
+    InstanceStatus, Replica, ReplicaMode, Robustness, SnapshotInfo, Volume,
 };
 use midflight_api::{ImageRef, Member, MemberMode, Size};
+use midflight_plan::storage::snapshot::HEAD;
 use midflight_plan::storage::volume::{Decision, Instance, Manager, Observed, Standing};
 
 use super::{Look, Volumes};
@@ -75,7 +76,7 @@ impl Volumes {
 /// The size that the copies have, as the engine says or said last.
 fn size(seen: &Look) -> Option<Size> {
     let said = seen.engine.as_ref().and_then(|engine| Some(engine.status.as_ref()?.current_size));
-    let size = seen.observed.serving.map(|serving| serving.size).or(said);
+    let size = seen.observed.serving.as_ref().map(|serving| serving.size).or(said);
     size.filter(|size| size.bytes() > 0)
 }
 
@@ -177,10 +178,27 @@ fn of_engine(engine: &mut Engine, seen: &Observed) {
     let members = seen.record.iter().flat_map(|record| &record.members);
     status.replica_mode_map =
         members.map(|member| (member.replica.clone(), mode(member))).collect::<BTreeMap<_, _>>();
-    if let Some(serving) = seen.serving.filter(|serving| serving.size.bytes() > 0) {
+    if let Some(serving) = seen.serving.as_ref().filter(|serving| serving.size.bytes() > 0) {
+        status.snapshots = snapshots(&serving.snapshots);
         status.current_size = serving.size;
         status.is_expanding = serving.size < seen.volume.spec.size;
     }
+}
+
+/// Each with those before and after it.
+fn snapshots(names: &[String]) -> BTreeMap<String, SnapshotInfo> {
+    let shown = |(place, name): (usize, &String)| {
+        let parent = place.checked_sub(1).and_then(|before| names.get(before)).cloned().unwrap_or_default();
+        let child = names.get(place + 1).map_or(HEAD, String::as_str);
+        let info = SnapshotInfo {
+            name: name.as_str().into(),
+            parent: parent.into(),
+            children: BTreeMap::from([(child.to_owned(), true)]),
+            ..SnapshotInfo::default()
+        };
+        (name.clone(), info)
+    };
+    names.iter().enumerate().map(shown).collect()
 }
 
 fn mode(member: &Member) -> ReplicaMode {

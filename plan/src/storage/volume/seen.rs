@@ -57,10 +57,12 @@ pub struct Instance {
 }
 
 /// What an engine says of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serving {
     pub serving: bool,
     pub size: Size,
+    /// Its snapshots, oldest first.
+    pub snapshots: Vec<String>,
 }
 
 /// Whether a copy can be used.

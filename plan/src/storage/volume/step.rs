@@ -257,7 +257,7 @@ fn enlist(seen: &Observed) -> Option<Step> {
 
 fn expand(seen: &Observed, manager: &str) -> Option<Step> {
     let size = seen.volume.spec.size;
-    let serving = seen.serving.filter(|serving| serving.serving)?;
+    let serving = seen.serving.as_ref().filter(|serving| serving.serving)?;
     (serving.size < size).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
 }
 

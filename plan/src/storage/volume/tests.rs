@@ -98,7 +98,7 @@ fn grows_once_it_serves() {
     let mut world = World::attached();
     world.seen.volume.spec.size = Size::from_bytes(2 << 20);
     world.settle();
-    assert_eq!(world.seen.serving.unwrap().size, Size::from_bytes(2 << 20));
+    assert_eq!(world.seen.serving.as_ref().unwrap().size, Size::from_bytes(2 << 20));
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub(super) fn switch(seen: &Observed, manager: &str) -> Option<Step> {
 }
 
 fn serves(seen: &Observed) -> bool {
-    seen.serving.is_some_and(|serving| serving.serving)
+    seen.serving.as_ref().is_some_and(|serving| serving.serving)
 }
 
 /// The engine that serves, where it is a process and has clients.
@@ -117,7 +117,7 @@ pub(super) fn begin(seen: &Observed) -> Option<Step> {
     let (engine, image) = (process(seen)?, wanted(seen));
     let is_at_rest = serves(seen)
         && engine.state == InstanceState::Running
-        && seen.serving.is_some_and(|serving| serving.size == seen.volume.spec.size);
+        && seen.serving.as_ref().is_some_and(|serving| serving.size == seen.volume.spec.size);
     let is_begun = is_of(engine, &image) || !is_at_rest || !is_whole(seen);
     (!is_begun).then_some(Ok(Action::ChangeEngine { image }))
 }

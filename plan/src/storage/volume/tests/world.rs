@@ -37,6 +37,10 @@ pub(super) struct World {
     pub(super) fault: Option<Fault>,
 }
 
+fn serving_with(serving: bool, size: Size) -> Serving {
+    Serving { serving, size, snapshots: Vec::new() }
+}
+
 pub(super) fn start() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
 }
@@ -273,7 +277,7 @@ impl World {
                 }
                 self.status().current_replica_address_map = members.into_iter().collect();
                 let serving = !self.seen.is_switching();
-                self.seen.serving = Some(Serving { serving, size });
+                self.seen.serving = Some(serving_with(serving, size));
             }
             Action::StopEngine { manager, engine } => self.stop(&manager, engine.as_str()),
             Action::ChangeEngine { .. } => {
@@ -295,7 +299,7 @@ impl World {
                     Some(Fault::HangsInTheSwitch) => change.state = EngineChangeState::Failed,
                     other => {
                         change.at = now.into();
-                        self.seen.serving = Some(Serving { serving: true, size });
+                        self.seen.serving = Some(serving_with(true, size));
                         if other == Some(Fault::CrashesAfterIt) {
                             self.in_charge().restarts = 3;
                         }
@@ -313,7 +317,7 @@ impl World {
                 self.change_members(|members| members.retain(|member| member.replica != replica));
                 self.status().current_replica_address_map.remove(&replica);
             }
-            Action::Expand { size, .. } => self.seen.serving = Some(Serving { serving: true, size }),
+            Action::Expand { size, .. } => self.seen.serving = Some(serving_with(true, size)),
             Action::Offer { .. } => self.status().endpoint = "nbd+unix:///vol-1?socket=s".into(),
             Action::Withdraw { manager } => {
                 if let Some(manager) = manager {
