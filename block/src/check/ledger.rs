@@ -57,6 +57,11 @@ impl Ledger {
         self.lines[address as usize].acknowledged
     }
 
+    /// The acknowledged number of every block.
+    pub fn all_acknowledged(&self) -> Vec<u64> {
+        self.lines.iter().map(|line| line.acknowledged).collect()
+    }
+
     pub fn issued(&self, address: u64) -> u64 {
         self.lines[address as usize].issued
     }

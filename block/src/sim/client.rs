@@ -75,9 +75,7 @@ impl Client {
         self.cookie += 1;
         let (flight, op, payload) = match (dice >> 16) % 10 {
             0 => {
-                let acknowledged =
-                    (0..self.ledger.blocks()).map(|address| self.ledger.acknowledged(address)).collect();
-                self.flushes.insert(self.cookie, acknowledged);
+                self.flushes.insert(self.cookie, self.ledger.all_acknowledged());
                 (Flight::Flush { number: self.cookie }, Op::Flush, Bytes::new())
             }
             1..=3 => {

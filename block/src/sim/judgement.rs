@@ -71,6 +71,18 @@ impl World {
         (0..self.replicas.len()).filter(|at| self.mode(*at) == Mode::InService)
     }
 
+    /// Whether a replica has noted durably that it serves in the present run of its machine.
+    pub(super) fn has_noted(&self, at: usize) -> bool {
+        let node = &self.replicas[at];
+        node.promise.as_ref().is_some_and(|promise| promise.standing().boot == node.boot)
+    }
+
+    /// Whether an engine can rely on this copy alone: it runs, has lost nothing, and knows that it serves.
+    pub(super) fn vouches(&self, at: usize) -> bool {
+        let node = &self.replicas[at];
+        node.core.is_some() && !node.lost && self.has_noted(at)
+    }
+
     /// Every block at every replica in service holds what the client may expect.
     pub(super) fn judge(&self) {
         for (at, node) in self.replicas.iter().enumerate() {

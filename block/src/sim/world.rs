@@ -46,12 +46,12 @@ const COORDINATOR: LinkId = LinkId::from_bits(1 << 60);
 pub(super) struct ReplicaNode {
     pub(super) disk: MemoryDisk,
     pub(super) core: Option<Replica<MemoryDisk>>,
-    promise: Option<PromiseFile<MemoryDisk>>,
+    pub(super) promise: Option<PromiseFile<MemoryDisk>>,
     persisting: Option<Standing>,
     syncing: Option<SyncPlan<MemoryDisk>>,
     noting: bool,
     fetching: VecDeque<(u64, Fetch<MemoryDisk>)>,
-    boot: u64,
+    pub(super) boot: u64,
     /// Whether it lost power and has not been made whole since.
     pub(super) lost: bool,
 }
