@@ -69,6 +69,10 @@ pub struct Status {
     /// Whether requests wait until the engine is told to resume.
     #[serde(default)]
     pub suspended: bool,
+    /// Copies that the engine waits for before it serves: no other is known to have everything. If one is
+    /// gone for good, only its removal from the volume ends that, with whatever nobody else has.
+    #[serde(default)]
+    pub waits_for: Vec<String>,
 }
 
 /// Ask something of the engine of a volume.

@@ -158,6 +158,8 @@ pub struct Engine {
     pub(super) copied: u64,
     /// The member in this process, if there is one.
     pub(super) near: Option<usize>,
+    /// What the record calls the members.
+    pub(super) names: Vec<String>,
 }
 
 const PREPARE: u64 = u64::MAX;
@@ -195,12 +197,18 @@ impl Engine {
             throttle: Throttle::default(),
             copied: 0,
             near: None,
+            names: Vec::new(),
         }
     }
 
     /// Listens to the frontend of this attachment only.
     pub fn listen_to(&mut self, attachment: Option<Attachment>) {
         self.attachment = attachment;
+    }
+
+    /// What to call members by in answers; without a name each has its number.
+    pub fn call_members(&mut self, names: Vec<String>) {
+        self.names = names;
     }
 
     /// This member needs no wire: while it is in service, reads go to it.

@@ -101,7 +101,13 @@ impl Engine {
             members: self.members.iter().count(),
             copied_bytes: self.copied,
             suspended: self.suspension.is_on(),
+            waits_for: self.waits_for().map(|at| self.name_of(at)).collect(),
         }
+    }
+
+    /// What whoever reads an answer calls a member.
+    fn name_of(&self, at: usize) -> String {
+        self.names.get(at).cloned().unwrap_or_else(|| at.to_string())
     }
 
     /// The step that a command asks for, or the answer if there is nothing to do.
@@ -153,11 +159,11 @@ impl Engine {
             self.members.iter().find(|(_, member)| member.service != Service::In || member.newest < ours);
         match behind {
             Some((at, member)) if member.service != Service::In => {
-                Err(Answer::Busy(format!("member {at} is not in service")))
+                Err(Answer::Busy(format!("replica {} is not in service", self.name_of(at))))
             }
             Some((at, member)) => {
-                let theirs = member.newest;
-                Err(Answer::Refused(format!("member {at} has wire version {theirs}, this engine {ours}")))
+                let (name, theirs) = (self.name_of(at), member.newest);
+                Err(Answer::Refused(format!("replica {name} has wire version {theirs}, this engine {ours}")))
             }
             None => Ok(Step::Finalize { volume: self.volume.clone() }),
         }

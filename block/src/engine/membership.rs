@@ -65,24 +65,38 @@ impl Engine {
         self.advance(out);
     }
 
-    /// Nobody else has the newest data: before it was written to it is waited for,
-    /// afterwards a successor has to ask it what it has.
+    /// Nobody else has the newest data: before it was written to it is waited for, and so is everyone who
+    /// was given up for it; afterwards a successor has to ask it what it has.
     fn on_last_lost(&mut self, at: usize, out: &mut Vec<Output>) {
         match self.phase {
-            Phase::Promising { .. } => tracing::debug!(member = at, "waiting for the last member in service"),
+            Phase::Promising { .. } => {
+                let others = self.members.take_back();
+                tracing::debug!(member = at, others, "waiting for the last member in service");
+            }
             _ => self.end(Output::Stranded, out),
         }
+    }
+
+    /// Members without which this engine cannot begin to serve, and which it cannot give up either.
+    pub(super) fn waits_for(&self) -> impl Iterator<Item = usize> {
+        let waits = matches!(self.phase, Phase::Promising { .. }) && !self.someone_is_fit();
+        self.members
+            .iter()
+            .filter(move |(_, member)| waits && member.service == Service::In && member.promise.is_none())
+            .map(|(at, _)| at)
+    }
+
+    /// Whether a member in service is known to have everything.
+    fn someone_is_fit(&self) -> bool {
+        let fit =
+            |member: &Member| member.promise.as_ref().is_some_and(|promise| !promise.lacks(self.version));
+        self.members.iter().any(|(_, member)| member.service == Service::In && fit(member))
     }
 
     /// Before it serves, an engine gives nobody up for copies that all lack something: whoever cannot be
     /// reached may have it, and is waited for like the last one. Says whether there is such a one.
     fn take_back(&mut self) -> bool {
-        let version = self.version;
-        let fit = |member: &Member| member.promise.as_ref().is_some_and(|promise| !promise.lacks(version));
-        let serves = |(_, member): (usize, &Member)| member.service == Service::In && fit(member);
-        matches!(self.phase, Phase::Promising { .. })
-            && !self.members.iter().any(serves)
-            && self.members.take_back()
+        matches!(self.phase, Phase::Promising { .. }) && !self.someone_is_fit() && self.members.take_back()
     }
 
     /// Takes the next step of whoever is on the way out or in.

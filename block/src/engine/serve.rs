@@ -167,7 +167,8 @@ impl Serving {
             args.replicas.iter().find(|replica| replica.name == name).map(|replica| replica.address.clone())
         };
         let paths = Paths::new(record.members.iter().map(|member| address_of(&member.replica)).collect());
-        let names = record.members.into_iter().map(|member| member.replica).collect();
+        let names: Vec<String> = record.members.into_iter().map(|member| member.replica).collect();
+        core.call_members(names.clone());
         let mut engine = Serving {
             core,
             epoch,

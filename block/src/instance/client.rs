@@ -315,6 +315,7 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
                 members: status.members,
                 attached: status.attached,
                 copied_bytes: status.copied_bytes,
+                waits_for: status.waits_for,
             }));
         }
         Command::AddReplica { target, replica: MemberArg(member) } => {

@@ -295,6 +295,7 @@ impl InstanceManager for Service {
                 suspended: status.suspended,
                 attached: status.attached,
                 copied_bytes: status.copied_bytes,
+                waits_for: status.waits_for,
             })
         })
         .await

@@ -70,6 +70,7 @@ pub struct EngineStatus {
     pub(super) members: u32,
     pub(super) attached: bool,
     pub(super) copied_bytes: u64,
+    pub(super) waits_for: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -147,6 +148,7 @@ impl Told {
                 ("in service", format!("{} of {}", status.in_service, status.members)),
                 ("attached", status.attached.to_string()),
                 ("copied", format!("{} bytes", status.copied_bytes)),
+                ("waits for", status.waits_for.join(" ")),
             ]),
             Told::Switched(switched) => pairs(vec![
                 ("epoch", switched.epoch.clone()),

@@ -109,11 +109,16 @@ impl Client {
         self.flights.clear();
         self.flushes.clear();
         if power {
-            for (address, durable) in (0..).zip(&self.durable) {
-                if self.ledger.issued(address) > *durable {
-                    self.ledger.reduce(address, *durable);
-                    self.torn.insert(address);
-                }
+            self.forget_unflushed();
+        }
+    }
+
+    /// Only what was flushed is certain.
+    pub(super) fn forget_unflushed(&mut self) {
+        for (address, durable) in (0..).zip(&self.durable) {
+            if self.ledger.issued(address) > *durable {
+                self.ledger.reduce(address, *durable);
+                self.torn.insert(address);
             }
         }
     }

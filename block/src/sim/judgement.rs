@@ -9,6 +9,7 @@ use crate::{
         core::Phase,
         members::{Mode, Service},
     },
+    epoch::Epoch,
     extent::Extent,
 };
 
@@ -27,6 +28,15 @@ impl World {
             serves && node.epoch.term() == self.shelf.record.term
         };
         self.engines.iter().any(whole) && self.shelf.record.in_service() == self.replicas.len()
+    }
+
+    pub(super) fn is_serving(&self, engine: usize) -> bool {
+        self.engines[engine].core.as_ref().is_some_and(|core| core.phase() == Phase::Serving)
+    }
+
+    /// What a live replica has promised.
+    pub(super) fn promised(&self, at: usize) -> Option<Epoch> {
+        self.replicas[at].core.as_ref().map(|core| core.promised())
     }
 
     /// Where everyone stands, for whoever reads a failure.

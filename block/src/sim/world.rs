@@ -379,6 +379,16 @@ impl World {
         disk.lose_power(|| self.dice().is_multiple_of(2));
     }
 
+    /// The last of the copies is gone for good: it is taken out of the record, and the engine is started anew.
+    pub(super) fn remove_last(&mut self) {
+        let last = self.replicas.len() - 1;
+        self.kill_replica(last);
+        self.replicas.pop();
+        let without = self.shelf.record.without_member(&last.to_string());
+        self.shelf.record = without.expect("others are in service").expect("it was a member");
+        self.restart_engine(self.engines.len() - 1);
+    }
+
     /// Everything stops at once and comes back, without the client and what it
     /// had under way.
     pub(super) fn restart_everything(&mut self, power: bool) {

@@ -1,7 +1,13 @@
 //! Replicas that fail, stay away, lose power and come back.
 
 use super::{busy, finish, seeds_from, steps_until, worlds};
-use crate::{engine::members::Mode, sim::world::World};
+use crate::{
+    engine::{
+        control::{Answer, Command},
+        members::Mode,
+    },
+    sim::world::World,
+};
 
 /// Every copy is in service again and they are alike.
 pub(super) fn assert_whole(world: &mut World) {
@@ -111,6 +117,58 @@ fn a_copy_that_lost_power_does_not_stand_in_for_one_that_is_away() {
         if seed % 2 == 1 {
             world.start_replica(0);
         }
+        assert_whole(&mut world);
+    }
+}
+
+/// Whom the newest engine says that it waits for.
+fn waits_for(world: &mut World) -> Vec<String> {
+    world.answers.clear();
+    world.command(&Command::Status);
+    match world.answers.pop() {
+        Some(Answer::Status(status)) => status.waits_for,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// While all others lack something the one that is away is waited for, for as long as it takes, and the engine says
+/// so. Only its removal ends that: then what was flushed is there, and the rest as after a loss of power.
+#[test]
+fn a_wait_for_a_copy_that_is_gone_ends_with_its_removal() {
+    for (seed, mut world) in worlds(100, 100) {
+        assert_eq!(waits_for(&mut world), Vec::<String>::new());
+        world.kill_replica(2);
+        (0..2).for_each(|at| world.lose_power(at));
+        (0..2).for_each(|at| world.start_replica(at));
+        world.restart_engine(0);
+        steps_until(&mut world, "all who are there have promised", |world| {
+            (0..2).all(|at| world.promised(at) == Some(world.engines[0].epoch))
+        });
+        busy(&mut world, 200 + seed as usize);
+        if !world.is_serving(0) {
+            assert_eq!(waits_for(&mut world), ["2"], "{}", world.describe());
+            world.client.forget_unflushed();
+        }
+        world.remove_last();
+        assert_whole(&mut world);
+        assert_eq!(waits_for(&mut world), Vec::<String>::new());
+    }
+}
+
+/// An engine that starts while nobody is there goes on with whoever comes first and has everything; it
+/// does not insist on the one that it gave up last.
+#[test]
+fn any_copy_that_has_everything_ends_the_wait_for_all() {
+    for (seed, mut world) in worlds(90, 100) {
+        (0..3).for_each(|at| world.kill_replica(at));
+        world.restart_engine(0);
+        busy(&mut world, 300);
+        assert!(!world.is_serving(0));
+        assert_ne!(waits_for(&mut world), Vec::<String>::new());
+        let first = seed as usize % 3;
+        world.start_replica(first);
+        steps_until(&mut world, "it serves with one", |world| world.is_serving(0));
+        (0..3).filter(|at| *at != first).for_each(|at| world.start_replica(at));
         assert_whole(&mut world);
     }
 }
