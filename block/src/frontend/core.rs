@@ -215,6 +215,12 @@ impl Volume {
         self.table.span()
     }
 
+    /// Whether anything that comes on this connection is looked at.
+    #[cfg(test)]
+    pub(crate) fn listens_to(&self, link: LinkId) -> bool {
+        self.current.has(link) || self.next.as_ref().is_some_and(|(next, _)| next.has(link))
+    }
+
     /// When `Tick` is wanted.
     pub fn deadline(&self) -> Option<Instant> {
         let drain = match self.current.stage {

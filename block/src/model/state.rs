@@ -68,6 +68,15 @@ pub(super) enum Begin {
     Prepared,
 }
 
+/// When a replica's syncs end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Disks {
+    /// At once: whoever is killed has stored what it was about to.
+    Quick,
+    /// At any time: it may be killed before.
+    Slow,
+}
+
 /// How large the world is and what may befall it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Scope {
@@ -75,6 +84,7 @@ pub(super) struct Scope {
     pub(super) blocks: u8,
     pub(super) ops: &'static [Op],
     pub(super) begin: Begin,
+    pub(super) disks: Disks,
     pub(super) left: Left,
 }
 

@@ -7,7 +7,7 @@ use stateright::Model;
 
 use super::{
     properties,
-    state::{Begin, Job, Left, Scope, State},
+    state::{Begin, Disks, Job, Left, Scope, State},
     wrong::Wrong,
 };
 use crate::{
@@ -111,17 +111,38 @@ impl State {
     /// can fail any more, what prepares for a failure is of that kind too: engines
     /// count answers by their number and do not mind in which order they come.
     fn commuting(&self) -> Option<Step> {
+        let delivery = self.network.look(|network| {
+            let mut arrivals = network.arrivals(|_| true).into_iter();
+            let free = |at: &Arrival| match network.peek(*at) {
+                Some(frame) => self.commutes(*at, frame),
+                None => self.is_end_unnoticed(*at),
+            };
+            arrivals.find(free).map(Step::Deliver)
+        });
+        delivery.or_else(|| {
+            let mut jobs = Vec::new();
+            self.replica_steps(&mut jobs);
+            jobs.into_iter().find(|step| self.is_done_at_once(*step))
+        })
+    }
+
+    fn is_calm(&self) -> bool {
+        let Left { replica_kills, power_losses, cuts, .. } = self.left;
+        replica_kills == 0 && power_losses == 0 && cuts == 0
+    }
+
+    fn commutes(&self, Arrival { link, to }: Arrival, frame: &Frame) -> bool {
         /// Tag of the frontend's answer to `Ping`, of answers nobody waits for, and the
         /// first of those to `Standing`.
         const REPLAYED: u64 = u64::MAX - 3;
         const IGNORED: u64 = 1 << 62;
         const STANDING: u64 = IGNORED + (1 << 60);
-        let Left { switches, engine_kills, replica_kills, power_losses, cuts } = self.left;
-        let calm = replica_kills == 0 && power_losses == 0 && cuts == 0;
-        let calmer = calm && switches == 0 && engine_kills == 0;
-        let commutes = |to: Node, frame: &Frame| match (to, frame.header.kind, frame.header.tag) {
+        let calmer = self.is_calm() && self.left.switches == 0 && self.left.engine_kills == 0;
+        match (to, frame.header.kind, frame.header.tag) {
             // The size of the volume, which does not change here.
             (Node::Frontend, Kind::Ping, _) => true,
+            // From an engine that it has let go.
+            (Node::Frontend, _, _) => !self.frontend.look(|volume| volume.listens_to(link)),
             // Only changes of the layout, which there are none of, ask for it.
             (Node::Engine(_), Kind::Reply, REPLAYED | IGNORED) => true,
             (Node::Engine(_), Kind::Reply, tag) => calmer && (STANDING..REPLAYED).contains(&tag),
@@ -129,19 +150,28 @@ impl State {
             (Node::Replica(_), Kind::Settled, _) => true,
             (Node::Replica(_), Kind::Standing | Kind::Flush, _) => calmer,
             _ => false,
-        };
-        let job = |step: &Step| matches!(step, Step::Finish(_, Job::Persist | Job::Sync)) && calm;
-        let delivery = self.network.look(|network| {
-            let arrivals = network.arrivals(|_| true).into_iter();
-            let mut free =
-                arrivals.filter(|at| network.peek(*at).is_some_and(|frame| commutes(at.to, frame)));
-            free.next().map(Step::Deliver)
-        });
-        delivery.or_else(|| {
-            let mut jobs = Vec::new();
-            self.replica_steps(&mut jobs);
-            jobs.into_iter().find(job)
-        })
+        }
+    }
+
+    /// A connection ends on which nobody waits for anything: a replica only forgets it then, and the frontend has
+    /// let it go before.
+    fn is_end_unnoticed(&self, Arrival { link, to }: Arrival) -> bool {
+        match to {
+            Node::Frontend => !self.frontend.look(|volume| volume.listens_to(link)),
+            Node::Engine(_) => false,
+            Node::Replica(at) => {
+                let process = self.replicas[at].process.as_ref();
+                process.is_none_or(|process| process.look(|process| !process.core.owes(link)))
+            }
+        }
+    }
+
+    fn is_done_at_once(&self, step: Step) -> bool {
+        match (step, self.scope.disks) {
+            (Step::Finish(..), Disks::Quick) => true,
+            (Step::Finish(_, Job::Persist | Job::Sync), Disks::Slow) => self.is_calm(),
+            _ => false,
+        }
     }
 
     fn replica_steps(&self, steps: &mut Vec<Step>) {

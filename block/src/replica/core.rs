@@ -164,6 +164,18 @@ impl<D: Disk> Replica<D> {
             && self.cold.is_empty()
     }
 
+    /// Whether someone on this connection waits for something that ends with it.
+    #[cfg(test)]
+    pub(crate) fn owes(&self, link: LinkId) -> bool {
+        let waits = |waiting: &[(LinkId, Frame)]| waiting.iter().any(|(from, _)| *from == link);
+        let cold = |cold: &Cold| matches!(cold, Cold::Read(from, _) if *from == link);
+        [&self.awaiting_note, &self.awaiting_sync, &self.syncing, &self.to_sync]
+            .into_iter()
+            .any(|all| waits(all))
+            || self.held.iter().any(|(_, to, _)| *to == link)
+            || self.cold.values().any(cold)
+    }
+
     /// What a successor has to know of those who are connected. True only while it is quiet.
     pub(super) fn known(&self) -> Known {
         Known {
