@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Using less of the CPU than this between two looks is rest.
 const REST: Duration = Duration::from_millis(10);
 /// So much work is worth giving back after.
-const WORK: Duration = Duration::from_millis(100);
+const WORK: Duration = Duration::from_millis(20);
 
 /// Watches over the process for as long as it lives.
 pub(crate) async fn give_back_at_rest() -> Infallible {

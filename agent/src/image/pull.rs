@@ -105,7 +105,7 @@ impl Puller {
 /// The manifest for this machine that a name leads to, and its digest.
 async fn resolve(remote: &mut Remote, image: &ImageName) -> Result<(Digest, ImageManifest), PullError> {
     let wanted = image.digest();
-    let reference = match &wanted {
+    let reference = match wanted {
         Some(digest) => digest.to_string(),
         None => image.tag().unwrap_or("latest").to_owned(),
     };

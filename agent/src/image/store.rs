@@ -128,7 +128,7 @@ impl Store {
     pub fn find(&self, image: &ImageName) -> Option<Held> {
         let name = image.to_string();
         let digest = image.digest();
-        let is_it = |held: &&Held| match &digest {
+        let is_it = |held: &&Held| match digest {
             Some(digest) => held.digest == *digest,
             None => held.names.contains(&name),
         };
