@@ -288,8 +288,10 @@ fn commit_advice(error: &CommitError) -> &'static str {
             "`midflight migrate restore` of a backup made before the run leads back"
         }
         CommitError::Backup(_) => MEND_DISK,
-        CommitError::Forgotten { .. } => CUT_OFF,
-        CommitError::Unfinished { .. } | CommitError::NotAsWritten { .. } => CUT_OFF,
+        CommitError::Forgotten { .. }
+        | CommitError::Unfinished { .. }
+        | CommitError::NotAsWritten { .. }
+        | CommitError::Unsure { .. } => CUT_OFF,
         CommitError::Note { .. } => "use the version of midflight that ran last on this database",
     }
 }
