@@ -134,7 +134,7 @@ fn what_is_new_on_disk_is_used_only_once_the_upgrade_is_final() {
         })
     };
     let refused = finalize(&nodes, &engine).unwrap_err();
-    assert_eq!(refused.message(), "member 0 has wire version 1, this engine 2");
+    assert_eq!(refused.message(), "replica r-0 has wire version 1, this engine 2");
     replace_replica(&mut nodes, 0, "next").unwrap();
     let engine = move_to(&mut nodes, "next").unwrap();
     nodes.wait_until_whole();
