@@ -1,14 +1,15 @@
 //! Compares each Longhorn and Fluid kind with upstream's own definition.
 //!
 //! The invariant: every field that we define is upstream's, with upstream's
-//! type, unless it stands in [`ADDED`] with the seed or decision it comes from.
+//! type, unless it stands in [`ADDED`] with the seed it comes from or the reason for it.
 
 use crate::support::ours;
 use crate::upstream::{definitions, fixtures_are_there};
 use midflight_api::{System, system_of};
 use serde_json::Value;
 
-/// Fields, enum values (`=`) and columns (`#`) that upstream does not have, and where they come from.
+/// Fields, enum values (`=`) and columns (`#`) that upstream does not have. Each names its seed; one that no seed
+/// asks for gives the reason it is needed instead.
 #[rustfmt::skip]
 const ADDED: &[(&str, &str, &str)] = &[
     ("Volume",                   "spec.targetNodeID",                          "seed 004"),
