@@ -1,7 +1,10 @@
 //! How much one client, and all of them together, may ask for.
 //!
-//! The invariant: what requests hold in memory is bounded by these numbers,
-//! whatever clients send and however slowly they read.
+//! The invariant: what is held of what clients send is bounded by these numbers, and what is held for clients
+//! that read slowly are references into the store.
+//!
+//! One kind of answer is bounded by the store alone: a list that is not asked for as plain JSON objects (a Table,
+//! metadata alone, YAML, indented) is made whole before it is sent. kubectl asks for 500 rows at a time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
