@@ -147,7 +147,7 @@ fn a_volume_is_reverted_and_grows_under_its_clients() {
     snapshot(&mut plane, "good");
     write(&plane, 2);
     assert!(read_all(&plane) != good);
-    assert_eq!(plane.command(&Command::Revert { name: "good".into() }).unwrap(), Answer::Done);
+    assert_eq!(plane.command(&Command::Revert { name: "good".into(), head: None }).unwrap(), Answer::Done);
     assert!(read_all(&plane) == good);
     assert_eq!(plane.command(&Command::Expand { size: 2 * SIZE }).unwrap(), Answer::Done);
     assert_eq!(status(&mut plane).layout.size, 2 * SIZE);

@@ -106,8 +106,7 @@ pub fn create(
 /// The snapshot of that name, with the layer above it.
 fn taken(layout: &Layout, name: &str) -> Result<Taken, BackupError> {
     let at = layout.position(name).ok_or_else(|| BackupError::NoSnapshot(name.to_owned()))?;
-    let above = layout.snapshots.get(at + 1).map_or(layout.head, |next| next.id);
-    Ok(Taken { id: layout.snapshots[at].id, name: name.to_owned(), above })
+    Ok(Taken { id: layout.snapshots[at].id, name: name.to_owned(), above: layout.above(at) })
 }
 
 pub(super) fn create_from(

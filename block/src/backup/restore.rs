@@ -81,7 +81,7 @@ pub fn restore(
         None => None,
     };
     if let Some(before) = &before {
-        engine.call(&Command::Revert { name: marker(&before.name) })?;
+        engine.call(&Command::Revert { name: marker(&before.name), head: None })?;
     }
     let pieces = difference(before.as_ref(), &wanted, layout.size);
     let written_bytes = write(vault, &mut writer, &wanted, &pieces, tell)?;

@@ -102,11 +102,12 @@ impl Engine {
             copied_bytes: self.copied,
             suspended: self.suspension.is_on(),
             waits_for: self.waits_for().map(|at| self.name_of(at)).collect(),
+            trouble: self.trouble.clone(),
         }
     }
 
     /// What whoever reads an answer calls a member.
-    fn name_of(&self, at: usize) -> String {
+    pub(super) fn name_of(&self, at: usize) -> String {
         self.names.get(at).cloned().unwrap_or_else(|| at.to_string())
     }
 
@@ -130,8 +131,12 @@ impl Engine {
                 Some(id) => Step::Remove { id },
                 None => return Err(Answer::Done),
             },
-            Command::Revert { name } => match find(name) {
-                Some(id) => Step::Revert { id, head: self.new_layer() },
+            Command::Revert { head: Some(0), .. } => {
+                return Err(refuse("the number of a revert is not 0"));
+            }
+            Command::Revert { head: Some(head), .. } if self.layout.has(*head) => return Err(Answer::Done),
+            Command::Revert { name, head } => match find(name) {
+                Some(id) => Step::Revert { id, head: head.unwrap_or_else(|| self.new_layer()) },
                 None => return Err(refuse("there is no such snapshot")),
             },
             Command::Expand { size } if *size == self.layout.size => return Err(Answer::Done),

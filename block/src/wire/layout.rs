@@ -62,6 +62,16 @@ impl Layout {
         self.snapshots.iter().position(|snapshot| snapshot.name == name)
     }
 
+    /// The layer above a snapshot, by the snapshot's place. It was made when that one was frozen.
+    pub fn above(&self, place: usize) -> u64 {
+        self.snapshots.get(place + 1).map_or(self.head, |next| next.id)
+    }
+
+    /// Whether a layer has this name.
+    pub fn has(&self, id: u64) -> bool {
+        self.head == id || self.snapshots.iter().any(|snapshot| snapshot.id == id)
+    }
+
     /// The layout after a step; one that was made already changes nothing.
     pub fn after(&self, step: &Step) -> Layout {
         let mut next = self.clone();

@@ -124,14 +124,16 @@ impl<D: Disk> Layers<D> {
             steps.iter().try_for_each(|step| self.take_step(step))?;
             return Ok(None);
         }
-        let kept = chain.kept();
-        let is_here = |(at, snapshot): (&usize, &Snapshot)| {
-            let below = kept.iter().position(|kept| kept == at).and_then(|place| place.checked_sub(1));
-            let from = below.map_or(0, |place| kept[place] + 1);
+        let (kept, here) = (chain.kept(), self.layout());
+        let is_here = |place: &usize| {
+            let (at, from) = (kept[*place], place.checked_sub(1).map_or(0, |below| kept[below] + 1));
             let whole = |link: &Link| matches!(link.state, State::Frozen | State::Sealed);
-            chain.frozen[*at].id == snapshot.id && chain.frozen[from..=*at].iter().all(whole)
+            // The same layer frozen at another moment holds other bytes: its successor tells them apart.
+            let same = chain.frozen[at].id == wanted.snapshots[*place].id
+                && here.above(*place) == wanted.above(*place);
+            same && chain.frozen[from..=at].iter().all(whole)
         };
-        let common = kept.iter().zip(&wanted.snapshots).take_while(|pair| is_here(*pair)).count();
+        let common = (0..kept.len().min(wanted.snapshots.len())).take_while(is_here).count();
         let mut next = chain.clone();
         next.frozen.truncate(common.checked_sub(1).map_or(0, |last| kept[last] + 1));
         next.broken = false;

@@ -7,15 +7,10 @@ use super::{
     seeds_from, steps_until, worlds,
 };
 use crate::{
-    check::pattern::{self, BLOCK},
+    check::pattern::BLOCK,
     engine::control::{Answer, Command},
     sim::world::{BLOCKS, World},
 };
-
-fn sequences(content: &[u8]) -> Vec<u64> {
-    let blocks = content.chunks(BLOCK).enumerate();
-    blocks.map(|(address, block)| pattern::read(block, address as u64).expect("a whole block")).collect()
-}
 
 /// Takes a snapshot under load. Every block in it is at least what was acknowledged
 /// before, and nothing that was asked for only later.
@@ -37,9 +32,9 @@ fn snapshot(world: &mut World, name: &str) -> bool {
     let at = world.in_service().next().expect("someone is in service");
     let snapshots = world.snapshots(at);
     let (_, content) = snapshots.iter().find(|(known, _)| known == name).expect("the snapshot is there");
-    for (address, sequence) in sequences(content).into_iter().enumerate() {
-        let issued = world.client.ledger.issued(address as u64);
-        assert!((before[address]..=issued).contains(&sequence), "block {address} holds {sequence}");
+    for (address, block) in content.chunks(BLOCK).enumerate() {
+        let judged = world.client.ledger.judge(address as u64, block, before[address]);
+        assert!(judged.is_ok(), "{}", judged.unwrap_err());
     }
     true
 }
@@ -87,6 +82,66 @@ fn a_replica_that_missed_snapshots_is_rebuilt_with_them() {
     }
 }
 
+fn frozen(world: &World) -> Vec<usize> {
+    let alive = (0..3).filter(|at| world.replicas[*at].core.is_some());
+    alive.filter(|at| !world.snapshots(*at).is_empty()).collect()
+}
+
+/// A freeze reaches one copy, which dies with the engine; the others write on in the layer that it has
+/// frozen, and freeze it later. Its layer has the same name and is another one.
+#[test]
+fn a_layer_that_one_copy_froze_early_is_copied_anew() {
+    for (seed, mut world) in worlds(60, 80) {
+        let asked = (0..100).any(|_| {
+            world.command(&Command::Snapshot { name: "lost".into() });
+            (0..300).any(|_| {
+                busy(&mut world, 1);
+                frozen(&world).len() == 1
+            })
+        });
+        assert!(asked, "{}", world.describe());
+        let early = frozen(&world)[0];
+        world.kill_replica(early);
+        world.restart_engine(0);
+        steps_until(&mut world, "dropped", |world| world.shelf.record.in_service() == 2);
+        busy(&mut world, 100);
+        assert!(snapshot(&mut world, "again"));
+        busy(&mut world, seed as usize % 60);
+        world.start_replica(early);
+        assert_whole(&mut world);
+    }
+}
+
+/// The answer to a revert was lost, and it is asked for again: what was written since stays.
+#[test]
+fn a_revert_that_is_asked_for_again_throws_nothing_away() {
+    for (_, mut world) in worlds(40, 80) {
+        assert!(snapshot(&mut world, "good"));
+        busy(&mut world, 40);
+        world.settle();
+        let revert = Command::Revert { name: "good".into(), head: Some(4711) };
+        world.answers.clear();
+        world.command(&revert);
+        for _ in 0..500 {
+            world.step();
+        }
+        assert_eq!(world.answers, [Answer::Done]);
+        // What was acknowledged before is gone on purpose.
+        (0..BLOCKS).for_each(|address| world.client.ledger.reduce(address, 0));
+        busy(&mut world, 60);
+        for later in ["later", "later still"] {
+            world.answers.clear();
+            world.command(&revert);
+            assert_eq!(world.answers, [Answer::Done], "at once");
+            assert!(snapshot(&mut world, later));
+        }
+        assert_whole(&mut world);
+        assert_eq!(world.snapshots(0).len(), 3);
+        world.command(&Command::Revert { name: "good".into(), head: Some(0) });
+        assert!(matches!(world.answers.last(), Some(Answer::Refused(_))));
+    }
+}
+
 /// A folder that was lost is noticed, although the record says that it is in service.
 #[test]
 fn a_replica_with_an_empty_folder_is_rebuilt_and_never_trusted() {
@@ -113,7 +168,7 @@ fn a_revert_brings_the_volume_back() {
         busy(&mut world, 80);
         assert!(snapshot(&mut world, "bad"));
         world.settle();
-        world.command(&Command::Revert { name: "good".into() });
+        world.command(&Command::Revert { name: "good".into(), head: None });
         for _ in 0..500 {
             world.step();
         }
