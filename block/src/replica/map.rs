@@ -6,7 +6,7 @@
 //! Invariant: a bit that was set and synced is set after any crash, until it is
 //! cleared on purpose.
 
-use std::{collections::BTreeMap, fmt, io};
+use std::{collections::BTreeMap, fmt, io, ops::Range};
 
 use super::disk::Disk;
 use crate::blocks::{Blocks, Run};
@@ -99,25 +99,31 @@ impl<D: Disk> MapFile<D> {
         self.disk.write_at(&self.file, page, (1 + number) * PAGE as u64)
     }
 
-    fn contains(&self, number: u64) -> bool {
-        let bit = number % BITS_PER_PAGE;
-        self.pages
-            .get(&(number / BITS_PER_PAGE))
-            .is_some_and(|page| page[(bit / 8) as usize] >> (bit % 8) & 1 != 0)
+    /// Written, not synced. What could not be written is not set here either: it will be tried again.
+    pub fn set(&mut self, run: Run) -> io::Result<()> {
+        let mut first = run.first;
+        while first < run.end() {
+            let at = first / BITS_PER_PAGE;
+            let (from, end) = (at * BITS_PER_PAGE, run.end().min((at + 1) * BITS_PER_PAGE));
+            self.set_in_page(at, first - from..end - from)?;
+            first = end;
+        }
+        Ok(())
     }
 
-    /// Written, not synced.
-    pub fn set(&mut self, run: Run) -> io::Result<()> {
-        let missing = |map: &Self| (run.first..run.end()).find(|number| !map.contains(*number));
-        while let Some(number) = missing(self) {
-            let at = number / BITS_PER_PAGE;
-            let page = self.pages.entry(at).or_insert_with(|| vec![0; PAGE]);
-            let end = run.end().min((at + 1) * BITS_PER_PAGE);
-            for bit in number - at * BITS_PER_PAGE..end - at * BITS_PER_PAGE {
-                page[(bit / 8) as usize] |= 1 << (bit % 8);
-            }
-            self.write_page(at)?;
+    fn set_in_page(&mut self, number: u64, bits: Range<u64>) -> io::Result<()> {
+        let is_set = |page: &Vec<u8>| bits.clone().all(|bit| page[(bit / 8) as usize] >> (bit % 8) & 1 != 0);
+        let before = self.pages.get(&number);
+        if before.is_some_and(is_set) {
+            return Ok(());
         }
+        let mut page = before.cloned().unwrap_or_else(|| vec![0; PAGE]);
+        for bit in bits {
+            page[(bit / 8) as usize] |= 1 << (bit % 8);
+        }
+        seal(&mut page);
+        self.disk.write_at(&self.file, &page, (1 + number) * PAGE as u64)?;
+        self.pages.insert(number, page);
         Ok(())
     }
 
@@ -138,10 +144,12 @@ impl<D: Disk> MapFile<D> {
     pub fn bits(&self) -> Blocks {
         let mut blocks = Blocks::default();
         for (at, page) in &self.pages {
-            for bit in 0..BITS_PER_PAGE.min(self.limit - at * BITS_PER_PAGE) {
-                if page[(bit / 8) as usize] >> (bit % 8) & 1 != 0 {
-                    blocks.insert(at * BITS_PER_PAGE + bit);
-                }
+            let end = BITS_PER_PAGE.min(self.limit - at * BITS_PER_PAGE);
+            let has = |bit: u64| page[(bit / 8) as usize] >> (bit % 8) & 1 != 0;
+            let mut bit = 0;
+            while let Some(first) = (bit..end).find(|bit| has(*bit)) {
+                bit = (first..end).find(|bit| !has(*bit)).unwrap_or(end);
+                blocks.insert_all(Run { first: at * BITS_PER_PAGE + first, count: bit - first });
             }
         }
         blocks
@@ -182,6 +190,32 @@ fn sealed(page: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{super::memory::MemoryDisk, *};
+
+    /// A revert of 100 GiB marks every block of it while the engine waits.
+    #[test]
+    fn a_long_run_is_set_page_by_page() {
+        let disk = MemoryDisk::default();
+        let blocks = (100 << 30) / 4096;
+        let mut map = MapFile::create(&disk, "map", 7, blocks).unwrap();
+        let began = std::time::Instant::now();
+        map.set(Run { first: 1, count: blocks - 1 }).unwrap();
+        assert_eq!(map.bits().runs(), [Run { first: 1, count: blocks - 1 }]);
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_when_there_is_room_again() {
+        let disk = MemoryDisk::default();
+        let mut map = MapFile::create(&disk, "map", 7, 100).unwrap();
+        disk.set_full(true);
+        assert!(map.set(Run { first: 3, count: 1 }).is_err());
+        disk.set_full(false);
+        map.set(Run { first: 3, count: 1 }).unwrap();
+        map.sync().unwrap();
+        disk.lose_power(|| false);
+        let map = MapFile::open(&disk, "map", 100).unwrap().unwrap();
+        assert_eq!(map.bits().runs(), [Run { first: 3, count: 1 }]);
+    }
 
     #[test]
     fn what_was_set_and_synced_is_there_and_a_torn_page_is_full() {
