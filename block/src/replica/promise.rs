@@ -63,7 +63,13 @@ impl<D: Disk> PromiseFile<D> {
         let slots = [decode(&raw[..SLOT])?, decode(&raw[SLOT..])?];
         let untouched = raw.iter().all(|byte| *byte == 0);
         match slots.into_iter().flatten().max() {
-            Some((serial, standing)) => Ok(PromiseFile { disk, file, serial, standing }),
+            Some((serial, standing)) => {
+                let mut promise = PromiseFile { disk, file, serial, standing };
+                if slots[0] != slots[1] {
+                    promise.repair()?;
+                }
+                Ok(promise)
+            }
             None if untouched => Ok(PromiseFile { disk, file, serial: 0, standing: Standing::default() }),
             None => {
                 // The very first write may have been torn: then the other slot is still blank.
@@ -92,6 +98,12 @@ impl<D: Disk> PromiseFile<D> {
     /// Brings the other slot to the same state.
     pub fn mirror(&mut self) -> io::Result<()> {
         self.put((self.serial + 1) % 2, self.serial, self.standing)
+    }
+
+    /// Brings both slots to the same state, whichever of them was damaged.
+    fn repair(&mut self) -> io::Result<()> {
+        let slots = [self.serial + 1, self.serial].map(|serial| serial % 2);
+        slots.into_iter().try_for_each(|slot| self.put(slot, self.serial, self.standing))
     }
 
     fn put(&self, slot: u64, serial: u64, standing: Standing) -> io::Result<()> {
@@ -150,7 +162,9 @@ mod tests {
             disk.read_at(&file, &mut whole, slot * SLOT as u64).unwrap();
             disk.write_at(&file, &[0xff; 100], slot * SLOT as u64 + 2000).unwrap();
             assert_eq!(PromiseFile::open(disk.clone()).unwrap().standing(), standing(3));
-            disk.write_at(&file, &whole, slot * SLOT as u64).unwrap();
+            let mut mended = [0; SLOT];
+            disk.read_at(&file, &mut mended, slot * SLOT as u64).unwrap();
+            assert!(mended == whole, "slot {slot} is as before, so that damage to the other loses nothing");
         }
         disk.write_at(&file, &[0xff; 100], 2000).unwrap();
         disk.write_at(&file, &[0xff; 100], SLOT as u64 + 2000).unwrap();

@@ -86,11 +86,15 @@ pub enum ReplicaError {
     Dead(String),
 }
 
-/// Names the present run of the machine; 0 where the kernel does not say.
+/// Names the present run of the machine.
 pub fn boot() -> u64 {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot_of(&std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default())
+}
+
+/// Where the kernel does not say, every start counts as one after a loss of power: nobody knows better.
+fn boot_of(id: &str) -> u64 {
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(0)
+    u64::from_str_radix(&digits, 16).ok().filter(|boot| *boot != 0).unwrap_or_else(role::process_name)
 }
 
 /// Between two looks for damage, of 256 KiB each: a layer of 1 TiB takes five days.
