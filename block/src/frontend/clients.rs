@@ -2,6 +2,7 @@
 //!
 //! Invariant: a volume has a bounded number of clients, and each of them a bounded number of
 //! requests and of bytes under way, so one that floods waits for its own answers and not others for it.
+//! What all of them keep together is bounded by `room`.
 
 use std::{collections::HashMap, io, os::fd::OwnedFd, time::Instant};
 
@@ -10,6 +11,7 @@ use bytes::BytesMut;
 use super::{
     core::Answer,
     parked::{BadParcel, ParkedClient, ParkedStage, growable, pack, take, unpack},
+    room::{self, Room, Share},
     table::{Op, Request},
 };
 use crate::{
@@ -48,6 +50,13 @@ pub(super) struct Client {
     unanswered: usize,
     /// Data of its unanswered requests.
     bytes: u64,
+    share: Share,
+}
+
+impl Client {
+    fn new(volume: String, stage: Stage) -> Client {
+        Client { volume, stage, unanswered: 0, bytes: 0, share: Share::default() }
+    }
 }
 
 /// Why a client cannot be gone on with.
@@ -80,6 +89,7 @@ pub(super) enum Next {
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     all: HashMap<LinkId, Client>,
+    room: Room,
 }
 
 impl Clients {
@@ -92,7 +102,7 @@ impl Clients {
         let mut greeting = BytesMut::new();
         let stage = Stage::Negotiating(Handshake::begin(&mut greeting));
         reactor.send_bytes(link, &greeting, bytes::Bytes::new());
-        self.all.insert(link, Client { volume, stage, unanswered: 0, bytes: 0 });
+        self.all.insert(link, Client::new(volume, stage));
     }
 
     pub(super) fn get(&self, link: LinkId) -> Option<&Client> {
@@ -100,7 +110,60 @@ impl Clients {
     }
 
     pub(super) fn remove(&mut self, link: LinkId) -> Option<Client> {
-        self.all.remove(&link)
+        let client = self.all.remove(&link)?;
+        self.room.leave(&client.share);
+        Some(client)
+    }
+
+    /// When to look again whether there is room for those who wait for it.
+    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+        self.room.deadline(now)
+    }
+
+    /// Counts anew what everyone keeps, and says how much that is of a volume. Who keeps others from theirs
+    /// without taking or sending anything is sent away.
+    fn count(&mut self, reactor: &mut Reactor, volume: &str, now: Instant) -> u64 {
+        let (mut of_volume, mut idle) = (0, Vec::new());
+        for (link, client) in &mut self.all {
+            let asks = matches!(client.stage, Stage::Transmission { .. });
+            let Some(socket) = reactor.link(*link).filter(|_| asks) else { continue };
+            let counted = self.room.count(&mut client.share, client.bytes, socket, now);
+            of_volume += if client.volume == volume { counted } else { 0 };
+            idle.extend(client.share.is_idle(socket, now).then_some(*link));
+        }
+        if self.room.is_short(of_volume) {
+            for link in idle {
+                tracing::warn!(volume, "a client takes nothing while others wait for room");
+                reactor.close(link);
+                self.remove(link);
+            }
+        }
+        of_volume
+    }
+
+    /// Whether a client may have its next request under way.
+    fn has_room(&mut self, reactor: &mut Reactor, link: LinkId, now: Instant) -> bool {
+        let Some(client) = self.all.get_mut(&link) else { return false };
+        let Some(socket) = reactor.link(link) else { return true };
+        client.share.waits = false;
+        self.room.count(&mut client.share, client.bytes, socket, now);
+        let heavy = client.bytes + socket.backlog() as u64 > MOST_BYTES;
+        let next = transmission::asked(&socket.input);
+        let small = client.bytes == 0 && room::is_small(next);
+        let free = match heavy || client.unanswered >= MOST_UNANSWERED {
+            true => false,
+            false if self.room.is_ample(next) => true,
+            false => {
+                let volume = client.volume.clone();
+                let of_volume = self.count(reactor, &volume, now);
+                !self.room.is_short(of_volume + next) || small
+            }
+        };
+        if let (false, Some(client), Some(socket)) = (free, self.all.get_mut(&link), reactor.link(link)) {
+            client.share.waits = true;
+            self.room.count(&mut client.share, client.bytes, socket, now);
+        }
+        free
     }
 
     /// Ends a conversation here, so that a successor can go on with it.
@@ -130,7 +193,7 @@ impl Clients {
             ParkedStage::Negotiating(handshake) => Stage::Negotiating(handshake),
             ParkedStage::Transmission { structured } => Stage::Transmission { structured },
         };
-        self.all.insert(link, Client { volume: parked.volume, stage, unanswered: 0, bytes: 0 });
+        self.all.insert(link, Client::new(parked.volume, stage));
         Ok((parked.number, link))
     }
 
@@ -167,7 +230,17 @@ impl Clients {
                 Step::Transmission { structured } => client.stage = Stage::Transmission { structured },
             }
         }
-        client.next_request(reactor, link, size, now)
+        loop {
+            let free = self.has_room(reactor, link, now);
+            let Some(client) = self.all.get_mut(&link) else { return Next::Wait };
+            if !free {
+                reactor.set_deaf(link, true);
+                return Next::Full;
+            }
+            if let Some(next) = client.next_request(reactor, link, size, now) {
+                return next;
+            }
+        }
     }
 
     /// Sends an answer, if the client is still there.
@@ -194,52 +267,51 @@ impl Clients {
 }
 
 impl Client {
-    fn next_request(&mut self, reactor: &mut Reactor, link: LinkId, size: u64, now: Instant) -> Next {
-        let Stage::Transmission { structured } = self.stage else { return Next::Close };
-        loop {
-            let Some(socket) = reactor.link(link) else { return Next::Close };
-            let heavy = self.bytes + socket.backlog() as u64 > MOST_BYTES;
-            if heavy || self.unanswered >= MOST_UNANSWERED {
-                reactor.set_deaf(link, true);
-                return Next::Full;
+    /// The next request, if there is a whole one and it can be carried out; `None` if it was answered at once.
+    fn next_request(&mut self, reactor: &mut Reactor, link: LinkId, size: u64, now: Instant) -> Option<Next> {
+        let Stage::Transmission { structured } = self.stage else { return Some(Next::Close) };
+        let Some(socket) = reactor.link(link) else { return Some(Next::Close) };
+        let request = match transmission::parse(&mut socket.input) {
+            Ok(Some(request)) => request,
+            Ok(None) => {
+                reactor.set_deaf(link, false);
+                return Some(Next::Wait);
             }
-            let request = match transmission::parse(&mut socket.input) {
-                Ok(Some(request)) => request,
-                Ok(None) => {
-                    reactor.set_deaf(link, false);
-                    return Next::Wait;
-                }
-                Err(error) => {
-                    Self::complain(error);
-                    return Next::Close;
-                }
-            };
-            if request.command == Command::Disconnect {
-                return Next::Close;
+            Err(error) => {
+                Self::complain(error);
+                return Some(Next::Close);
             }
-            match admissible(&request, size) {
-                Ok((op, extent)) => {
-                    self.unanswered += 1;
-                    self.bytes += weight(op, extent);
-                    return Next::Request(Request {
-                        client: link,
-                        cookie: request.cookie,
-                        op,
-                        fua: request.flags & FLAG_FUA != 0,
-                        extent,
-                        check: checksum(&request.payload),
-                        payload: request.payload,
-                        arrived: now,
-                    });
-                }
-                Err(errno) => {
-                    let head = if structured {
-                        ReplyHead::error(request.cookie, errno)
-                    } else {
-                        ReplyHead::simple(request.cookie, Some(errno))
-                    };
-                    reactor.send_bytes(link, head.as_slice(), bytes::Bytes::new());
-                }
+        };
+        if request.command == Command::Disconnect {
+            return Some(Next::Close);
+        }
+        match admissible(&request, size) {
+            Ok((op, extent)) => {
+                self.unanswered += 1;
+                self.bytes += weight(op, extent);
+                let payload = match request.command {
+                    Command::WriteZeroes if op == Op::Write => vec![0; extent.length() as usize].into(),
+                    _ => request.payload,
+                };
+                Some(Next::Request(Request {
+                    client: link,
+                    cookie: request.cookie,
+                    op,
+                    fua: request.flags & FLAG_FUA != 0,
+                    extent,
+                    check: checksum(&payload),
+                    payload,
+                    arrived: now,
+                }))
+            }
+            Err(errno) => {
+                let head = if structured {
+                    ReplyHead::error(request.cookie, errno)
+                } else {
+                    ReplyHead::simple(request.cookie, Some(errno))
+                };
+                reactor.send_bytes(link, head.as_slice(), bytes::Bytes::new());
+                None
             }
         }
     }
@@ -249,9 +321,11 @@ impl Client {
     }
 }
 
+/// The zeroes are to take their room on the disks.
+const NO_HOLE: u16 = 1 << 1;
+
 /// Flags that a command may carry.
 fn known_flags(command: Command) -> u16 {
-    const NO_HOLE: u16 = 1 << 1;
     const DF: u16 = 1 << 2;
     match command {
         Command::WriteZeroes => FLAG_FUA | NO_HOLE,
@@ -266,7 +340,9 @@ fn admissible(request: &transmission::Request, size: u64) -> Result<(Op, Extent)
         Command::Write => Op::Write,
         Command::Flush => return Ok((Op::Flush, Extent::EMPTY)),
         Command::Trim => Op::Trim,
-        Command::WriteZeroes => Op::Zero,
+        Command::WriteZeroes if request.flags & NO_HOLE == 0 => Op::Zero,
+        Command::WriteZeroes if request.length > MAX_LENGTH => return Err(Errno::NotSupported),
+        Command::WriteZeroes => Op::Write,
         Command::Disconnect | Command::Unknown(_) => return Err(Errno::NotSupported),
     };
     if request.flags & !known_flags(request.command) != 0 {

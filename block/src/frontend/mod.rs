@@ -2,7 +2,7 @@
 //! until it is answered, and changes engines under them.
 //!
 //! `table` orders requests, `core` drives one volume and its switch-over,
-//! `clients` speaks NBD, `devices` FUSE, `exposure` makes and removes block devices, `control` has its commands,
+//! `clients` speaks NBD, `room` bounds what they keep here, `devices` FUSE, `exposure` makes and removes block devices, `control` has its commands,
 //! `serve` connects them to sockets. `succession` is how one such process follows
 //! another, `keeping` its dealings with the keeper, `parked` what it leaves there.
 
@@ -13,6 +13,7 @@ mod devices;
 mod exposure;
 mod keeping;
 mod parked;
+mod room;
 pub mod serve;
 mod succession;
 pub mod table;

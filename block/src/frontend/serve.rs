@@ -156,7 +156,8 @@ impl Driver {
             let deadlines = self.volumes.values().filter_map(|place| place.core.deadline());
             let keeper = self.keeping.as_ref().and_then(Keeping::deadline);
             let connecting = self.connecting.values().map(|(_, until)| *until);
-            let deadline = deadlines.chain(keeper).chain(connecting).min();
+            let room = self.clients.deadline(Instant::now());
+            let deadline = deadlines.chain(keeper).chain(connecting).chain(room).min();
             self.reactor.wait(deadline, &mut events).map_err(FrontendError::Wait)?;
             let now = Instant::now();
             for event in events.drain(..) {

@@ -54,6 +54,41 @@ pub enum BadRequest {
     TooLong(u32),
 }
 
+/// Bytes of data that the next request brings or asks for, as far as it has arrived.
+pub fn asked(input: &[u8]) -> u64 {
+    const NO_HOLE: u16 = 1 << 1;
+    match head(input) {
+        Some((Command::Read | Command::Write, _, length)) => length.into(),
+        Some((Command::WriteZeroes, flags, length)) if flags & NO_HOLE != 0 => length.into(),
+        Some(_) | None => 0,
+    }
+}
+
+/// Bytes that have to arrive before the next request is whole.
+pub fn announced(input: &[u8]) -> u64 {
+    match head(input) {
+        Some((Command::Write, _, length)) => REQUEST as u64 + u64::from(length.min(MAX_LENGTH)),
+        Some(_) | None => 0,
+    }
+}
+
+/// Command, flags and length of the next request, if they have arrived.
+fn head(input: &[u8]) -> Option<(Command, u16, u32)> {
+    (input.len() >= REQUEST).then(|| (command(u16_at(input, 6)), u16_at(input, 4), u32_at(input, 24)))
+}
+
+fn command(number: u16) -> Command {
+    match number {
+        0 => Command::Read,
+        1 => Command::Write,
+        2 => Command::Disconnect,
+        3 => Command::Flush,
+        4 => Command::Trim,
+        6 => Command::WriteZeroes,
+        other => Command::Unknown(other),
+    }
+}
+
 /// Takes the next whole request off `input`.
 pub fn parse(input: &mut BytesMut) -> Result<Option<Request>, BadRequest> {
     if input.len() < REQUEST {
@@ -64,15 +99,7 @@ pub fn parse(input: &mut BytesMut) -> Result<Option<Request>, BadRequest> {
         return Err(BadRequest::Magic(magic));
     }
     let length = u32_at(input, 24);
-    let command = match u16_at(input, 6) {
-        0 => Command::Read,
-        1 => Command::Write,
-        2 => Command::Disconnect,
-        3 => Command::Flush,
-        4 => Command::Trim,
-        6 => Command::WriteZeroes,
-        other => Command::Unknown(other),
-    };
+    let command = command(u16_at(input, 6));
     let payload = if command == Command::Write { length as usize } else { 0 };
     if payload > MAX_LENGTH as usize {
         return Err(BadRequest::TooLong(length));
