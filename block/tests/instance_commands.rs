@@ -116,6 +116,14 @@ fn snapshot(epoch: u64, name: &str) -> proto::SnapshotRequest {
     proto::SnapshotRequest { engine: ask(epoch), snapshot: name.into() }
 }
 
+fn revert(epoch: u64, name: &str) -> proto::RevertRequest {
+    proto::RevertRequest { engine: ask(epoch), snapshot: name.into(), head: 77 }
+}
+
+fn delete_backup(nodes: &Nodes, epoch: u64) -> proto::DeleteBackupRequest {
+    proto::DeleteBackupRequest { target: backups(nodes), volume: volume(), backup: "s".into(), epoch }
+}
+
 fn member(epoch: u64, name: &str, address: &str) -> proto::ReplicaRequest {
     proto::ReplicaRequest { engine: ask(epoch), replica: name.into(), address: address.into() }
 }
@@ -145,8 +153,9 @@ fn every_command_may_be_given_twice_and_none_too_late() {
         ("status",           |n, o, e| n.runtime.block_on(o.status(target("e-0", e))).map(drop)),
         ("create snapshot",  |n, o, e| n.runtime.block_on(o.create_snapshot(snapshot(e, "s"))).map(drop)),
         ("create backup",    |n, o, e| n.runtime.block_on(back_up(n, o, e)).map(drop)),
-        ("revert snapshot",  |n, o, e| n.runtime.block_on(o.revert_snapshot(snapshot(e, "s"))).map(drop)),
+        ("revert snapshot",  |n, o, e| n.runtime.block_on(o.revert_snapshot(revert(e, "s"))).map(drop)),
         ("delete snapshot",  |n, o, e| n.runtime.block_on(o.delete_snapshot(snapshot(e, "s"))).map(drop)),
+        ("delete backup",    |n, o, e| n.runtime.block_on(o.delete_backup(delete_backup(n, e))).map(drop)),
         ("expand",           |n, o, e| n.runtime.block_on(o.expand(proto::ExpandRequest { engine: ask(e), size: 2 * SIZE })).map(drop)),
         ("throttle",         |n, o, e| n.runtime.block_on(o.throttle(proto::ThrottleRequest { engine: ask(e), bytes_per_second: 1 << 20 })).map(drop)),
         ("remove replica",   |n, o, e| n.runtime.block_on(o.remove_replica(member(e, "r-2", ""))).map(drop)),
@@ -253,7 +262,8 @@ fn backups_are_made_listed_verified_and_restored_on_order() {
     let Event::Verified(verified) = verified else { panic!("{verified:?}") };
     assert_eq!((verified.backups, verified.blocks, verified.damaged.len()), (1, 1, 0));
     for removed in [1, 0] {
-        let swept = nodes.runtime.block_on(orders.delete_backup(which("s"))).unwrap().into_inner();
+        let swept = nodes.runtime.block_on(orders.delete_backup(delete_backup(&nodes, epoch)));
+        let swept = swept.unwrap().into_inner();
         assert_eq!((swept.removed_blocks, swept.kept_blocks), (removed, 0));
     }
     let relative = proto::BackupsRequest { target: "backups".into(), ..which("") };

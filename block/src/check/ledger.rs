@@ -8,6 +8,8 @@ use super::pattern::{self, BLOCK, BadBlock};
 struct Line {
     issued: u64,
     acknowledged: u64,
+    /// The last that made the block zeroes.
+    cleared: u64,
 }
 
 /// What is wrong with a block.
@@ -42,6 +44,14 @@ impl Ledger {
         line.issued
     }
 
+    /// Begins what makes the block zeroes; gives its number. Zeroes do not say which one made them: they
+    /// count as the last.
+    pub fn issue_clear(&mut self, address: u64) -> u64 {
+        let sequence = self.issue(address);
+        self.lines[address as usize].cleared = sequence;
+        sequence
+    }
+
     pub fn acknowledge(&mut self, address: u64, sequence: u64) {
         let line = &mut self.lines[address as usize];
         line.acknowledged = line.acknowledged.max(sequence);
@@ -73,8 +83,11 @@ impl Ledger {
     /// Judges a block that was read; `acknowledged` is what had been when the read began.
     pub fn judge(&self, address: u64, block: &[u8], acknowledged: u64) -> Result<u64, Wrong> {
         debug_assert_eq!(block.len(), BLOCK);
-        let holds = pattern::read(block, address)?;
-        let issued = self.lines[address as usize].issued;
+        let Line { issued, cleared, .. } = self.lines[address as usize];
+        let holds = match pattern::read(block, address)? {
+            0 => cleared,
+            sequence => sequence,
+        };
         if holds < acknowledged {
             return Err(Wrong::Lost { address, holds, acknowledged });
         }
@@ -108,5 +121,11 @@ mod tests {
             pattern::write(&mut block, 1, sequence);
             assert_eq!(ledger.judge(1, &block, ledger.acknowledged(1)), expected, "{sequence}");
         }
+        let zeroes = [0; BLOCK];
+        assert_eq!(ledger.judge(1, &zeroes, 2), Err(Wrong::Lost { address: 1, holds: 0, acknowledged: 2 }));
+        assert_eq!(ledger.issue_clear(1), 4);
+        assert_eq!(ledger.judge(1, &zeroes, 4), Ok(4));
+        assert_eq!(ledger.issue(1), 5);
+        assert_eq!(ledger.judge(1, &zeroes, 5), Err(Wrong::Lost { address: 1, holds: 4, acknowledged: 5 }));
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: every command is safe to repeat: one whose effect is there already is
 //! answered as done.
 
-use std::io;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,13 @@ pub enum Command {
     /// Forget a snapshot; what only it holds goes to the one after it.
     RemoveSnapshot { name: String },
     /// Make the volume what it was; later snapshots are forgotten.
-    Revert { name: String },
+    Revert {
+        name: String,
+        /// A number drawn for this revert; given again with it, nothing more is thrown away.
+        #[arg(long)]
+        #[serde(default)]
+        head: Option<u64>,
+    },
     /// Make the volume larger.
     Expand { size: u64 },
     /// Let rebuilds go no faster than this; without a number, as fast as they can.
@@ -73,6 +79,32 @@ pub struct Status {
     /// gone for good, only its removal from the volume ends that, with whatever nobody else has.
     #[serde(default)]
     pub waits_for: Vec<String>,
+    /// What the only copy in service could not do last: its client was told of an error.
+    #[serde(default)]
+    pub trouble: Option<Trouble>,
+}
+
+/// Why the only copy in service refused a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Trouble {
+    /// There is no room on its disk.
+    Full { replica: String },
+    /// It could not read or write there: its disk fails, or what is stored is damaged.
+    Failed { replica: String, offset: u64 },
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Full { replica } => {
+                write!(f, "the disk of {replica}, the only copy in service, is full")
+            }
+            Trouble::Failed { replica, offset } => {
+                write!(f, "{replica}, the only copy in service, has failed at byte {offset}")
+            }
+        }
+    }
 }
 
 /// Ask something of the engine of a volume.

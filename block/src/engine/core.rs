@@ -13,6 +13,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
+    control::Trouble,
     copying::Copying,
     layout::Operation,
     members::{Members, Mode, Service},
@@ -134,6 +135,9 @@ pub struct Engine {
     frontend: Option<LinkId>,
     /// The only attachment whose frontend is listened to, if the record names one.
     attachment: Option<Attachment>,
+    /// A frontend that asked for the volume while changes of another are under way, and with which tag:
+    /// what it asks for next may touch the same blocks, so it waits for their end.
+    welcome: Option<(LinkId, u64)>,
     /// The last epoch under which the frontend was served.
     frontend_epoch: Epoch,
     pub(super) pending: Window<Pending>,
@@ -160,6 +164,8 @@ pub struct Engine {
     pub(super) near: Option<usize>,
     /// What the record calls the members.
     pub(super) names: Vec<String>,
+    /// What the only member in service could not do last.
+    pub(super) trouble: Option<Trouble>,
 }
 
 const PREPARE: u64 = u64::MAX;
@@ -182,6 +188,7 @@ impl Engine {
             phase: Phase::Observing,
             frontend: None,
             attachment: None,
+            welcome: None,
             frontend_epoch: Epoch::NONE,
             pending: Window::default(),
             held: VecDeque::new(),
@@ -198,6 +205,7 @@ impl Engine {
             copied: 0,
             near: None,
             names: Vec::new(),
+            trouble: None,
         }
     }
 
@@ -301,8 +309,16 @@ impl Engine {
         }
         if self.frontend == Some(link) {
             self.frontend = None;
-            self.suspension.forget();
+            self.forget_waiting();
         }
+    }
+
+    /// The frontend is gone, or another has come: what it asked for and nobody began is asked for again by
+    /// whoever still wants it.
+    fn forget_waiting(&mut self) {
+        self.suspension.forget();
+        self.held.clear();
+        self.welcome = None;
     }
 
     /// Tells the frontend where the volume ends.
@@ -330,7 +346,10 @@ impl Engine {
             status => {
                 let why = String::from_utf8_lossy(&frame.payload);
                 tracing::warn!(member = at, ?status, %why, "member failed");
-                self.on_lost(at, out);
+                let (tag, status) = (header.tag, header.status);
+                if !self.bear(at, tag, status, out) {
+                    self.on_lost(at, out);
+                }
             }
         }
     }
@@ -385,10 +404,9 @@ impl Engine {
     pub(super) fn end(&mut self, why: Output, out: &mut Vec<Output>) {
         self.phase = Phase::Ended;
         self.pending = Window::default();
-        self.held.clear();
+        self.forget_waiting();
         self.copying = None;
         self.operation = None;
-        self.suspension.forget();
         out.extend(self.frontend.take().map(Output::Close));
         out.push(why);
     }
@@ -442,13 +460,33 @@ impl Engine {
                 self.copy_on(out);
                 self.advance(out);
             }
-            (Kind::Prepare, Phase::Prepared) | (Kind::Go, Phase::Serving) | (Kind::Drain, Phase::Drained) => {
-                let flags = if header.kind == Kind::Go { CONTINUED } else { 0 };
-                let reply = Header { extent: self.whole(), flags, ..header.reply(Status::Ok, self.epoch) };
+            (Kind::Go, Phase::Serving) => {
+                self.welcome = Some((link, tag));
+                self.greet_successor(out);
+            }
+            (Kind::Prepare, Phase::Prepared) | (Kind::Drain, Phase::Drained) => {
+                let reply = Header { extent: self.whole(), ..header.reply(Status::Ok, self.epoch) };
                 out.push(Output::Send(link, Frame::bare(reply)));
+            }
+            // Whether it serves or not, it is there.
+            (Kind::Ping, _) => {
+                out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, self.epoch))))
             }
             _ => out.push(Output::Send(link, Frame::bare(header.reply(Status::NotServing, self.epoch)))),
         }
+    }
+
+    /// Tells a frontend that it is served, unless changes that another asked for are still under way.
+    pub(super) fn greet_successor(&mut self, out: &mut Vec<Output>) {
+        let Some((link, tag)) = self.welcome.filter(|(link, _)| !self.changes_of_others(*link)) else {
+            return;
+        };
+        self.welcome = None;
+        let header = Header::new(Kind::Reply, tag, self.epoch);
+        out.push(Output::Send(
+            link,
+            Frame::bare(Header { extent: self.whole(), flags: CONTINUED, ..header }),
+        ));
     }
 
     fn on_frontend_hello(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
@@ -465,7 +503,7 @@ impl Engine {
                 if let Some(old) = self.frontend.replace(link)
                     && old != link
                 {
-                    self.suspension.forget();
+                    self.forget_waiting();
                     out.push(Output::Close(old));
                 }
                 self.frontend_epoch = hello.epoch;

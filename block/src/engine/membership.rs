@@ -192,6 +192,7 @@ impl Engine {
             }
             (Mode::InService, Service::Joining) => {
                 member.service = Service::In;
+                self.trouble = None;
                 self.copying = None;
                 self.forget_absent(change.member, out);
             }

@@ -2,9 +2,10 @@
 //! replica in service.
 //!
 //! `core` decides, `requests` counts acknowledgements, `members` knows who is in
-//! service, `membership` changes that, `copying` makes copies equal, `layout` changes snapshots and size, `throttle` slows that down, `suspension` lets requests wait, `paths` reaches them, `serve`
+//! service, `membership` changes that, `copying` makes copies equal, `layout` changes snapshots and size, `throttle` slows that down, `suspension` lets requests wait, `alone` bears what the last copy cannot do, `paths` reaches them, `serve`
 //! connects them to sockets.
 
+mod alone;
 pub mod control;
 mod copying;
 pub mod core;

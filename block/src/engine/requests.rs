@@ -255,6 +255,15 @@ impl Engine {
         self.pending.iter().any(|(_, pending)| touches(pending))
     }
 
+    /// Whether a change is under way that another frontend asked for.
+    pub(super) fn changes_of_others(&self, frontend: LinkId) -> bool {
+        let foreign = |pending: &Pending| match pending.asker {
+            Asker::Frontend(link) => link != frontend && changes(pending.asked.kind),
+            Asker::Reader(..) | Asker::Copy(_) | Asker::Copied(_) | Asker::Operation | Asker::Nobody => false,
+        };
+        self.pending.iter().any(|(_, pending)| foreign(pending))
+    }
+
     /// Blocks of the changes under way.
     pub(super) fn being_changed(&self) -> Blocks {
         let mut blocks = Blocks::default();
@@ -313,6 +322,11 @@ impl Engine {
             Asker::Operation => self.on_operated(out),
             Asker::Nobody => {}
         }
+        self.after_request(out);
+    }
+
+    /// Goes on with what waited for the end of a request.
+    pub(super) fn after_request(&mut self, out: &mut Vec<Output>) {
         self.operate(out);
         if self.copying.is_some() {
             self.copy_on(out);
@@ -320,5 +334,6 @@ impl Engine {
         if matches!(self.phase, Phase::Draining { .. }) {
             self.advance(out);
         }
+        self.greet_successor(out);
     }
 }

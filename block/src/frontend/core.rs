@@ -101,6 +101,20 @@ impl Engine {
     }
 }
 
+/// How long the engine that was asked to serve may say nothing.
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    until: Instant,
+    /// Whether it was asked if it is still there.
+    probed: bool,
+}
+
+impl Lease {
+    fn from(now: Instant) -> Lease {
+        Lease { until: now + LEASE, probed: false }
+    }
+}
+
 /// Which engine serves a volume, as far as a frontend knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -151,6 +165,9 @@ pub struct Volume {
     retry_at: Option<Instant>,
     /// Since when nobody serves.
     lost_at: Option<Instant>,
+    /// Of the engine that was asked to serve: one that hangs is not waited for, whether
+    /// anyone is there to give the volume to another or not.
+    lease: Option<Lease>,
     attachment: Option<Attachment>,
 }
 
@@ -158,6 +175,9 @@ const HELLO: u64 = u64::MAX;
 const PREPARE: u64 = u64::MAX - 1;
 const DRAIN: u64 = u64::MAX - 2;
 const GO: u64 = u64::MAX - 3;
+const PROBE: u64 = u64::MAX - 4;
+/// An engine that works on it may take longer to serve, but not to say that it is there.
+const LEASE: Duration = Duration::from_millis(500);
 /// An engine that was killed is back within milliseconds; one that stays away is asked ever less often.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LAST_RETRY: Duration = Duration::from_millis(50);
@@ -181,6 +201,7 @@ impl Volume {
             pause: None,
             retry_at: None,
             lost_at: None,
+            lease: None,
             attachment: at.attachment,
         }
     }
@@ -221,8 +242,20 @@ impl Volume {
         self.current.has(link) || self.next.as_ref().is_some_and(|(next, _)| next.has(link))
     }
 
+    /// Whether a new engine was asked to serve and has not answered.
+    #[cfg(test)]
+    pub(crate) fn is_going(&self) -> bool {
+        self.next.as_ref().is_some_and(|(next, _)| next.stage == Stage::Going)
+    }
+
     /// When `Tick` is wanted.
     pub fn deadline(&self) -> Option<Instant> {
+        let lease = self.lease.map(|lease| lease.until);
+        [self.deadline_of_live(), lease].into_iter().flatten().min()
+    }
+
+    /// The same while no engine hangs.
+    pub(crate) fn deadline_of_live(&self) -> Option<Instant> {
         let drain = match self.current.stage {
             Stage::Draining { until } => Some(until),
             _ => None,
@@ -233,7 +266,7 @@ impl Volume {
     pub fn apply(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         match input {
             Input::Request(request) => self.on_request(request, out),
-            Input::Connected { to, link } => self.on_connected(&to, link, out),
+            Input::Connected { to, link } => self.on_connected(now, &to, link, out),
             Input::Unreachable { to } => self.on_unreachable(now, &to, out),
             Input::Frame(link, frame) => self.on_frame(now, link, frame, out),
             Input::Closed(link) => self.on_closed(now, link, out),
@@ -261,15 +294,19 @@ impl Volume {
         if let Some((superseded, _)) = self.next.take() {
             out.extend(superseded.link.map(Output::Close));
             self.pause = None;
+            self.let_go(superseded);
         }
         out.push(Output::Connect(to.clone()));
         self.next = Some((Engine::new(to), drain_within));
     }
 
-    fn on_connected(&mut self, to: &Address, link: LinkId, out: &mut Vec<Output>) {
+    fn on_connected(&mut self, now: Instant, to: &Address, link: LinkId, out: &mut Vec<Output>) {
         let engine = match &mut self.next {
             Some((next, _)) if next.stage == Stage::Connecting && next.address == *to => next,
-            _ if self.current.stage == Stage::Connecting && self.current.address == *to => &mut self.current,
+            _ if self.current.stage == Stage::Connecting && self.current.address == *to => {
+                self.lease = Some(Lease::from(now));
+                &mut self.current
+            }
             _ => return out.push(Output::Close(link)),
         };
         engine.link = Some(link);
@@ -306,7 +343,7 @@ impl Volume {
         let draining = matches!(self.current.stage, Stage::Draining { .. });
         self.lose_current(now);
         match &self.next {
-            Some(_) if draining => self.go(out),
+            Some(_) if draining => self.go(now, out),
             Some((next, _)) if next.stage == Stage::Preparing => self.begin_pause(now, out),
             _ => {}
         }
@@ -314,6 +351,9 @@ impl Volume {
 
     /// The engine is gone: requests wait until it, or another, can be reached.
     fn lose_current(&mut self, now: Instant) {
+        if matches!(self.current.stage, Stage::Greeting | Stage::Going) {
+            self.lease = None;
+        }
         self.current.link = None;
         self.current.stage = Stage::Connecting;
         self.retry_later(now);
@@ -330,12 +370,20 @@ impl Volume {
     fn abandon(&mut self, now: Instant, why: &str, out: &mut Vec<Output>) {
         let Some((next, _)) = self.next.take() else { return };
         out.extend(next.link.map(Output::Close));
-        if next.stage == Stage::Going {
-            self.fallback = Some(next.address);
+        self.let_go(next);
+        if self.current.stage == Stage::Connecting {
             self.retry_at = Some(now);
         }
         self.pause = None;
         out.push(Output::NotSwitched(why.into()));
+    }
+
+    /// One that was asked to serve may have the volume, or get it yet.
+    fn let_go(&mut self, engine: Engine) {
+        if engine.stage == Stage::Going {
+            self.lease = None;
+            self.fallback = Some(engine.address);
+        }
     }
 
     fn on_frame(&mut self, now: Instant, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
@@ -373,6 +421,11 @@ impl Volume {
                 }
                 self.serve(now, &frame.header, out);
             }
+            // The old engine was lost meanwhile, so nobody waited for this.
+            (Stage::Going, Kind::Reply, Status::Ok) if frame.header.tag == PREPARE => {}
+            (Stage::Going, Kind::Reply, _) if frame.header.tag == PROBE => {
+                self.lease = Some(Lease::from(now));
+            }
             (_, _, status) => {
                 let why = format!(
                     "the new engine answered {status:?}: {}",
@@ -392,18 +445,19 @@ impl Volume {
                 self.current.stage = Stage::Draining { until: now + *drain_within };
                 out.push(Output::Send(link, Frame::bare(Header::new(Kind::Drain, DRAIN, self.epoch))));
             }
-            _ => self.go(out),
+            _ => self.go(now, out),
         }
     }
 
     /// Lets the old engine go and asks the new one to take over.
-    fn go(&mut self, out: &mut Vec<Output>) {
+    fn go(&mut self, now: Instant, out: &mut Vec<Output>) {
         out.extend(self.current.link.take().map(Output::Close));
         self.current.stage = Stage::Connecting;
         self.retry_at = None;
         let Some((next, _)) = &mut self.next else { return };
         let Some(link) = next.link else { return };
         next.stage = Stage::Going;
+        self.lease = Some(Lease::from(now));
         out.push(Output::Send(link, Frame::bare(Header::new(Kind::Go, GO, self.epoch))));
     }
 
@@ -413,16 +467,20 @@ impl Volume {
             (Stage::Greeting, Kind::Hello, _) => match Hello::accept(&frame.payload, &self.name) {
                 Ok(hello) if hello.epoch >= self.epoch => {
                     self.current.stage = Stage::Going;
+                    self.lease = Some(Lease::from(now));
                     out.push(Output::Send(link, Frame::bare(Header::new(Kind::Go, GO, hello.epoch))));
                 }
                 _ => self.drop_current(now, link, out),
             },
             (Stage::Going, Kind::Reply, GO) if header.status == Status::Ok => self.serve(now, header, out),
+            (Stage::Going, Kind::Reply, PROBE) => self.lease = Some(Lease::from(now)),
+            // It has begun to serve meanwhile.
+            (Stage::Serving | Stage::Draining { .. }, Kind::Reply, PROBE) => {}
             (Stage::Draining { .. }, Kind::Reply, DRAIN) => {
                 if let Some(pause) = &mut self.pause {
                     pause.drained = header.status == Status::Ok;
                 }
-                self.go(out);
+                self.go(now, out);
             }
             // It learns that everything that had to be sent again has been; we, how large the volume is.
             (Stage::Serving | Stage::Draining { .. }, Kind::Ping, _) => {
@@ -449,6 +507,7 @@ impl Volume {
         self.current.stage = Stage::Serving;
         self.retry_at = None;
         self.lost_at = None;
+        self.lease = None;
         self.fallback = None;
         let replayed = self.table.replay(self.epoch, |frame| out.push(Output::Send(link, frame)));
         self.table.release(self.epoch, |frame| out.push(Output::Send(link, frame)));
@@ -463,8 +522,9 @@ impl Volume {
         let header = &frame.header;
         match header.status {
             Status::Ok if header.epoch == self.epoch && frame.intact() => {}
-            Status::Invalid | Status::NoSpace => {}
-            Status::Ok | Status::Fenced | Status::NotServing | Status::Failed | Status::Corrupt => {
+            // The last copy cannot do it, nor could it for another engine: the client is told.
+            Status::Invalid | Status::NoSpace | Status::Failed => {}
+            Status::Ok | Status::Fenced | Status::NotServing | Status::Corrupt => {
                 return self.drop_current(now, link, out);
             }
         }
@@ -510,9 +570,31 @@ impl Volume {
         }
     }
 
+    /// The engine that was asked to serve is asked whether it is still there, and given up when it does
+    /// not say so: the one before it may serve, if the replicas let it, or else the same one when it wakes.
+    fn on_silence(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let Some(lease) = self.lease.take() else { return };
+        let next = self.next.as_ref().map(|(next, _)| next).filter(|next| next.stage == Stage::Going);
+        let (stage, link) =
+            next.map_or((self.current.stage, self.current.link), |next| (next.stage, next.link));
+        let (is_next, Some(link)) = (next.is_some(), link) else { return };
+        match stage {
+            Stage::Going if !lease.probed => {
+                self.lease = Some(Lease { until: now + LEASE, probed: true });
+                out.push(Output::Send(link, Frame::bare(Header::new(Kind::Ping, PROBE, self.epoch))));
+            }
+            Stage::Going if is_next => self.abandon(now, "the new engine does not answer", out),
+            Stage::Greeting | Stage::Going => self.drop_current(now, link, out),
+            Stage::Connecting | Stage::Preparing | Stage::Serving | Stage::Draining { .. } => {}
+        }
+    }
+
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Output>) {
         if matches!(self.current.stage, Stage::Draining { until } if until <= now) {
-            self.go(out);
+            self.go(now, out);
+        }
+        if self.lease.is_some_and(|lease| lease.until <= now) {
+            self.on_silence(now, out);
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;

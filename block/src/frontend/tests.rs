@@ -1,4 +1,4 @@
-//! What a frontend tells engines of its own knowledge.
+//! What a frontend tells engines of its own knowledge, and how long it waits for them.
 
 use std::time::{Duration, Instant};
 
@@ -72,4 +72,37 @@ fn a_frontend_vouches_only_for_what_it_knows() {
             assert_eq!(bench.served(epoch, flags), greeted, "{name}, engine {epoch}");
         }
     }
+}
+
+/// The only frame that was sent, by its kind.
+fn sent(out: &[Output]) -> Option<Kind> {
+    out.iter().find_map(|output| match output {
+        Output::Send(_, frame) => Some(frame.header.kind),
+        _ => None,
+    })
+}
+
+/// An engine that was asked to serve is asked whether it is there, waited for while it says so, and
+/// given up when it does not.
+#[test]
+fn an_engine_that_says_nothing_is_given_up_and_one_that_works_is_not() {
+    let mut bench = Bench::new(Epoch::NONE);
+    let (link, epoch) = (LinkId::from_bits(1), Epoch::of_term(1));
+    bench.feed(Input::Connected { to: engine(), link });
+    let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 2, size: 4096, epoch };
+    bench.feed(Input::Frame(link, Frame::with(Header::new(Kind::Hello, 0, epoch), hello.encode())));
+    let tick = |bench: &mut Bench| {
+        bench.now = bench.volume.deadline().expect("it does not wait for ever");
+        bench.feed(Input::Tick)
+    };
+    for _ in 0..3 {
+        let out = tick(&mut bench);
+        assert_eq!(sent(&out), Some(Kind::Ping), "{out:?}");
+        let Some(Output::Send(_, probe)) = out.first() else { panic!("{out:?}") };
+        let there = Frame::bare(probe.header.reply(crate::wire::Status::NotServing, epoch));
+        assert_eq!(bench.feed(Input::Frame(link, there)), []);
+    }
+    assert_eq!(sent(&tick(&mut bench)), Some(Kind::Ping));
+    assert_eq!(tick(&mut bench), [Output::Close(link)], "it is silent");
+    assert_eq!(tick(&mut bench), [Output::Connect(engine())], "it may be back");
 }

@@ -12,12 +12,15 @@ use super::{
     order::Orders,
     proto::{self, backup_event::Event},
 };
-use crate::backup::{
-    command::Told,
-    create::Created,
-    keep::{Damage, Item, Swept, Verified},
-    progress::{self, Report},
-    restore::Restored,
+use crate::{
+    backup::{
+        command::Told,
+        create::Created,
+        keep::{Damage, Item, Swept, Verified},
+        progress::{self, Report},
+        restore::Restored,
+    },
+    epoch::Epoch,
 };
 
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -53,7 +56,18 @@ pub enum BackupOrder {
     /// Read every block of backups and hash it again.
     VerifyBackups(BackupsArgs),
     /// Forget a backup and remove the blocks that no other names.
-    DeleteBackup(BackupsArgs),
+    DeleteBackup {
+        /// Folder that holds the backups.
+        #[arg(long)]
+        from: PathBuf,
+        #[arg(long)]
+        volume: String,
+        #[arg(long)]
+        backup: String,
+        /// Term of the volume's record.
+        #[arg(long)]
+        term: u64,
+    },
 }
 
 /// Which backups.
@@ -106,8 +120,10 @@ pub(super) async fn give(orders: &mut Orders, order: BackupOrder) -> Result<Told
             let found = orders.list_backups(proto::BackupsRequest::from(args)).await?.into_inner();
             Ok(Told::Backups(found.backups.into_iter().map(item).collect()))
         }
-        BackupOrder::DeleteBackup(args) => {
-            let swept = orders.delete_backup(proto::BackupsRequest::from(args)).await?.into_inner();
+        BackupOrder::DeleteBackup { from, volume, backup, term } => {
+            let (target, epoch) = (folder(&from), Epoch::of_term(term).bits());
+            let request = proto::DeleteBackupRequest { target, volume, backup, epoch };
+            let swept = orders.delete_backup(request).await?.into_inner();
             Ok(Told::Swept(Swept {
                 removed_blocks: swept.removed_blocks as usize,
                 removed_bytes: swept.removed_bytes,

@@ -24,6 +24,7 @@ use crate::{
         restore::{self, Restored},
         vault::FolderVault,
     },
+    epoch::Epoch,
     record::RecordStore,
     role::in_words,
 };
@@ -114,6 +115,26 @@ impl Registry {
             })?;
         Ok(record.attachment)
     }
+
+    pub(super) fn delete_backup(
+        &self,
+        request: &proto::DeleteBackupRequest,
+    ) -> Result<proto::DeleteBackupResponse, Refused> {
+        self.admit(&name(&request.volume)?, Epoch::from_bits(request.epoch))?;
+        let vault = vault(&request.target)?;
+        match keep::delete(&vault, &request.volume, &request.backup) {
+            // An order may be given again.
+            Ok(()) | Err(BackupError::NoBackup(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Swept { removed_blocks, removed_bytes, kept_blocks, complete } = keep::sweep(&vault)?;
+        Ok(proto::DeleteBackupResponse {
+            removed_blocks: removed_blocks as u64,
+            removed_bytes,
+            kept_blocks: kept_blocks as u64,
+            complete,
+        })
+    }
 }
 
 pub(super) fn list(request: &proto::BackupsRequest) -> Result<proto::ListBackupsResponse, Refused> {
@@ -127,22 +148,6 @@ pub(super) fn list(request: &proto::BackupsRequest) -> Result<proto::ListBackups
         blocks: item.blocks as u64,
     };
     Ok(proto::ListBackupsResponse { backups: items.into_iter().map(shown).collect() })
-}
-
-pub(super) fn delete(request: &proto::BackupsRequest) -> Result<proto::DeleteBackupResponse, Refused> {
-    let vault = vault(&request.target)?;
-    match keep::delete(&vault, &request.volume, &request.backup) {
-        // An order may be given again.
-        Ok(()) | Err(BackupError::NoBackup(_)) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let Swept { removed_blocks, removed_bytes, kept_blocks, complete } = keep::sweep(&vault)?;
-    Ok(proto::DeleteBackupResponse {
-        removed_blocks: removed_blocks as u64,
-        removed_bytes,
-        kept_blocks: kept_blocks as u64,
-        complete,
-    })
 }
 
 fn volume(request: &proto::BackupsRequest) -> Result<Option<&str>, Refused> {

@@ -124,6 +124,10 @@ pub enum Command {
         target: TargetArgs,
         #[arg(long)]
         snapshot: String,
+        /// A number drawn for this revert: the order given again with it throws nothing away
+        /// that was written since.
+        #[arg(long)]
+        head: std::num::NonZeroU64,
     },
     /// Make the volume larger.
     Expand {
@@ -316,6 +320,7 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
                 attached: status.attached,
                 copied_bytes: status.copied_bytes,
                 waits_for: status.waits_for,
+                trouble: status.trouble,
             }));
         }
         Command::AddReplica { target, replica: MemberArg(member) } => {
@@ -335,8 +340,10 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
         Command::DeleteSnapshot { target, snapshot: name } => {
             orders.delete_snapshot(snapshot(target, name)).await?;
         }
-        Command::RevertSnapshot { target, snapshot: name } => {
-            orders.revert_snapshot(snapshot(target, name)).await?;
+        Command::RevertSnapshot { target, snapshot, head } => {
+            let engine = Some(target.into());
+            let request = proto::RevertRequest { engine, snapshot, head: head.get() };
+            orders.revert_snapshot(request).await?;
         }
         Command::Expand { target, size } => {
             orders.expand(proto::ExpandRequest { engine: Some(target.into()), size }).await?;

@@ -296,6 +296,7 @@ impl InstanceManager for Service {
                 attached: status.attached,
                 copied_bytes: status.copied_bytes,
                 waits_for: status.waits_for,
+                trouble: status.trouble.map(|trouble| trouble.to_string()).unwrap_or_default(),
             })
         })
         .await
@@ -351,9 +352,18 @@ impl InstanceManager for Service {
 
     async fn revert_snapshot(
         &self,
-        request: Request<proto::SnapshotRequest>,
+        request: Request<proto::RevertRequest>,
     ) -> Result<Response<proto::EngineResponse>, Status> {
-        self.snapshot("revert-snapshot", request.into_inner(), |name| Command::Revert { name }).await
+        let request = request.into_inner();
+        self.engine("revert-snapshot", move |registry| {
+            let target = some_engine(request.engine.as_ref())?;
+            if request.head == 0 {
+                return Err(Refused::Invalid("a revert needs a number of its own".into()));
+            }
+            let revert = Command::Revert { name: request.snapshot, head: Some(request.head) };
+            registry.command(&target, &revert)
+        })
+        .await
     }
 
     async fn expand(
@@ -418,10 +428,10 @@ impl InstanceManager for Service {
 
     async fn delete_backup(
         &self,
-        request: Request<proto::BackupsRequest>,
+        request: Request<proto::DeleteBackupRequest>,
     ) -> Result<Response<proto::DeleteBackupResponse>, Status> {
         let request = request.into_inner();
-        self.answer("delete-backup", move |_| backups::delete(&request)).await
+        self.answer("delete-backup", move |registry| registry.delete_backup(&request)).await
     }
 
     async fn finalize(

@@ -71,6 +71,7 @@ pub struct EngineStatus {
     pub(super) attached: bool,
     pub(super) copied_bytes: u64,
     pub(super) waits_for: Vec<String>,
+    pub(super) trouble: String,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -149,6 +150,7 @@ impl Told {
                 ("attached", status.attached.to_string()),
                 ("copied", format!("{} bytes", status.copied_bytes)),
                 ("waits for", status.waits_for.join(" ")),
+                ("trouble", status.trouble.clone()),
             ]),
             Told::Switched(switched) => pairs(vec![
                 ("epoch", switched.epoch.clone()),

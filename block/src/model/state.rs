@@ -383,7 +383,7 @@ impl State {
 
     /// What the frontend waits for has come.
     pub(super) fn tick(&mut self) {
-        let Some(deadline) = self.frontend.look(Volume::deadline) else { return };
+        let Some(deadline) = self.frontend.look(Volume::deadline_of_live) else { return };
         self.feed_frontend_at(deadline, frontend::Input::Tick);
     }
 

@@ -86,7 +86,8 @@ impl State {
         self.replica_steps(&mut steps);
         self.engine_steps(&mut steps);
         steps.extend((0..self.shelf.look(|shelf| shelf.late.len())).map(Step::Late));
-        if self.frontend.look(Volume::deadline).is_some() {
+        // Nobody hangs here: an engine that is given up for its silence is one whose connection is cut.
+        if self.frontend.look(Volume::deadline_of_live).is_some() {
             steps.push(Step::Tick);
         }
         if self.client.issued < self.scope.ops.len() {

@@ -32,7 +32,12 @@ struct State {
     files: BTreeMap<String, Content>,
     /// The next operations of each kind fail.
     fail_sync: bool,
+    fail_read: bool,
+    fail_write: bool,
     full: bool,
+    images_full: bool,
+    /// How often an image was written to.
+    image_writes: u64,
     /// Files removed since the folder was synced.
     removed: Vec<(String, Content)>,
     /// Changes left until the machine stops, if that is planned.
@@ -71,9 +76,36 @@ impl MemoryDisk {
         self.state().fail_sync = true;
     }
 
+    /// From now on every read of an image fails.
+    pub fn fail_read(&self) {
+        self.state().fail_read = true;
+    }
+
+    /// From now on every write fails.
+    pub fn fail_write(&self) {
+        self.state().fail_write = true;
+    }
+
+    /// Nothing fails any more.
+    pub fn mend(&self) {
+        let mut state = self.state();
+        (state.fail_sync, state.fail_read, state.fail_write) = (false, false, false);
+        (state.full, state.images_full) = (false, false);
+    }
+
+    /// Rises with every write to an image.
+    pub fn image_writes(&self) -> u64 {
+        self.state().image_writes
+    }
+
     /// From now on (or no longer) there is no room for writes.
     pub fn set_full(&self, full: bool) {
         self.state().full = full;
+    }
+
+    /// From now on there is no room in images, while what was noted before can be noted anew.
+    pub fn fill_images(&self) {
+        self.state().images_full = true;
     }
 
     /// After this many changes the machine stops: everything fails.
@@ -128,9 +160,13 @@ impl MemoryDisk {
     fn change(&self, file: &str, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state();
         state.spend()?;
-        if state.full {
+        if state.full || state.images_full && file.ends_with(".img") {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        if state.fail_write {
+            return Err(io::Error::other("this disk has failed"));
+        }
+        state.image_writes += u64::from(file.ends_with(".img"));
         let content = state.files.entry(file.to_owned()).or_default();
         let end = offset as usize + data.len();
         if content.now.len() < end {
@@ -170,6 +206,9 @@ impl Disk for MemoryDisk {
 
     fn read_at(&self, file: &String, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let mut state = self.state();
+        if state.fail_read && file.ends_with(".img") {
+            return Err(io::Error::other("this disk has failed"));
+        }
         if let Some(warm) = &mut state.warm {
             warm.extend(pages(buffer, offset).map(|page| (file.clone(), page)));
         }

@@ -26,9 +26,11 @@ use crate::{
 
 #[derive(Debug, Clone, Copy)]
 enum Flight {
-    Write {
+    /// A write, or what makes the block zeroes.
+    Change {
         address: u64,
         sequence: u64,
+        fua: bool,
     },
     Read {
         address: u64,
@@ -51,6 +53,10 @@ pub(super) struct Client {
     /// Blocks with a write that the power was lost on: they may be torn until
     /// they are written again.
     torn: BTreeSet<u64>,
+    /// Whether disks fail in this world, so that the last copy may have to tell of an error.
+    pub(super) may_fail: bool,
+    /// The errors that it was told of.
+    pub(super) failed: Vec<Status>,
 }
 
 impl Client {
@@ -63,6 +69,8 @@ impl Client {
             flushes: BTreeMap::new(),
             durable: vec![0; blocks as usize],
             torn: BTreeSet::new(),
+            may_fail: false,
+            failed: Vec::new(),
         }
     }
 
@@ -73,6 +81,7 @@ impl Client {
     pub(super) fn ask(&mut self, dice: u64, arrived: Instant) -> Request {
         let address = dice % self.ledger.blocks();
         self.cookie += 1;
+        let fua = (dice >> 32).is_multiple_of(16);
         let (flight, op, payload) = match (dice >> 16) % 10 {
             0 => {
                 self.flushes.insert(self.cookie, self.ledger.all_acknowledged());
@@ -82,11 +91,16 @@ impl Client {
                 let acknowledged = self.ledger.acknowledged(address);
                 (Flight::Read { address, acknowledged }, Op::Read, Bytes::new())
             }
+            4 => {
+                let sequence = self.ledger.issue_clear(address);
+                let op = if (dice >> 24).is_multiple_of(2) { Op::Trim } else { Op::Zero };
+                (Flight::Change { address, sequence, fua }, op, Bytes::new())
+            }
             _ => {
                 let sequence = self.ledger.issue(address);
                 let mut block = [0; BLOCK];
                 pattern::write(&mut block, address, sequence);
-                (Flight::Write { address, sequence }, Op::Write, Bytes::copy_from_slice(&block))
+                (Flight::Change { address, sequence, fua }, Op::Write, Bytes::copy_from_slice(&block))
             }
         };
         self.flights.insert(self.cookie, flight);
@@ -95,7 +109,7 @@ impl Client {
             client: LinkId::from_bits(0),
             cookie: self.cookie,
             op,
-            fua: (dice >> 32).is_multiple_of(16),
+            fua,
             extent: if op == Op::Flush { Extent::EMPTY } else { whole },
             check: checksum(&payload),
             payload,
@@ -129,8 +143,12 @@ impl Client {
 
     pub(super) fn take(&mut self, answer: &Answer) {
         let flight = self.flights.remove(&answer.cookie).expect("an answer comes once");
-        assert_eq!(answer.status, Status::Ok, "a client sees a pause, never an error");
         self.answered += 1;
+        if answer.status != Status::Ok {
+            assert!(self.may_fail, "a client sees a pause, never {:?}", answer.status);
+            self.failed.push(answer.status);
+            return;
+        }
         match flight {
             Flight::Flush { number } => {
                 let acknowledged = self.flushes.remove(&number).expect("it was remembered");
@@ -139,9 +157,13 @@ impl Client {
                     .zip(acknowledged)
                     .for_each(|(durable, now)| *durable = now.max(*durable));
             }
-            Flight::Write { address, sequence } => {
+            Flight::Change { address, sequence, fua } => {
                 self.ledger.acknowledge(address, sequence);
                 self.torn.remove(&address);
+                if fua {
+                    let durable = &mut self.durable[address as usize];
+                    *durable = sequence.max(*durable);
+                }
             }
             Flight::Read { address, acknowledged } => {
                 let judged = self.ledger.judge(address, &answer.data, acknowledged);

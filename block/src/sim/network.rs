@@ -44,7 +44,7 @@ pub(crate) enum Arrived {
 pub(crate) struct Network {
     pipes: BTreeMap<LinkId, Pipe>,
     next: u64,
-    /// Pairs of nodes whose traffic stands still.
+    /// Who sends to whom without anything arriving.
     cuts: Vec<(Node, Node)>,
 }
 
@@ -116,7 +116,13 @@ impl Network {
     }
 
     pub(crate) fn cut(&mut self, one: Node, other: Node) {
-        self.cuts.push((one, other));
+        self.cut_way(one, other);
+        self.cut_way(other, one);
+    }
+
+    /// What one sends does not arrive at the other any more; the way back stays open.
+    pub(crate) fn cut_way(&mut self, from: Node, to: Node) {
+        self.cuts.push((from, to));
     }
 
     pub(crate) fn heal(&mut self) {
@@ -148,8 +154,8 @@ impl Network {
         for (link, pipe) in &self.pipes {
             for (side, half) in pipe.halves.iter().enumerate() {
                 let Some(half) = half else { continue };
-                let stuck =
-                    pipe.halves[1 - side].as_ref().is_some_and(|other| self.is_cut(half.to, other.to));
+                let from = pipe.halves[1 - side].as_ref().map(|other| other.to);
+                let stuck = from.is_some_and(|from| self.cuts.contains(&(from, half.to)));
                 if awake(half.to) && !stuck && (!half.queue.is_empty() || half.closed) {
                     all.push(Arrival { link: *link, to: half.to });
                 }

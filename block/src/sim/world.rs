@@ -24,6 +24,7 @@ use crate::{
     frontend::{
         control::Switched,
         core::{self as frontend, Volume},
+        table::Request,
     },
     net::reactor::LinkId,
     record::{Record, Verdict, Wish},
@@ -135,11 +136,17 @@ impl Nodes for World {
     }
 
     fn feed_replica(&mut self, at: usize, input: replica::Input) {
-        let Some(core) = self.replicas[at].core.as_mut() else { return };
-        let promised = core.promised();
+        let node = &mut self.replicas[at];
+        let Some(core) = node.core.as_mut() else { return };
+        let (promised, last_write, written) = (core.promised(), core.last_write(), node.disk.image_writes());
+        let by_client = is_change(&input);
         let mut outputs = Vec::new();
         core.apply(input, &mut outputs);
         assert!(core.promised() >= promised, "a promise never goes back");
+        assert!(core.last_write() >= last_write, "writes of two epochs are mixed");
+        if by_client && node.disk.image_writes() != written {
+            assert_eq!(core.last_write(), core.promised(), "a write of another epoch than the promised one");
+        }
         for output in outputs {
             let node = &mut self.replicas[at];
             match output {
@@ -160,6 +167,17 @@ impl Nodes for World {
 
     fn forget_link(&mut self, at: usize, link: LinkId) {
         self.engines[at].links.iter_mut().filter(|slot| **slot == Some(link)).for_each(|slot| *slot = None);
+    }
+}
+
+/// Whether what a replica is given may be a client's change: one that has just come, or one that waited.
+fn is_change(input: &replica::Input) -> bool {
+    match input {
+        replica::Input::Frame(_, Frame { header, .. }) => {
+            header.layer == 0 && matches!(header.kind, Kind::Write | Kind::Trim | Kind::Zero)
+        }
+        replica::Input::IntentSynced => true,
+        _ => false,
     }
 }
 
@@ -221,6 +239,7 @@ impl World {
 
     pub(super) fn start_replica(&mut self, at: usize) {
         let node = &mut self.replicas[at];
+        node.disk.mend();
         let promise = PromiseFile::open(node.disk.clone()).expect("the promise is readable");
         let store = Store::open(&node.disk, BLOCKS * BLOCK as u64, node.boot).expect("the store opens");
         node.core = Some(Replica::new(VOLUME.into(), store, promise.standing(), node.boot));
@@ -360,6 +379,28 @@ impl World {
         }
     }
 
+    /// The frontend's process is replaced while engines live: on purpose, with all that it knows, or by a
+    /// successor that knows only where the volume is, and whose clients come anew.
+    pub(super) fn replace_frontend(&mut self, on_purpose: bool) {
+        let standing = self.frontend.standing();
+        let requests: Vec<Request> = self.frontend.requests().cloned().collect();
+        self.network.drop_node(Node::Frontend);
+        let (sender, mut outputs) = (self.dice(), Vec::new());
+        let standing = match on_purpose {
+            true => standing,
+            false => frontend::Standing { epoch: Epoch::NONE, ..standing },
+        };
+        let size = BLOCKS * BLOCK as u64;
+        self.frontend = Volume::attach(VOLUME.into(), size, sender, standing, &mut outputs);
+        self.carry_frontend(outputs);
+        match on_purpose {
+            true => {
+                requests.into_iter().for_each(|request| self.feed_frontend(frontend::Input::Request(request)))
+            }
+            false => self.client.forget(false),
+        }
+    }
+
     pub(super) fn kill_replica(&mut self, at: usize) {
         let node = &mut self.replicas[at];
         node.core = None;
@@ -438,7 +479,8 @@ impl World {
                 if !wants || node.paused || node.links[member].is_some() {
                     continue;
                 }
-                if self.replicas[member].core.is_none() {
+                let cut = self.network.is_cut(Node::Engine(at), Node::Replica(member));
+                if self.replicas[member].core.is_none() || cut {
                     let phase = node.core.as_ref().map(Engine::phase);
                     if matches!(phase, Some(Phase::Promising { .. })) && self.dice().is_multiple_of(20) {
                         self.feed_engine(at, engine::Input::Unreachable { member });

@@ -1,12 +1,17 @@
 //! Replicas that fail, stay away, lose power and come back.
 
-use super::{busy, finish, seeds_from, steps_until, worlds};
+use super::{
+    busy, finish, seeds_from, steps_until,
+    switching::{start_successor, tell_frontend},
+    worlds,
+};
 use crate::{
     engine::{
-        control::{Answer, Command},
+        control::{Answer, Command, Trouble},
         members::Mode,
     },
-    sim::world::World,
+    sim::{network::Node, world::World},
+    wire::Status,
 };
 
 /// Every copy is in service again and they are alike.
@@ -24,7 +29,10 @@ pub(super) fn assert_whole(world: &mut World) {
 /// Misfortunes end; everyone is started who is dead, and a coordinator gives the volume to the next term.
 pub(super) fn assert_whole_again(world: &mut World) {
     world.shelf.reachable = true;
+    world.network.break_cut();
+    world.network.heal();
     world.engines.iter_mut().for_each(|engine| engine.paused = false);
+    world.replicas.iter().for_each(|node| node.disk.mend());
     for at in 0..world.replicas.len() {
         if world.replicas[at].core.is_none() {
             world.start_replica(at);
@@ -36,16 +44,25 @@ pub(super) fn assert_whole_again(world: &mut World) {
     assert_whole(world);
 }
 
-/// Case 6 without a switch, and case 7.
+/// Case 6 without a switch, and case 7: meanwhile the volume may have moved on to a higher epoch than the
+/// one that the copy has promised.
 #[test]
 fn a_replica_that_dies_is_dropped_and_comes_back_by_rebuild() {
-    for (_, mut world) in worlds(100, 100) {
+    for (seed, mut world) in worlds(100, 100) {
         world.kill_replica(1);
         steps_until(&mut world, "dropped", |world| world.mode(1) == Mode::Out);
         busy(&mut world, 100);
+        if seed % 2 == 0 {
+            world.switch();
+            steps_until(&mut world, "switched", |world| !world.switched.is_empty());
+            busy(&mut world, 50);
+        }
         world.judge();
         world.start_replica(1);
+        let newest = world.engines.last().expect("an engine").epoch;
+        assert_eq!(world.promised(1) < Some(newest), seed % 2 == 0, "an old promise");
         assert_whole(&mut world);
+        assert_eq!(world.promised(1), Some(newest));
     }
 }
 
@@ -71,12 +88,31 @@ fn writes_wait_while_the_record_cannot_be_reached() {
         world.shelf.reachable = false;
         world.kill_replica(0);
         busy(&mut world, 300);
-        let answered = world.client.answered;
-        busy(&mut world, 100);
+        let acknowledged = world.client.ledger.all_acknowledged();
+        busy(&mut world, 200);
         assert_eq!(world.mode(0), Mode::InService);
-        assert!(world.client.answered - answered < 20, "only reads can go on");
+        assert_eq!(world.client.ledger.all_acknowledged(), acknowledged, "only reads can go on");
         world.shelf.reachable = true;
         world.start_replica(0);
+        assert_whole(&mut world);
+    }
+}
+
+/// Case 14: once the record has the next term, the switch itself needs it no more.
+#[test]
+fn a_switch_is_completed_while_the_record_cannot_be_reached() {
+    for (seed, mut world) in worlds(50, 100) {
+        let new = start_successor(&mut world);
+        busy(&mut world, seed as usize % 20);
+        world.shelf.reachable = false;
+        tell_frontend(&mut world, new);
+        steps_until(&mut world, "switched", |world| !world.switched.is_empty());
+        let acknowledged = world.client.ledger.all_acknowledged();
+        steps_until(&mut world, "writes go on", |world| {
+            world.client.ledger.all_acknowledged() != acknowledged
+        });
+        assert!(world.is_serving(new));
+        world.shelf.reachable = true;
         assert_whole(&mut world);
     }
 }
@@ -206,6 +242,76 @@ fn reads_of_what_is_not_in_memory_are_answered_across_a_switch() {
     }
 }
 
+/// Case 8 in a switch: a replica that cannot store its promise never answers it, and the new engine goes on
+/// without it.
+#[test]
+fn a_replica_that_cannot_store_its_promise_is_dropped_by_the_new_engine() {
+    for (seed, mut world) in worlds(60, 100) {
+        let new = world.switch();
+        busy(&mut world, seed as usize % 12);
+        match seed % 2 {
+            0 => world.replicas[1].disk.fail_sync(),
+            _ => world.replicas[1].disk.fail_write(),
+        }
+        steps_until(&mut world, "dropped", |world| world.mode(1) == Mode::Out);
+        if !world.is_serving(new) {
+            world.switch();
+        }
+        busy(&mut world, 100);
+        world.judge();
+        world.start_replica(1);
+        assert_whole(&mut world);
+    }
+}
+
+/// What the newest engine says is wrong with the last copy.
+fn trouble(world: &mut World) -> Option<Trouble> {
+    world.answers.clear();
+    world.command(&Command::Status);
+    match world.answers.pop() {
+        Some(Answer::Status(status)) => status.trouble,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The last copy meets damage, or a full disk: nobody can be asked instead, so the client is told, the engine says
+/// what is wrong, and whatever else is asked is served. With another copy in service nobody was told.
+#[test]
+fn what_the_last_copy_cannot_do_is_told_and_not_tried_for_ever() {
+    for (seed, mut world) in worlds(60, 100) {
+        for at in [1, 2] {
+            world.kill_replica(at);
+            steps_until(&mut world, "dropped", |world| world.mode(at) == Mode::Out);
+        }
+        assert_eq!(trouble(&mut world), None);
+        world.client.may_fail = true;
+        let expected = match seed % 2 {
+            0 => {
+                world.replicas[0].disk.fail_read();
+                Status::Failed
+            }
+            _ => {
+                world.replicas[0].disk.fill_images();
+                Status::NoSpace
+            }
+        };
+        steps_until(&mut world, "the client is told", |world| world.client.failed.len() > 2);
+        assert!(world.client.failed.iter().all(|status| *status == expected), "{:?}", world.client.failed);
+        let told = trouble(&mut world);
+        match expected {
+            Status::NoSpace => assert_eq!(told, Some(Trouble::Full { replica: "0".into() })),
+            _ => assert!(matches!(told, Some(Trouble::Failed { .. })), "{told:?}"),
+        }
+        assert!(world.is_serving(0), "{}", world.describe());
+        world.replicas[0].disk.mend();
+        world.settle();
+        world.client.may_fail = false;
+        [1, 2].into_iter().for_each(|at| world.start_replica(at));
+        assert_whole(&mut world);
+        assert_eq!(trouble(&mut world), None);
+    }
+}
+
 /// Case 8: a replica that cannot persist counts as dead.
 #[test]
 fn a_replica_whose_disk_fails_or_is_full_is_dropped() {
@@ -286,13 +392,13 @@ fn nothing_is_lost_whatever_happens_to_anyone() {
     }
 }
 
-/// One misfortune. Any process may be killed; power is lost only while the volume
-/// has another copy that is in service, knows it, and was never away.
+/// One misfortune. Any process may be killed, any connection cut or broken; power is lost, and disks fail, only while
+/// the volume has another copy that is in service, knows it, and was never away.
 pub(super) fn disturb(world: &mut World) {
     let last = world.engines.len() - 1;
     let victim = (world.dice() % world.replicas.len() as u64) as usize;
     let others_serve = world.in_service().any(|at| at != victim && world.vouches(at));
-    match world.dice() % 13 {
+    match world.dice() % 20 {
         0 | 1 => {
             world.switch();
         }
@@ -306,6 +412,35 @@ pub(super) fn disturb(world: &mut World) {
         9 if world.dice().is_multiple_of(4) => {
             let power = world.dice().is_multiple_of(2);
             world.restart_everything(power);
+        }
+        13 => {
+            let (engine, replica) = (Node::Engine(last), Node::Replica(victim));
+            match world.dice() % 4 {
+                0 => world.network.cut_way(engine, replica),
+                1 => world.network.cut_way(replica, engine),
+                2 => world.network.cut_way(Node::Frontend, engine),
+                _ => world.network.cut_way(engine, Node::Frontend),
+            }
+        }
+        14 | 15 => world.network.break_cut(),
+        16 => {
+            let links: Vec<_> = world.network.whole().collect();
+            if let Some(link) = links.get(world.dice() as usize % links.len().max(1)) {
+                world.network.sever(*link);
+            }
+        }
+        17 if others_serve => {
+            world.client.may_fail = true;
+            match world.dice() % 4 {
+                0 => world.replicas[victim].disk.fail_read(),
+                1 => world.replicas[victim].disk.fail_write(),
+                2 => world.replicas[victim].disk.fail_sync(),
+                _ => world.replicas[victim].disk.set_full(true),
+            }
+        }
+        18 => {
+            let on_purpose = world.dice().is_multiple_of(2);
+            world.replace_frontend(on_purpose);
         }
         _ => {
             if world.replicas[victim].core.is_none() {

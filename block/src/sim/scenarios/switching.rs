@@ -23,12 +23,12 @@ fn promised(world: &World, epoch: Epoch) -> usize {
 }
 
 /// Gives the volume's next term to an engine of which the frontend does not know.
-fn start_successor(world: &mut World) -> usize {
+pub(super) fn start_successor(world: &mut World) -> usize {
     world.shelf.record = world.shelf.record.next_term();
     world.start_engine(Epoch::of_term(world.shelf.record.term))
 }
 
-fn tell_frontend(world: &mut World, engine: usize) {
+pub(super) fn tell_frontend(world: &mut World, engine: usize) {
     world.feed_frontend(Input::Switch { to: address_of(engine), drain_within: DRAIN_WITHIN });
 }
 
