@@ -1,10 +1,11 @@
 //! What the server counts of itself, in the names Kubernetes dashboards know.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -35,6 +36,8 @@ struct ResourceLabels {
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
+    /// Of whoever else is in this process.
+    others: Option<Arc<Registry>>,
     requests: Family<RequestLabels, Counter>,
     durations: Family<VerbLabels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
@@ -46,7 +49,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(others: Option<Arc<Registry>>) -> Self {
         let mut registry = Registry::default();
         let requests = Family::default();
         let durations = Family::new_with_constructor(duration_histogram as fn() -> Histogram);
@@ -60,6 +63,7 @@ impl Metrics {
             objects: Family::default(),
             version: Gauge::default(),
             registry: Registry::default(),
+            others,
         };
         registry.register("apiserver_request", "Requests answered", requests);
         registry.register(
@@ -116,7 +120,10 @@ impl Metrics {
         }
         self.version.set(store.version().get());
         let mut text = String::new();
-        encode(&mut text, &self.registry).expect("a String takes everything");
+        for registry in std::iter::once(&self.registry).chain(self.others.as_deref()) {
+            encode_registry(&mut text, registry).expect("a String takes everything");
+        }
+        encode_eof(&mut text).expect("a String takes everything");
         text
     }
 }

@@ -16,6 +16,7 @@ use tracing::warn;
 use crate::bootstrap::Standing;
 use crate::controller::Operator;
 use crate::engine_upgrade::EngineUpgrades;
+use crate::figures::Figures;
 use crate::mount::Datasets;
 use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, PrePull, Snapshots, Volumes};
 use crate::workload;
@@ -26,7 +27,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Runs every controller that may run in this cluster, until the process ends.
 pub async fn run(writer: Arc<Writer>, standing: &Standing) {
-    let mut operator = Operator::new(Arc::clone(&writer));
+    run_counting(writer, standing, Figures::default()).await;
+}
+
+/// The same, and counts what they do.
+pub async fn run_counting(writer: Arc<Writer>, standing: &Standing, figures: Figures) {
+    let mut operator = Operator::counting(Arc::clone(&writer), figures);
     if standing.installed.iter().any(|name| name == Volume::crd_name()) {
         let Some(orders) = orders(&writer).await else { return };
         let images = EngineImages::new(&mut operator);

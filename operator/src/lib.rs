@@ -9,6 +9,7 @@ mod bootstrap;
 pub mod controller;
 mod controllers;
 mod engine_upgrade;
+mod figures;
 mod mount;
 mod storage;
 #[cfg(test)]
@@ -18,5 +19,6 @@ mod write;
 
 pub use admission::{Admission, AdmissionError};
 pub use bootstrap::{BootstrapError, Standing, bootstrap, bootstrap_with};
-pub use controllers::{run, run_datasets, run_engine_upgrades};
+pub use controllers::{run, run_counting, run_datasets, run_engine_upgrades};
+pub use figures::Figures;
 pub use write::{Cut, Moment, WriteError, Writer};

@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use prometheus_client::registry::Registry;
+
 use crate::auth::{NodeRule, TokenError};
 use crate::http::{Annex, Nodes};
 use crate::limits::Limits;
@@ -26,6 +28,8 @@ pub struct Config {
     pub annexes: Vec<Arc<dyn Annex>>,
     /// The way to what runs on nodes; without it there are no logs.
     pub nodes: Option<Arc<dyn Nodes>>,
+    /// What others in this process count; `/metrics` has it beside the server's own.
+    pub figures: Option<Arc<Registry>>,
 }
 
 impl Config {
@@ -39,6 +43,7 @@ impl Config {
             store: StoreOptions::default(),
             annexes: Vec::new(),
             nodes: None,
+            figures: None,
         }
     }
 }

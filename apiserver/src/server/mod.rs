@@ -127,7 +127,7 @@ impl ApiServer {
 }
 
 fn assemble(config: Config) -> Result<Shared, OpenError> {
-    let Config { directory, names, limits, node_rules, store, annexes, nodes } = config;
+    let Config { directory, names, limits, node_rules, store, annexes, nodes, figures } = config;
     std::fs::create_dir_all(&directory)
         .map_err(|source| OpenError::Folder { path: directory.clone(), source })?;
     let store = Store::open(&directory.join("store.redb"), &store)?;
@@ -138,7 +138,7 @@ fn assemble(config: Config) -> Result<Shared, OpenError> {
         certificates: Certificates::open(&directory.join("tls"), &names, SystemTime::now())?,
         authorizer: Authorizer::new(node_rules),
         gate: Gate::new(&limits),
-        metrics: Metrics::new(),
+        metrics: Metrics::new(figures),
         webhooks: Webhooks,
         documents: DocumentCache::default(),
         stopping: CancellationToken::new(),

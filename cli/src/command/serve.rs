@@ -10,7 +10,7 @@ use midflight_apiserver::{
     auth::{Identity, NodeRule, Reach},
     store,
 };
-use midflight_operator::{Admission, Writer};
+use midflight_operator::{Admission, Figures, Writer};
 use tracing::{info, warn};
 
 use super::role::{self, Stage};
@@ -57,6 +57,8 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     config.node_rules = node_rules();
     config.annexes = vec![Arc::new(Registry::at(folder.registry()))];
     config.nodes = Some(Arc::new(Sockets::below(folder.run())));
+    let (figures, registry) = Figures::new();
+    config.figures = Some(Arc::new(registry));
     own_store::bring_up_to_date(&folder.store(), own_store::MIGRATIONS)?;
     let server = ApiServer::open(config).await.map_err(explain_open)?;
     let listening = bind(&server, asked, last).await?;
@@ -78,7 +80,7 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     tokio::select! {
         () = stage.asked_to_end() => {}
         () = admission.serve(writer.client().clone()) => anyhow::bail!("admission has ended"),
-        () = midflight_operator::run(writer, &standing) => anyhow::bail!("the controllers have ended"),
+        () = midflight_operator::run_counting(writer, &standing, figures) => anyhow::bail!("the controllers have ended"),
     }
     server.shutdown().await;
     serving.await.context("end the API's connections")

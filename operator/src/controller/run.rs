@@ -20,6 +20,7 @@ use super::cache::Cache;
 use super::objects::{Kind, Objects};
 use super::queue::{Ended, Queue};
 use super::{Controller, Next, TurnError};
+use crate::figures::Figures;
 use crate::write::{WriteError, Writer};
 
 /// How long a turn waits that came before the cache had shown our last write.
@@ -28,6 +29,7 @@ const CATCH_UP: Duration = Duration::from_millis(20);
 /// All controllers of a process, their caches and their one writer.
 pub struct Operator {
     writer: Arc<Writer>,
+    figures: Figures,
     caches: HashMap<TypeId, Box<dyn Any + Send>>,
     feeds: Vec<BoxFuture<'static, ()>>,
     complete: Vec<BoxFuture<'static, ()>>,
@@ -36,13 +38,23 @@ pub struct Operator {
 
 impl Operator {
     pub fn new(writer: Arc<Writer>) -> Operator {
+        Operator::counting(writer, Figures::default())
+    }
+
+    /// One whose controllers count here.
+    pub fn counting(writer: Arc<Writer>, figures: Figures) -> Operator {
         Operator {
             writer,
+            figures,
             caches: HashMap::new(),
             feeds: Vec::new(),
             complete: Vec::new(),
             controllers: Vec::new(),
         }
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        self.figures.clone()
     }
 
     /// The objects of a kind. Whoever asks for the same kind has the same cache.

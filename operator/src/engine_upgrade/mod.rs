@@ -24,6 +24,7 @@ use midflight_plan::engine_upgrade::{self as plan, Change, Fleet, Hold, Reason, 
 use crate::controller::{
     Controller, Index, Key, Next, Objects, Operator, Stale, TurnError, Wake, WriteFailed,
 };
+use crate::figures::Figures;
 
 /// The setting whose object tells why no upgrade begins.
 const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
@@ -37,6 +38,7 @@ pub(crate) struct EngineUpgrades {
     replicas: (Objects<Replica>, Index<Replica>),
     images: Objects<EngineImage>,
     settings: Objects<Setting>,
+    figures: Figures,
     known: Arc<Mutex<Known>>,
 }
 
@@ -96,6 +98,7 @@ impl EngineUpgrades {
             replicas: (replicas, of_volume),
             images: operator.objects(),
             settings: operator.objects(),
+            figures: operator.figures(),
             known: Arc::default(),
         }
     }
@@ -146,6 +149,14 @@ impl EngineUpgrades {
         told
     }
 
+    /// Says how many are on their way and how many wait.
+    fn count(&self, known: &Known) {
+        let Some(fleet) = &known.fleet else { return };
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.figures.upgrades_under_way.set(number(fleet.under_way()));
+        self.figures.upgrades_waiting.set(number(fleet.waiting()));
+    }
+
     /// Carries one change out. What is not known to have failed or to be done is kept for another try.
     async fn carry_out(&self, object: Arc<Volume>, change: Change) -> Result<(), TurnError> {
         let mut written = Arc::clone(&object);
@@ -160,6 +171,9 @@ impl EngineUpgrades {
         match sent {
             Ok(()) => {
                 self.tell_of(&mut lock(&self.known), Arc::clone(&written), now)?;
+                told::outcome(change.why)
+                    .into_iter()
+                    .for_each(|outcome| self.figures.engine_upgrade(outcome));
                 if let Some(told) = told::of_change(&change) {
                     self.volumes.tell(&written, &told.news(Self::NAME)).await;
                 }
@@ -261,6 +275,8 @@ impl Controller for EngineUpgrades {
                 let is_on = |fleet: &&Fleet| fleet.world().policy.per_node > 0;
                 let hold = known.fleet.as_ref().filter(is_on).and_then(Fleet::hold);
                 let word = hold.as_ref().map(Hold::word);
+                self.figures.upgrades_held.set(word.is_some().into());
+                self.count(&known);
                 let setting = self.settings.get(&Key::new(NAMESPACE, LIMIT))?;
                 let was = std::mem::replace(&mut known.told_hold, word);
                 news.hold = setting.zip(hold.filter(|_| was != word));

@@ -49,6 +49,17 @@ pub(super) fn of_change(change: &Change) -> Option<Told> {
     Some(Told { tone, reason, note })
 }
 
+/// What a change that was made is counted as.
+pub(super) fn outcome(why: Why) -> Option<&'static str> {
+    match why {
+        Why::Begins => Some("begun"),
+        Why::Arrived => Some("done"),
+        Why::GoesBack => Some("failed"),
+        Why::TakenBack => Some("taken-back"),
+        Why::Noticed => None,
+    }
+}
+
 /// Why a volume is left out.
 pub(super) fn of_volume(reason: &Reason) -> Told {
     let note = format!("not upgraded ({}): {reason}. What helps: {}", reason.word(), reason.way_out());

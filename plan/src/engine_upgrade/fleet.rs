@@ -160,6 +160,11 @@ impl Fleet {
         self.volumes.get(name).map(|entry| &entry.volume)
     }
 
+    /// Volumes that count against the limits.
+    pub fn under_way(&self) -> usize {
+        self.counted
+    }
+
     /// Volumes that wait for room.
     pub fn waiting(&self) -> usize {
         self.lanes.values().map(|lane| lane.queue.len()).sum()

@@ -19,6 +19,7 @@ pub(super) use observe::volumes_in;
 
 use super::orders::Orders;
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
+use crate::figures::Figures;
 
 /// How soon a volume that waits for something no watch tells of is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -37,6 +38,7 @@ pub(crate) struct Volumes {
     nodes: Objects<Node>,
     settings: Objects<Setting>,
     orders: Arc<Orders>,
+    figures: Figures,
 }
 
 /// The objects of a volume, and what is to be decided on.
@@ -67,6 +69,7 @@ impl Volumes {
             nodes: operator.objects(),
             settings: operator.objects(),
             orders,
+            figures: operator.figures(),
         }
     }
 }

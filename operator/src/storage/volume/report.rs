@@ -3,6 +3,7 @@
 //! The invariant: each object is written only when it would say something else.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::ResourceExt;
 use midflight_api::longhorn::{
@@ -64,12 +65,29 @@ impl Volumes {
                 self.volumes.tell(&seen.volume, &told).await;
             }
         }
+        if before.engine_change.state != standing.change.state {
+            self.count(&standing.change);
+        }
         if before.engine_change.state != standing.change.state
             && let Some((tone, reason, note)) = news_of(&standing.change)
         {
             self.volumes.tell(&seen.volume, &news(tone, reason, &note)).await;
         }
         Ok(())
+    }
+}
+
+impl Volumes {
+    fn count(&self, change: &EngineChange) {
+        let time = |us: i64| Duration::from_micros(us.try_into().unwrap_or_default());
+        match change.state {
+            EngineChangeState::Done => {
+                self.figures.engine_changed(time(change.pause_us), time(change.longest_wait_us));
+            }
+            EngineChangeState::Failed => self.figures.engine_change_ended("failed"),
+            EngineChangeState::TakenBack => self.figures.engine_change_ended("taken-back"),
+            EngineChangeState::None | EngineChangeState::Moving | EngineChangeState::Unrecognised => {}
+        }
     }
 }
 

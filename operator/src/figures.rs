@@ -1,0 +1,108 @@
+//! What the controllers count, for whoever scrapes `/metrics`.
+//!
+//! The invariant: what is counted here is in the status or the events of an object, too; a process that starts anew
+//! counts from 0.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// Shared by all controllers of a process.
+#[derive(Debug, Clone)]
+pub struct Figures {
+    pauses: Histogram,
+    longest_waits: Histogram,
+    changes: Family<Outcome, Counter>,
+    upgrades: Family<Outcome, Counter>,
+    pub(crate) upgrades_under_way: Gauge,
+    pub(crate) upgrades_waiting: Gauge,
+    pub(crate) upgrades_held: Gauge,
+}
+
+impl Default for Figures {
+    fn default() -> Figures {
+        Figures {
+            pauses: seconds(),
+            longest_waits: seconds(),
+            changes: Family::default(),
+            upgrades: Family::default(),
+            upgrades_under_way: Gauge::default(),
+            upgrades_waiting: Gauge::default(),
+            upgrades_held: Gauge::default(),
+        }
+    }
+}
+
+/// From half a millisecond to ten seconds.
+fn seconds() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0])
+}
+
+impl Figures {
+    /// New ones, and what encodes them.
+    pub fn new() -> (Figures, Registry) {
+        let figures = Figures::default();
+        let mut registry = Registry::with_prefix("midflight");
+        registry.register(
+            "engine_change_pause_seconds",
+            "For how long the frontend held requests back while an attached volume changed its engine",
+            figures.pauses.clone(),
+        );
+        registry.register(
+            "engine_change_longest_wait_seconds",
+            "How long the slowest request took that met a change of the engine",
+            figures.longest_waits.clone(),
+        );
+        registry.register(
+            "engine_changes",
+            "Changes of the engine of attached volumes, by how they ended",
+            figures.changes.clone(),
+        );
+        registry.register(
+            "engine_upgrades",
+            "Upgrades of volumes to the default engine image, begun and ended",
+            figures.upgrades.clone(),
+        );
+        registry.register(
+            "engine_upgrades_under_way",
+            "Volumes that count against the limits of engine upgrades",
+            figures.upgrades_under_way.clone(),
+        );
+        registry.register(
+            "engine_upgrades_waiting",
+            "Volumes that may move to the default engine image and wait for room",
+            figures.upgrades_waiting.clone(),
+        );
+        registry.register(
+            "engine_upgrades_held",
+            "1 while upgrades are on and none begins: paused, halted, or no image to move to",
+            figures.upgrades_held.clone(),
+        );
+        (figures, registry)
+    }
+
+    /// A change of an attached volume's engine has ended well.
+    pub(crate) fn engine_changed(&self, pause: Duration, longest_wait: Duration) {
+        self.pauses.observe(pause.as_secs_f64());
+        self.longest_waits.observe(longest_wait.as_secs_f64());
+        self.engine_change_ended("done");
+    }
+
+    pub(crate) fn engine_change_ended(&self, outcome: &'static str) {
+        self.changes.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    pub(crate) fn engine_upgrade(&self, outcome: &'static str) {
+        self.upgrades.get_or_create(&Outcome { outcome }).inc();
+    }
+}
