@@ -1,5 +1,5 @@
 //! Answers the API server's questions whether a volume may be asked for another engine image, and whether an engine
-//! image may be deleted.
+//! image may be made or deleted.
 //!
 //! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
 //! question is judged by what the API says at that moment, never by a cache.
@@ -136,9 +136,15 @@ fn reply(status: StatusCode, body: String) -> Response<Full<Bytes>> {
 /// Whether something is allowed, or why not. What is not known here is a failure, which counts as a refusal.
 async fn judge(request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
     match request["resource"]["resource"].as_str() {
+        Some("engineimages") if request["operation"] == "CREATE" => may_be_made(&request["object"]),
         Some("engineimages") => may_be_deleted(&request["oldObject"], client).await,
         _ => may_change(request, client).await,
     }
+}
+
+fn may_be_made(image: &Value) -> Result<Result<(), String>, kube::Error> {
+    let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
+    Ok(engine_image::may_come(&image.name_any(), &image.spec.image).map_err(|wrong| wrong.to_string()))
 }
 
 async fn may_be_deleted(image: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {

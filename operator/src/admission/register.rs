@@ -51,11 +51,11 @@ pub(super) async fn register(
             ],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
-            "name": "engine-image-deletion.midflight.dev",
+            "name": "engine-image-object.midflight.dev",
             "clientConfig": client_config,
             "rules": [{
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["engineimages"],
-                "operations": ["DELETE"], "scope": "Namespaced",
+                "operations": ["CREATE", "DELETE"], "scope": "Namespaced",
             }],
             "matchConditions": [somebody_else_asks],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,

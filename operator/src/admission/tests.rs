@@ -103,6 +103,17 @@ async fn an_engine_image_that_is_needed_cannot_be_deleted() {
     let default = Patch::Merge(json!({ "value": "default" }));
     settings.patch("default-engine-image", &PatchParams::default(), &default).await.unwrap();
     let images: Api<EngineImage> = Api::namespaced(cluster.user("user"), NAMESPACE);
+    let create = async |name: &str| {
+        let object = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "EngineImage",
+            "metadata": { "name": name }, "spec": { "image": "default" } });
+        let object = serde_json::from_value(object).unwrap();
+        images.create(&PostParams::default(), &object).await.map_err(|error| error.to_string())
+    };
+    let own_name = midflight_plan::storage::engine_image::name(&"default".into());
+    let refused = create("another").await.unwrap_err();
+    assert!(refused.contains(&format!("is called {own_name}")), "{refused}");
+    create(&own_name).await.unwrap();
+    create(&own_name).await.expect_err("there is one already");
     let delete = async |name: &str| match images.delete(name, &DeleteParams::default()).await {
         Ok(_) => String::new(),
         Err(error) => error.to_string(),

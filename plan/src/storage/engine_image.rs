@@ -88,6 +88,20 @@ pub enum Needed {
     Used { image: ImageRef, references: i32 },
 }
 
+/// An engine image under a name that is not its own. Shown to whoever asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the EngineImage of {image} is called {name}, so that there is one of each image")]
+pub struct Misnamed {
+    image: ImageRef,
+    name: String,
+}
+
+/// Whether somebody may make an engine image of this name.
+pub fn may_come(name: &str, image: &ImageRef) -> Result<(), Misnamed> {
+    let own = self::name(image);
+    if name == own { Ok(()) } else { Err(Misnamed { image: image.clone(), name: own }) }
+}
+
 /// Whether somebody may delete an engine image.
 pub fn may_go(image: &ImageRef, default: &str, references: i32) -> Result<(), Needed> {
     if image.as_str().trim() == default.trim() {
