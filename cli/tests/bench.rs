@@ -66,6 +66,13 @@ fn a_fleet_is_upgraded_within_its_limit() {
 }
 
 #[test]
+fn an_instance_manager_starts_from_an_image_that_is_there() {
+    let said = Sandbox::new().json(&["bench", "prepull", "--rounds=1"]);
+    let start = &said["figures"][0];
+    assert!(start["ours"].as_f64().unwrap() > 0.0 && start["peer"].as_f64().unwrap() > 0.0, "{said:#}");
+}
+
+#[test]
 fn reads_and_writes_are_measured_on_every_side() {
     if !installed(&["fio", "qemu-nbd"]) {
         return;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
+use futures::future::BoxFuture;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -61,18 +62,18 @@ impl Temporary {
         Ok(found.context("the control plane does not run")?.1)
     }
 
-    /// Runs something that blocks. It is not cleared before it has ended.
-    pub(crate) async fn block<T: Send + 'static>(
+    /// Begins something that blocks, and waits for it when it is polled. The cluster is not cleared before it has ended.
+    pub(crate) fn block<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> anyhow::Result<T> {
+    ) -> BoxFuture<'static, anyhow::Result<T>> {
         let (done, is_done) = tokio::sync::oneshot::channel();
         let handle = spawn_blocking(move || {
             // Nobody waits any more if the tour was interrupted.
             let _ = done.send(work());
         });
         self.blocking.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
-        is_done.await.context("the work ended without a result")
+        Box::pin(async move { is_done.await.context("the work ended without a result") })
     }
 
     /// Ends every process and removes every file.

@@ -5,17 +5,25 @@
 mod control_plane;
 mod durable_writes;
 mod engine_switch;
+mod engine_upgrade;
+mod load;
 mod migration;
+mod next;
 mod node_loss;
 mod program;
+mod stage;
+mod volumes;
 
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use self::program::{Act, Outcome, PROGRAM};
+use self::{
+    program::{Act, Outcome, PROGRAM},
+    stage::Stage,
+};
 use crate::{
     args::Format,
     cluster::{Interrupts, Temporary},
@@ -29,9 +37,14 @@ const NODES: u8 = 3;
 
 /// See what Midflight does, on a cluster of its own that is gone afterwards
 ///
-/// Needs nothing but this binary.
+/// Needs nothing but this binary. Acts that upgrade to the next version build that from the source around the current
+/// folder with cargo, and are skipped where there is none.
 #[derive(Debug, Args)]
-pub(crate) struct Tour {}
+pub(crate) struct Tour {
+    /// Program of the next version, built with `--features next` [default: built when it is needed]
+    #[arg(long, value_name = "PATH")]
+    next: Option<PathBuf>,
+}
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -52,14 +65,15 @@ impl Tour {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let began = Instant::now();
         let mut interrupts = Interrupts::listen().context("listen for signals")?;
-        let stage = Temporary::build(session, NODES).context("build a stage for the tour")?;
-        session.show(&title(&stage))?;
+        let cluster = Temporary::build(session, NODES).context("build a stage for the tour")?;
+        session.show(&title(&cluster))?;
+        let stage = Stage::new(session, cluster, self.next);
         let mut acts = Vec::new();
         let interrupted = tokio::select! {
             played = play_all(session, &stage, &mut acts) => played.map(|()| false),
             () = interrupts.next() => Ok(true),
         };
-        stage.clear().await.context("clean up after the tour")?;
+        stage.cluster.clear().await.context("clean up after the tour")?;
         if interrupted? {
             return Err(Failure::error(
                 "interrupted",
@@ -72,11 +86,11 @@ impl Tour {
     }
 }
 
-fn title(stage: &Temporary) -> String {
-    format!("Midflight {} · tour · in {}", env!("CARGO_PKG_VERSION"), stage.folder().root().display())
+fn title(cluster: &Temporary) -> String {
+    format!("Midflight {} · tour · in {}", env!("CARGO_PKG_VERSION"), cluster.folder().root().display())
 }
 
-async fn play_all(session: &Session, stage: &Temporary, acts: &mut Vec<ActTold>) -> anyhow::Result<()> {
+async fn play_all(session: &Session, stage: &Stage<'_>, acts: &mut Vec<ActTold>) -> anyhow::Result<()> {
     for (number, act) in PROGRAM.iter().enumerate() {
         session.show(&introduction(number + 1, act, session.paint_stdout()))?;
         let outcome =
@@ -101,6 +115,10 @@ impl Told {
         self.acts.iter().filter(|act| matches!(act.outcome, Outcome::Failed(_))).count()
     }
 
+    fn skipped(&self) -> usize {
+        self.acts.iter().filter(|act| matches!(act.outcome, Outcome::Skipped(_))).count()
+    }
+
     fn verdict(&self) -> anyhow::Result<()> {
         match self.failed() {
             0 => Ok(()),
@@ -114,10 +132,11 @@ impl Told {
 
 impl Answer for Told {
     fn to_table(&self, _: Paint) -> String {
-        let shown = self.acts.len() - self.failed();
+        let (failed, skipped) = (self.failed(), self.skipped());
+        let shown = self.acts.len() - failed - skipped;
+        let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
         format!(
-            "\n{shown} shown, {} failed in {:.1} s. Everything the tour made is gone.\n",
-            self.failed(),
+            "\n{shown} shown{skipped}, {failed} failed in {:.1} s. Everything the tour made is gone.\n",
             self.seconds
         )
     }

@@ -1,6 +1,6 @@
 //! `midflight upgrade`: begins upgrades, holds them, and shows them as they move.
 
-mod engines;
+pub(crate) mod engines;
 
 use clap::{Args, Subcommand};
 

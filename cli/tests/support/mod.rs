@@ -17,6 +17,16 @@ use tempfile::TempDir;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_midflight");
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The next version of the binary. After `dev/test` has built it, cargo finds nothing left to do.
+pub(crate) fn next() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--workspace", "--bin", "midflight-next"]);
+    cargo.args(["--features", "midflight/next,midflight/failpoints"]);
+    let built = cargo.stdin(Stdio::null()).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    Path::new(BINARY).with_file_name("midflight-next")
+}
+
 pub(crate) struct Sandbox {
     root: TempDir,
 }

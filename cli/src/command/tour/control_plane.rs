@@ -9,17 +9,17 @@ use k8s_openapi::{
 };
 use kube::{Api, api::ListParams};
 
-use super::{NODES, program::Outcome};
-use crate::{cluster::Temporary, memory::resident_bytes, process::Role};
+use super::{NODES, program::Outcome, stage::Stage};
+use crate::{memory::resident_bytes, process::Role};
 
-pub(super) async fn play(stage: &Temporary) -> anyhow::Result<Outcome> {
+pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
     let began = Instant::now();
-    let control = stage.starter.start(&Role::Control).await?;
+    let control = stage.cluster.starter.start(&Role::Control).await?;
     let ready = began.elapsed();
-    try_join_all((1..=NODES).map(async |node| stage.starter.start(&Role::Node(node)).await)).await?;
+    try_join_all((1..=NODES).map(async |node| stage.cluster.starter.start(&Role::Node(node)).await)).await?;
     let nodes_known = began.elapsed();
 
-    let client = stage.client().await?;
+    let client = stage.cluster.client().await?;
     let all = ListParams::default();
     let kinds =
         Api::<CustomResourceDefinition>::all(client.clone()).list(&all).await.context("list kinds")?;

@@ -20,8 +20,8 @@ use kube::{
 use rustix::process::Signal;
 use tokio::time::timeout;
 
-use super::program::Outcome;
-use crate::{cluster::Temporary, process::Role};
+use super::{program::Outcome, stage::Stage};
+use crate::process::Role;
 
 const OBJECTS: usize = 1_000;
 const WRITERS: usize = 16;
@@ -31,10 +31,10 @@ const BEFORE_THE_KILL: usize = OBJECTS / 2;
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
 const NAMESPACE: &str = "default";
 
-pub(super) async fn play(stage: &Temporary) -> anyhow::Result<Outcome> {
-    let objects: Api<ConfigMap> = Api::namespaced(stage.client().await?, NAMESPACE);
+pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
+    let objects: Api<ConfigMap> = Api::namespaced(stage.cluster.client().await?, NAMESPACE);
     let acknowledged = Arc::new(AtomicUsize::new(0));
-    let watching = tokio::spawn(see_all(Api::namespaced(stage.client().await?, NAMESPACE)));
+    let watching = tokio::spawn(see_all(Api::namespaced(stage.cluster.client().await?, NAMESPACE)));
 
     let began = Instant::now();
     let writing = join_all((0..WRITERS).map(|writer| write(&objects, writer, &acknowledged)));
@@ -96,15 +96,15 @@ async fn write(objects: &Api<ConfigMap>, writer: usize, acknowledged: &AtomicUsi
 }
 
 /// How long the control plane was away.
-async fn kill_and_restart(stage: &Temporary, acknowledged: &AtomicUsize) -> anyhow::Result<Duration> {
+async fn kill_and_restart(stage: &Stage<'_>, acknowledged: &AtomicUsize) -> anyhow::Result<Duration> {
     while acknowledged.load(Ordering::Relaxed) < BEFORE_THE_KILL {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let control = stage.control()?;
+    let control = stage.cluster.control()?;
     let killed = Instant::now();
     control.signal(Signal::KILL)?;
     control.ended().await?;
-    stage.starter.start(&Role::Control).await?;
+    stage.cluster.starter.start(&Role::Control).await?;
     Ok(killed.elapsed())
 }
 

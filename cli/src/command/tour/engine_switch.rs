@@ -2,21 +2,20 @@
 
 use midflight_block::tour::{Layout, switch_under_load};
 
-use super::program::Outcome;
-use crate::cluster::Temporary;
+use super::{program::Outcome, stage::Stage};
 
 const SWITCHES: usize = 5;
 const SIZE: u64 = 64 << 20;
 
-pub(super) async fn play(stage: &Temporary) -> anyhow::Result<Outcome> {
+pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
     let layout = Layout {
-        binary: stage.starter.program.clone(),
-        folder: stage.room("volume"),
+        binary: stage.cluster.starter.program.clone(),
+        folder: stage.cluster.room("volume"),
         volume: "tour".to_owned(),
         size: SIZE,
         replicas: 3,
     };
-    let told = stage.block(move || switch_under_load(layout, SWITCHES)).await??;
+    let told = stage.cluster.block(move || switch_under_load(layout, SWITCHES)).await??;
     anyhow::ensure!(
         told.is_clean(),
         "the client saw {} errors: {:?}",

@@ -15,8 +15,7 @@ use midflight_migrate::{
     worker::Worker,
 };
 
-use super::program::Outcome;
-use crate::cluster::Temporary;
+use super::{program::Outcome, stage::Stage};
 
 const PORTS: usize = 1_000;
 
@@ -47,12 +46,12 @@ const MIGRATIONS: [(&str, &str); 9] = [
 ];
 const MODELS: &str = include_str!("../../../../examples/migrations/dragonflow/models/queens.toml");
 
-pub(super) async fn play(stage: &Temporary) -> anyhow::Result<Outcome> {
-    let room = stage.room("migration");
+pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
+    let room = stage.cluster.room("migration");
     let tool = Tool {
         version: env!("CARGO_PKG_VERSION"),
         compiled_in: Vec::new(),
-        worker: Worker::new(&stage.starter.program, &["migrate", "worker"]),
+        worker: Worker::new(&stage.cluster.starter.program, &["migrate", "worker"]),
     };
     let cloud = sample::cloud(PORTS, 1, Topics::InKeys);
     let settings = prepare(&room, &cloud)?;

@@ -4,8 +4,10 @@ use std::{future::Future, pin::Pin};
 
 use serde::Serialize;
 
-use super::{control_plane, durable_writes, engine_switch, migration, node_loss};
-use crate::{cluster::Temporary, output::Paint};
+use super::{
+    control_plane, durable_writes, engine_switch, engine_upgrade, migration, node_loss, stage::Stage,
+};
+use crate::output::Paint;
 
 /// How an act ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -13,6 +15,8 @@ use crate::{cluster::Temporary, output::Paint};
 pub(super) enum Outcome {
     /// What was measured, one thing each.
     Shown(Vec<String>),
+    /// What it would need is not here.
+    Skipped(String),
     Failed(String),
 }
 
@@ -23,6 +27,7 @@ impl Outcome {
                 let line = |line: &String| format!("  {} {line}", paint.good("✓"));
                 lines.iter().map(line).collect::<Vec<_>>().join("\n")
             }
+            Outcome::Skipped(why) => format!("  - skipped: {why}"),
             Outcome::Failed(why) => format!("  {} {why}", paint.bad("✗")),
         }
     }
@@ -39,7 +44,7 @@ pub(super) struct Act {
     pub(super) command: Option<&'static str>,
     /// Whether the tour ends if this act fails.
     pub(super) needed_by_others: bool,
-    pub(super) play: for<'a> fn(&'a Temporary) -> Played<'a>,
+    pub(super) play: for<'a> fn(&'a Stage<'a>) -> Played<'a>,
 }
 
 pub(super) const PROGRAM: &[Act] = &[
@@ -74,6 +79,15 @@ pub(super) const PROGRAM: &[Act] = &[
         play: |stage| Box::pin(engine_switch::play(stage)),
     },
     Act {
+        title: "Volumes move to the engine of the next version",
+        about: "Six volumes, three of them with a client that never stops; two may move at once.",
+        command: Some(
+            "midflight plan engine-upgrade --to engine:next && midflight upgrade engines --to engine:next --wait",
+        ),
+        needed_by_others: false,
+        play: |stage| Box::pin(engine_upgrade::play(stage)),
+    },
+    Act {
         title: "A database changes its schema, all or nothing",
         about: "Nine historical migrations on a cloud of 1,000 ports: plan, apply, roll back, apply again, finalize.",
         command: Some("midflight migrate plan|apply|rollback|finalize"),
@@ -90,6 +104,7 @@ mod tests {
     fn outcomes_read_well() {
         let plain = Paint { on: false };
         assert_eq!(Outcome::Shown(vec!["a".into(), "b".into()]).to_text(plain), "  ✓ a\n  ✓ b");
+        assert_eq!(Outcome::Skipped("no".into()).to_text(plain), "  - skipped: no");
         assert_eq!(Outcome::Failed("no".into()).to_text(plain), "  ✗ no");
     }
 }

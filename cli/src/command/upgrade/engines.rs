@@ -23,8 +23,10 @@ use crate::output::{Answer, Paint, table};
 use crate::session::Session;
 use crate::target;
 
-const IMAGE: &str = "default-engine-image";
-const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
+/// The setting that names the image that volumes move to.
+pub(crate) const IMAGE: &str = "default-engine-image";
+/// The setting that says how many volumes of a node may move at once.
+pub(crate) const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 const PAUSED: &str = "automatic-engine-upgrade-paused";
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
@@ -164,7 +166,8 @@ async fn look(client: &Client) -> anyhow::Result<(Forecast, Vec<plan::Volume>)> 
     Ok((forecast(&world, &volumes, Timestamp::now()), volumes))
 }
 
-async fn set(client: &Client, name: &str, value: &str) -> anyhow::Result<()> {
+/// Changes a setting.
+pub(crate) async fn set(client: &Client, name: &str, value: &str) -> anyhow::Result<()> {
     let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
     let change = Patch::Merge(json!({ "value": value }));
     let set = settings.patch(name, &PatchParams::default(), &change).await;
