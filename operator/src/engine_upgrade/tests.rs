@@ -3,6 +3,8 @@
 //! A hollow engine brings each volume to the image it wants after a while. A watch sees every single
 //! write, so that the limit is asserted at each of them.
 
+mod policies;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,6 +43,8 @@ struct Seen {
     volumes: BTreeMap<String, Volume>,
     /// The most volumes of one node that were on their way after any write.
     most: usize,
+    /// The same of the whole cluster.
+    most_in_all: usize,
     writes: usize,
 }
 
@@ -56,6 +60,7 @@ impl Seen {
             }
         }
         self.most = self.most.max(nodes.values().copied().max().unwrap_or_default());
+        self.most_in_all = self.most_in_all.max(nodes.values().sum());
     }
 }
 
@@ -105,6 +110,11 @@ impl Fleet {
 
     /// A volume of the old image on the node with replicas on all; `status` is merged into what it says.
     async fn volume(&self, name: &str, node: &str, status: Value) {
+        self.volume_on(&NODES, name, node, status).await;
+    }
+
+    /// The same with replicas on these nodes.
+    async fn volume_on(&self, replicas_on: &[&str], name: &str, node: &str, status: Value) {
         let spec = json!({ "size": "1073741824", "image": OLD });
         let volumes: Api<Volume> = self.api();
         let mut whole =
@@ -112,7 +122,7 @@ impl Fleet {
         let more = status.as_object().cloned().unwrap_or_default();
         whole.as_object_mut().unwrap().extend(more);
         let replicas: Api<Replica> = self.api();
-        for node in NODES {
+        for node in replicas_on {
             let object = json!({ "metadata": { "name": format!("{name}-r-{node}") }, "spec": { "volumeName": name, "nodeID": node } });
             replicas
                 .create(&PostParams::default(), &serde_json::from_value(typed("Replica", object)).unwrap())

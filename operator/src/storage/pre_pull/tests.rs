@@ -1,5 +1,7 @@
 //! Seed 001's test plan, against a real API server and nodes whose kubelet is the test.
 
+mod crash;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
