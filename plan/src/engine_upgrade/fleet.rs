@@ -246,7 +246,8 @@ impl Fleet {
         }
         self.counted += usize::from(counts);
         let lane = volume.seat().cloned();
-        let end = volume.attempt.as_ref().filter(|last| last.by == Initiator::Automatic);
+        let told = entry.issued.as_ref().map(|change| &change.attempt).or(volume.attempt.as_ref());
+        let end = told.filter(|last| last.by == Initiator::Automatic);
         let end = end.and_then(|last| Some((last.node.clone(), last.ended_at?)));
         entry.place = Place { lane: lane.clone(), counts, rank: rank.clone(), timer };
         if let Some((node, at)) = end {

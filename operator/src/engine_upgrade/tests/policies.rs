@@ -72,7 +72,7 @@ async fn a_node_rests_between_two_of_its_volumes() {
 #[tokio::test]
 async fn halted_by_a_failure_the_rest_goes_on_when_somebody_says_so() {
     let mut fleet = Fleet::open().await;
-    fleet.set("automatic-engine-upgrade-deadline-seconds", "1").await;
+    fleet.set("automatic-engine-upgrade-deadline-seconds", "2").await;
     fleet.set("automatic-engine-upgrade-failure-threshold", "1").await;
     fleet.volume("a-stuck", "node-1", json!({})).await;
     fleet.volume("b-next", "node-1", json!({})).await;

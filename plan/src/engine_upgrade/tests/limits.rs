@@ -157,6 +157,18 @@ fn a_node_rests_after_an_upgrade_has_ended() {
     assert_eq!(begun(&mut fleet, 50), ["a"]);
 }
 
+#[test]
+fn a_node_rests_before_the_api_has_shown_the_end() {
+    let settle = World { policy: Policy { settle: Duration::from_secs(30), ..world(1).policy }, ..world(1) };
+    let mut fleet = fleet(settle, &[detached("a", "node-1"), detached("b", "node-1")]);
+    let first = fleet.next(at(0)).unwrap();
+    let shown = apply(fleet.volume(&"a".into()).unwrap(), &first);
+    fleet.observe(arrived(&shown), at(5));
+    assert_eq!(fleet.next(at(5)).unwrap().why, Why::Arrived);
+    assert_eq!(begun(&mut fleet, 34), [""; 0]);
+    assert_eq!(begun(&mut fleet, 35), ["b"]);
+}
+
 /// One thing that happens to a cluster.
 #[derive(Debug, Clone)]
 enum Happening {
