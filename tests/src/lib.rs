@@ -12,5 +12,6 @@ pub mod place;
 pub mod running;
 pub mod server;
 pub mod storage;
+pub mod watching;
 pub mod webhook;
 pub mod wire;

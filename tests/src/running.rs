@@ -5,8 +5,11 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context;
+use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
-use midflight_api::longhorn::{Engine, EngineChange, InstanceManager, NAMESPACE, Replica, VolumeStatus};
+use midflight_api::longhorn::{
+    Engine, EngineChange, EngineImage, InstanceManager, NAMESPACE, Replica, VolumeStatus,
+};
 use midflight_plan::storage::engine_image;
 use serde_json::json;
 
@@ -75,15 +78,73 @@ async fn images(storage: &Storage, volume: &str) -> anyhow::Result<BTreeSet<Stri
     Ok(images.into_iter().map(|image| image.to_string()).collect())
 }
 
-/// Waits until all of an attached volume runs this image, and says so.
+/// The modes of an attached volume's replicas, each once, and how many there are.
+async fn modes(storage: &Storage, volume: &str) -> anyhow::Result<(BTreeSet<&'static str>, usize)> {
+    let engines: Api<Engine> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let status = engines.get(&format!("{volume}-e-0")).await?.status.unwrap_or_default();
+    let modes = status.replica_mode_map.values().map(|mode| mode.as_str()).collect();
+    Ok((modes, status.replica_mode_map.len()))
+}
+
+/// How many volumes, engines and replicas refer to an image, as its object says.
+pub async fn references(storage: &Storage, image: &str) -> anyhow::Result<i32> {
+    let images: Api<EngineImage> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let object = images.get(&engine_image::name(&image.into())).await?;
+    Ok(object.status.unwrap_or_default().ref_count)
+}
+
+/// Waits until so many refer to an image.
+pub async fn until_references(storage: &Storage, image: &str, count: i32) -> anyhow::Result<()> {
+    let all = async || Ok((references(storage, image).await? == count).then_some(()));
+    let reached = storage.until(&format!("{count} refer to {image}"), all).await;
+    let now = references(storage, image).await?;
+    reached.with_context(|| format!("{now} do"))
+}
+
+/// Waits until every one of these volumes says that it runs the image.
+pub async fn until_all_run(storage: &Storage, volumes: &[&str], image: &str) -> anyhow::Result<()> {
+    let all = async || {
+        for volume in volumes {
+            if status(storage, volume).await?.current_image != image {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    };
+    let reached = storage.until(&format!("all of {volumes:?} run {image}"), all).await;
+    reached.with_context(|| storage.logs())
+}
+
+/// The notes of the events of a volume that have this reason.
+pub async fn told(storage: &Storage, volume: &str, reason: &str) -> anyhow::Result<Vec<String>> {
+    let events: Api<Event> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let of = ListParams::default().fields(&format!("involvedObject.name={volume}"));
+    let all = events.list(&of).await?.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+    Ok(all.filter_map(|event| event.message).collect())
+}
+
+/// The nodes of a volume's replicas.
+pub async fn nodes_of(storage: &Storage, volume: &str) -> anyhow::Result<Vec<String>> {
+    let of_volume = ListParams::default().labels(&format!("longhornvolume={volume}"));
+    let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let all = replicas.list(&of_volume).await?.into_iter();
+    Ok(all
+        .filter(|replica| replica.metadata.deletion_timestamp.is_none())
+        .map(|replica| replica.spec.instance.node_id.to_string())
+        .collect())
+}
+
+/// Waits until all of an attached volume runs this image, and says so: every process and object, and every replica is in service.
 pub async fn runs(storage: &Storage, volume: &str, image: &str) -> anyhow::Result<()> {
     let program = BTreeSet::from([engine_image::binary(&image.into())]);
     let says = BTreeSet::from([image.to_owned()]);
     let all = async || {
         let agrees = programs(storage, volume).await? == program && images(storage, volume).await? == says;
+        let agrees = agrees && modes(storage, volume).await?.0 == BTreeSet::from(["RW"]);
         Ok((agrees && status(storage, volume).await?.current_image == image).then_some(()))
     };
     let reached = storage.until(&format!("all of {volume} runs {image}"), all).await;
-    let now = (programs(storage, volume).await?, images(storage, volume).await?);
+    let now =
+        (programs(storage, volume).await?, images(storage, volume).await?, modes(storage, volume).await?);
     reached.with_context(|| format!("{volume} is {now:?}"))
 }

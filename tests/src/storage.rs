@@ -17,8 +17,8 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
 use midflight_api::longhorn::{
-    DataEngine, Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Setting, Snapshot,
-    Volume,
+    self, ConditionStatus, DataEngine, Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE,
+    Setting, Snapshot, Volume,
 };
 use midflight_block::instance::end_all;
 use midflight_operator::{Standing, Writer, bootstrap};
@@ -39,6 +39,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub const THIS: &str = "midflight.local/engine:this";
 /// The engine image of the next build.
 pub const NEXT: &str = "midflight.local/engine:next";
+
+/// The version of the interface that engines have, unless a test says otherwise.
+const VERSION: u32 = 1;
 
 /// A running cluster.
 pub struct Storage {
@@ -93,8 +96,19 @@ impl Storage {
         Ok(storage)
     }
 
-    /// Puts an engine image on every node. Images of other builds have other versions, as `build` says.
+    /// Puts an engine image on every node, that takes over from all others, and they from it.
     pub async fn add_image(&self, image: &str, program: &Program, build: u32) -> anyhow::Result<()> {
+        self.add_image_taking_over(image, program, build, VERSION).await
+    }
+
+    /// The same with an image of this version of the engine's interface, which takes over from no earlier one.
+    pub async fn add_image_taking_over(
+        &self,
+        image: &str,
+        program: &Program,
+        build: u32,
+        version: u32,
+    ) -> anyhow::Result<()> {
         let name = ImageRef::from(image);
         let path = self.binaries().join(engine_image::binary(&name));
         std::fs::create_dir_all(path.parent().context("a binary is in a folder")?)?;
@@ -108,11 +122,26 @@ impl Storage {
         let there: HashMap<&String, bool> = self.nodes.iter().map(|node| (node, true)).collect();
         let status = json!({ "status": {
             "state": "deployed", "nodeDeploymentMap": there, "gitCommit": format!("build-{build}"),
-            "controllerAPIVersion": build, "controllerAPIMinVersion": 1,
+            "controllerAPIVersion": version, "controllerAPIMinVersion": version,
         } });
         let parameters = PatchParams::default();
         images.patch_status(&engine_image::name(&name), &parameters, &Patch::Merge(status)).await?;
         Ok(())
+    }
+
+    /// Lets new replicas come to a node, or not.
+    pub async fn let_in(&self, node: &str, replicas: bool) -> anyhow::Result<()> {
+        let nodes: Api<longhorn::Node> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let change = Patch::Merge(json!({ "spec": { "allowScheduling": replicas } }));
+        nodes.patch(node, &PatchParams::default(), &change).await?;
+        let wanted = if replicas { ConditionStatus::True } else { ConditionStatus::False };
+        self.until(&format!("{node} lets replicas in: {replicas}"), async || {
+            let status = nodes.get(node).await?.status.unwrap_or_default();
+            let is_so =
+                status.conditions.get("Schedulable").is_some_and(|condition| condition.status == wanted);
+            Ok(is_so.then_some(()))
+        })
+        .await
     }
 
     pub async fn set(&self, setting: &str, value: &str) -> anyhow::Result<()> {
@@ -420,4 +449,17 @@ pub async fn run(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(text)
+}
+
+/// A client each of whose requests takes so much longer.
+pub fn slow(client: &Client, delay: Duration) -> Client {
+    let client = client.clone();
+    let service = tower::service_fn(move |request| {
+        let client = client.clone();
+        async move {
+            sleep(delay).await;
+            client.send(request).await
+        }
+    });
+    Client::new(service, "default")
 }

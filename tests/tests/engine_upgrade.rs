@@ -1,18 +1,22 @@
 //! Volumes of the v1 data engine change their engine image, between builds that really differ, under a client that
 //! judges every block.
 
-use midflight_tests::load::Load;
+use midflight_tests::load::{Fio, Load};
 use midflight_tests::place;
 use midflight_tests::running::{attached, runs, status, until_change};
 use midflight_tests::storage::{NEXT, Program, Storage, THIS};
 use serde_json::json;
+
+/// What each of two clients has of a volume, in bytes.
+const HALF: u64 = 2 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::print_stderr, reason = "the pause is what people want to know")]
 async fn an_attached_volume_follows_its_image_forth_and_back_under_load() {
     let storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
-    let load = Load::on(&endpoint, "vol-1", 1).unwrap();
+    let load = Load::on_blocks(&endpoint, "vol-1", 1, HALF / 4096).unwrap();
+    let fio = Fio::on(&endpoint, HALF, HALF);
     for image in [NEXT, THIS, NEXT] {
         storage.change_volume("vol-1", json!({ "image": image })).await.unwrap();
         let what = format!("vol-1 runs {image}");
@@ -29,6 +33,7 @@ async fn an_attached_volume_follows_its_image_forth_and_back_under_load() {
         storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     }
     load.judge().await.unwrap();
+    fio.judge().await.unwrap();
     assert_eq!(storage.endpoint("vol-1").await.unwrap(), endpoint, "clients keep their place");
     storage.stop().await;
 }

@@ -16,7 +16,7 @@ use midflight_plan::engine_upgrade as plan;
 use midflight_plan::storage::engine_image;
 use midflight_tests::load::Load;
 use midflight_tests::place;
-use midflight_tests::running::{attached, detached, runs, status};
+use midflight_tests::running::{attached, detached, runs, status, told};
 use midflight_tests::storage::{NEXT, Program, Storage, THIS};
 use serde_json::json;
 use tokio::task::AbortHandle;
@@ -171,6 +171,33 @@ async fn expanding_degraded_and_opted_out_volumes_are_left_alone() {
     storage.change_volume("degraded", json!({ "numberOfReplicas": 3 })).await.unwrap();
     until_all_run(&storage, &["expanding".to_owned(), "degraded".to_owned()], NEXT).await;
     assert_eq!(status(&storage, "never").await.unwrap().current_image, THIS);
+    storage.stop().await;
+}
+
+/// Seed 000, user experience 2: an image that cannot take over from the engine that runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_cannot_take_over_waits_until_the_workload_scales_down_and_up() {
+    const NEWER: &str = "midflight.local/engine:newer";
+    let storage = Storage::of_two_builds().await.unwrap();
+    storage.add_image_taking_over(NEWER, &Program::next().unwrap(), 2, 2).await.unwrap();
+    let endpoint = attached(&storage, "vol-1").await.unwrap();
+    let load = Load::on(&endpoint, "vol-1", 1).unwrap();
+    storage.set("default-engine-image", NEWER).await.unwrap();
+    storage.set(LIMIT, "1").await.unwrap();
+    let waits = async || Ok(told(&storage, "vol-1", "EngineUpgradeWaits").await?.pop());
+    let note = storage.until("it is told why it waits", waits).await.unwrap();
+    assert!(
+        note.contains("IncompatibleVersions") && note.contains("scale its workload down and up"),
+        "{note}"
+    );
+    runs(&storage, "vol-1", THIS).await.unwrap();
+    load.judge().await.unwrap();
+
+    storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+    until_all_run(&storage, &["vol-1".to_owned()], NEWER).await;
+    storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    runs(&storage, "vol-1", NEWER).await.unwrap();
     storage.stop().await;
 }
 
