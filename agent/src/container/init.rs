@@ -63,12 +63,14 @@ pub fn init(folder: &Path, shim: i32) -> Result<Infallible, InitError> {
     let path = room.error();
     // Opened now: the room is out of sight once the container's files are the root.
     let mut note = File::create(&path).map_err(at("make", &path))?;
-    let Err(error) = run(&room, shim);
+    let path_of_entered = room.entered();
+    let mut entered = File::create(&path_of_entered).map_err(at("make", &path_of_entered))?;
+    let Err(error) = run(&room, shim, &mut entered);
     note.write_all(crate::chain(&error).as_bytes()).map_err(at("write", &path))?;
     Err(error)
 }
 
-fn run(room: &Room, shim: i32) -> Result<Infallible, InitError> {
+fn run(room: &Room, shim: i32, entered: &mut File) -> Result<Infallible, InitError> {
     let blueprint = room.blueprint()?.ok_or(InitError::NoBlueprint)?;
     set_up(room, &blueprint)?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| system("follow the shim")(e.into()))?;
@@ -78,6 +80,7 @@ fn run(room: &Room, shim: i32) -> Result<Infallible, InitError> {
     }
     let path = Path::new(&blueprint.working_directory);
     chdir(path).map_err(|errno| at("change to", path)(errno.into()))?;
+    entered.write_all(b"entered").map_err(at("write", &room.entered()))?;
     let program = blueprint.command.first().cloned().unwrap_or_default();
     let source = Command::new(&program)
         .args(blueprint.command.iter().skip(1))

@@ -5,6 +5,7 @@
 //! lock             held by the shim for as long as it lives
 //! shim.json        which process is the shim, from the moment that it has begun
 //! main.json        which process is the container's
+//! entered          not empty once that process has the container's files and volumes
 //! error            why it could not be started; empty if it was
 //! exit.json        how it ended, written once
 //! log  log.1       what it said
@@ -137,6 +138,10 @@ impl Room {
 
     pub(super) fn error(&self) -> PathBuf {
         self.path.join("error")
+    }
+
+    pub(super) fn entered(&self) -> PathBuf {
+        self.path.join("entered")
     }
 
     /// Makes the folder of an attempt. One that is there already stays as it is.
