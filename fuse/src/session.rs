@@ -18,6 +18,7 @@ use midflight_handover::kernel::{HEAD_IN, Head, answer_head, code};
 use rustix::io::Errno;
 
 use crate::{
+    crew::{Crew, Member, Pace},
     folder::{Answer, Caching, Folder},
     nudge::nudge,
     wire::{
@@ -60,6 +61,7 @@ struct Shared {
     folder: Folder,
     stopping: AtomicBool,
     working: AtomicUsize,
+    crew: Crew,
     /// Readable when the last thread has ended.
     wake: Arc<OwnedFd>,
 }
@@ -79,10 +81,10 @@ impl Session {
         wake: Arc<OwnedFd>,
     ) -> Result<Session, SessionError> {
         let (stopping, working) = (AtomicBool::new(false), AtomicUsize::new(threads));
-        let shared = Arc::new(Shared { device, folder, stopping, working, wake });
+        let shared = Arc::new(Shared { device, folder, stopping, working, crew: Crew::default(), wake });
         let threads = (0..threads).map(|number| {
             let shared = Arc::clone(&shared);
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || shared.work())
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || shared.work(number == 0))
         });
         let threads = threads.collect::<Result<_, _>>().map_err(|source| SessionError::Thread { source })?;
         Ok(Session { shared, threads })
@@ -97,6 +99,7 @@ impl Session {
     pub(crate) fn stop(self) {
         const AGAIN: Duration = Duration::from_millis(1);
         self.shared.stopping.store(true, Ordering::Release);
+        self.shared.crew.end();
         for thread in self.threads {
             // A nudge that comes just before the thread waits is lost: hence the next one.
             while !thread.is_finished() {
@@ -111,12 +114,16 @@ impl Session {
 }
 
 impl Shared {
-    fn work(&self) {
+    fn work(&self, first: bool) {
         let mut raw = vec![0; MOST_CALL];
         let mut reply = Reply::new();
+        let mut member = self.crew.join(first);
         while !self.stopping.load(Ordering::Acquire) {
-            match rustix::io::read(&self.device, &mut raw[..]) {
-                Ok(length) => self.turn(&raw[..length], &mut reply),
+            member.wait();
+            let read = rustix::io::read(&self.device, &mut raw[..]);
+            member.begin();
+            match read {
+                Ok(length) => self.turn(&raw[..length], &mut reply, &mut member),
                 // A nudge, or a call that was taken back while it was read.
                 Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => break,
@@ -126,6 +133,8 @@ impl Shared {
                 }
             }
         }
+        // Nobody else gets a call any more either.
+        self.crew.end();
         if self.working.fetch_sub(1, Ordering::AcqRel) == 1 {
             // Full means that it is readable already.
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
@@ -133,15 +142,21 @@ impl Shared {
     }
 
     /// Answers one call.
-    fn turn(&self, raw: &[u8], reply: &mut Reply) {
+    fn turn(&self, raw: &[u8], reply: &mut Reply, member: &mut Member<'_>) {
         let head = match Head::parse(raw) {
             Ok(head) => head,
             Err(error) => return tracing::error!(%error, "not a call"),
         };
+        member.take(pace(head.opcode));
+        self.answer(&head, raw, reply);
+        member.done();
+    }
+
+    fn answer(&self, head: &Head, raw: &[u8], reply: &mut Reply) {
         reply.begin();
         let answer = Op::parse(head.opcode, &raw[HEAD_IN..]).and_then(|op| {
             // Whoever waits gets an answer, also where we are wrong.
-            catch_unwind(AssertUnwindSafe(|| self.folder.answer(&head, op, reply))).unwrap_or(Err(Errno::IO))
+            catch_unwind(AssertUnwindSafe(|| self.folder.answer(head, op, reply))).unwrap_or(Err(Errno::IO))
         });
         let result = match answer {
             Ok(Answer::Unwanted) => return,
@@ -153,5 +168,13 @@ impl Shared {
             Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
             Err(error) => tracing::error!(%error, opcode = head.opcode, "the kernel refuses an answer"),
         }
+    }
+}
+
+/// What is slow by its nature; of all else it shows.
+fn pace(opcode: u32) -> Pace {
+    match opcode {
+        code::FSYNC | code::FSYNCDIR | code::FALLOCATE | code::COPY_FILE_RANGE => Pace::Slow,
+        _ => Pace::Quick,
     }
 }

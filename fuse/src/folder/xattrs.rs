@@ -6,7 +6,10 @@
 use std::ffi::CStr;
 
 use rustix::{
-    fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr},
+    fs::{
+        XattrFlags, fgetxattr_query, getxattr, getxattr_query, listxattr, listxattr_query, removexattr,
+        setxattr,
+    },
     io::Errno,
 };
 
@@ -45,10 +48,23 @@ impl Folder {
         if is_access_list(name) {
             return Err(Errno::OPNOTSUPP);
         }
+        // Before most writes the kernel asks how long a value is that is not there: the quickest answer counts.
+        if room == 0 {
+            let length = match node.data().as_ref() {
+                Some(data) => fgetxattr_query(&data.descriptor, name)?,
+                None => getxattr_query(Folder::path(node), name)?,
+            };
+            reply.needed(length);
+            return Ok(());
+        }
         tell(room, reply, |value| getxattr(Folder::path(node), name, value))
     }
 
     pub(super) fn list_xattrs(&self, node: &Node, room: u32, reply: &mut Reply) -> Result<(), Errno> {
+        if room == 0 {
+            reply.needed(listxattr_query(Folder::path(node))?);
+            return Ok(());
+        }
         tell(room, reply, |names| listxattr(Folder::path(node), names))
     }
 
@@ -60,17 +76,11 @@ impl Folder {
     }
 }
 
-/// A value, or its length where no room was given for it.
+/// A value, as long as there is room for.
 fn tell(
     room: u32,
     reply: &mut Reply,
     read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
 ) -> Result<(), Errno> {
-    let room = room as usize;
-    if room == 0 {
-        let mut value = vec![0; MOST];
-        reply.needed(read(&mut value)?);
-        return Ok(());
-    }
-    reply.read(room.min(MOST), read).map(|_| ())
+    reply.read((room as usize).min(MOST), read).map(|_| ())
 }
