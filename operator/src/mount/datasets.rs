@@ -12,7 +12,7 @@ use midflight_api::fluid::{
 };
 use midflight_plan::mount::dataset::{Action, Observed, Wanted, decide};
 
-use super::objects::{Design, claimed, daemon_set_key, daemons, is_ours, volume_name};
+use super::objects::{Design, FuseRuntime as _, claimed, daemon_set_key, daemons, is_ours, volume_name};
 use super::pace::Pace;
 use crate::controller::{Controller, Key, Next, Objects, Operator, TurnError, Wake};
 
@@ -155,7 +155,7 @@ impl Controller for Datasets {
         let served_by = DatasetRuntime {
             name: seen.key.name.as_str().into(),
             namespace: seen.key.namespace.as_str().into(),
-            kind: "juicefs".into(),
+            kind: JuiceFSRuntime::TYPE.into(),
             category: "Accelerate".into(),
         };
         let report = self.datasets.report(dataset, |dataset| {

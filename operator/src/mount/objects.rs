@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use midflight_api::fluid::{
-    DRIVER, Dataset, GENERATION_LABEL, GENERATION_VARIABLE, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE,
-    JuiceFSRuntime, UPDATE_STRATEGY_ANNOTATION,
+    DRIVER, Dataset, FuseSpec, GENERATION_LABEL, GENERATION_VARIABLE, IMAGE_VERSION_ANNOTATION,
+    IMAGE_VERSION_VARIABLE, JuiceFSRuntime, UPDATE_STRATEGY_ANNOTATION,
 };
 use midflight_plan::mount::dataset::{Asked, Claim, Daemons, Generation, digest};
 use serde::de::DeserializeOwned;
@@ -22,14 +23,33 @@ use crate::controller::Key;
 const TEMPLATE_ANNOTATION: &str = "midflight.dev/fuse-template";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const STORAGE_CLASS: &str = "fluid";
-/// Where daemons mount on every node.
-const MOUNT_ROOT: &str = "/runtime-mnt/juicefs";
-const CONTAINER: &str = "juicefs-fuse";
+/// Where daemons mount on every node, by the type of their runtime.
+const MOUNT_ROOT: &str = "/runtime-mnt";
+
+/// A runtime that serves datasets through FUSE pods. A kind joins by saying this of itself.
+pub(super) trait FuseRuntime: Resource<DynamicType = ()> {
+    /// Upstream's word for the kind; its pods, paths and volumes are named after it.
+    const TYPE: &'static str;
+
+    fn fuse(&self) -> &FuseSpec;
+}
+
+impl FuseRuntime for JuiceFSRuntime {
+    const TYPE: &'static str = "juicefs";
+
+    fn fuse(&self) -> &FuseSpec {
+        &self.spec.fuse
+    }
+}
 
 /// What the daemons of a dataset are made from.
 pub(super) struct Design<'a> {
     key: &'a Key,
-    runtime: &'a JuiceFSRuntime,
+    /// Type of the runtime.
+    kind: &'static str,
+    fuse: &'a FuseSpec,
+    /// The runtime, with which the daemons go.
+    owner: Option<OwnerReference>,
     dataset: &'a Dataset,
     /// Folder on the nodes.
     source: &'a str,
@@ -37,31 +57,40 @@ pub(super) struct Design<'a> {
 
 impl<'a> Design<'a> {
     /// Nothing where the dataset is no folder of the nodes: others serve it.
-    pub(super) fn new(key: &'a Key, runtime: &'a JuiceFSRuntime, dataset: &'a Dataset) -> Option<Design<'a>> {
-        Some(Design { key, runtime, dataset, source: dataset.folder()? })
+    pub(super) fn new<R: FuseRuntime>(
+        key: &'a Key,
+        runtime: &'a R,
+        dataset: &'a Dataset,
+    ) -> Option<Design<'a>> {
+        let (kind, fuse, owner) = (R::TYPE, runtime.fuse(), runtime.controller_owner_ref(&()));
+        Some(Design { key, kind, fuse, owner, dataset, source: dataset.folder()? })
     }
 
     pub(super) fn asked(&self) -> Asked {
-        let fuse = &self.runtime.spec.fuse;
-        let strategy = if fuse.replaces_idle_pods() { "OnIdle" } else { "OnDelete" };
-        Asked { image: image(self.runtime), strategy: strategy.into() }
+        let strategy = if self.fuse.replaces_idle_pods() { "OnIdle" } else { "OnDelete" };
+        Asked { image: image(self.fuse), strategy: strategy.into() }
+    }
+
+    /// What is named after the runtime's type: `juicefs-fuse` and the like.
+    fn named(&self, what: &str) -> String {
+        format!("{}-{what}", self.kind)
     }
 
     fn folder(&self) -> String {
-        format!("{MOUNT_ROOT}/{}/{}", self.key.namespace, self.key.name)
+        format!("{MOUNT_ROOT}/{}/{}/{}", self.kind, self.key.namespace, self.key.name)
     }
 
     /// Where a pod writes down what it is. Not in the folder whose mounts the node sees: it is mounted itself.
     fn metadata(&self) -> String {
-        format!("{MOUNT_ROOT}/{}/.meta/{}", self.key.namespace, self.key.name)
+        format!("{MOUNT_ROOT}/{}/{}/.meta/{}", self.kind, self.key.namespace, self.key.name)
     }
 
     fn mount(&self) -> String {
-        format!("{}/juicefs-fuse", self.folder())
+        format!("{}/{}", self.folder(), self.named("fuse"))
     }
 
     fn labels(&self) -> Value {
-        json!({ "app": "juicefs", "role": CONTAINER, "release": self.key.name })
+        json!({ "app": self.kind, "role": self.named("fuse"), "release": self.key.name })
     }
 
     /// The label that brings the daemon to a node; upstream's name.
@@ -88,7 +117,7 @@ impl<'a> Design<'a> {
         let mut command: Vec<String> =
             ["fuse", "--source", self.source, "--mount", &self.mount()].map(str::to_owned).into();
         command.extend(self.dataset.is_read_only().then(|| "--read-only".to_owned()));
-        let options = &self.runtime.spec.fuse.options;
+        let options = &self.fuse.options;
         let is_set = |name: &str| options.get(name).is_some_and(|value| value.as_str() != "false");
         command.extend(is_set("exclusive").then(|| "--exclusive".to_owned()));
         json!(command)
@@ -96,8 +125,8 @@ impl<'a> Design<'a> {
 
     /// The pods' template without its generation.
     fn template(&self) -> Value {
-        let fuse = &self.runtime.spec.fuse;
-        let mut environment = vec![json!({ "name": IMAGE_VERSION_VARIABLE, "value": image(self.runtime) })];
+        let fuse = self.fuse;
+        let mut environment = vec![json!({ "name": IMAGE_VERSION_VARIABLE, "value": image(fuse) })];
         environment.extend(fuse.env.iter().map(|variable| json!(variable)));
         let mut selector = Map::from_iter([(self.node_label(), json!("true"))]);
         selector.extend(fuse.node_selector.iter().map(|(key, value)| (key.clone(), json!(value))));
@@ -105,13 +134,14 @@ impl<'a> Design<'a> {
         extend(&mut labels, &fuse.pod_metadata.labels);
         let host_path = |name: &str, path: &str, kind: &str| json!({ "name": name, "hostPath": { "path": path, "type": kind } });
         let metadata = self.metadata();
+        let (mount_volume, metadata_volume) = (self.named("fuse-mount"), self.named("fuse-meta"));
         json!({
             "metadata": { "labels": labels, "annotations": fuse.pod_metadata.annotations },
             "spec": {
                 "nodeSelector": selector,
                 "containers": [{
-                    "name": CONTAINER,
-                    "image": image(self.runtime),
+                    "name": self.named("fuse"),
+                    "image": image(fuse),
                     "args": self.arguments(),
                     "env": environment,
                     "resources": fuse.resources,
@@ -120,14 +150,14 @@ impl<'a> Design<'a> {
                         "postStart": { "exec": { "command": ["sh", "-c", self.post_start()] } },
                     },
                     "volumeMounts": [
-                        { "name": "juicefs-fuse-mount", "mountPath": self.folder(), "mountPropagation": "Bidirectional" },
-                        { "name": "juicefs-fuse-meta", "mountPath": metadata },
+                        { "name": mount_volume, "mountPath": self.folder(), "mountPropagation": "Bidirectional" },
+                        { "name": metadata_volume, "mountPath": metadata },
                         { "name": "dataset", "mountPath": self.source },
                     ],
                 }],
                 "volumes": [
-                    host_path("juicefs-fuse-mount", &self.folder(), "DirectoryOrCreate"),
-                    host_path("juicefs-fuse-meta", &metadata, "DirectoryOrCreate"),
+                    host_path(&mount_volume, &self.folder(), "DirectoryOrCreate"),
+                    host_path(&metadata_volume, &metadata, "DirectoryOrCreate"),
                     host_path("dataset", self.source, "Directory"),
                 ],
             },
@@ -151,7 +181,7 @@ impl<'a> Design<'a> {
                 "namespace": self.key.namespace,
                 "labels": { MANAGED_BY: "midflight" },
                 "annotations": { TEMPLATE_ANNOTATION: self.digest() },
-                "ownerReferences": [self.runtime.controller_owner_ref(&())],
+                "ownerReferences": [self.owner],
             },
             "spec": {
                 "selector": { "matchLabels": self.labels() },
@@ -231,8 +261,7 @@ fn extend<T: serde::Serialize>(map: &mut Value, more: &BTreeMap<String, T>) {
     }
 }
 
-fn image(runtime: &JuiceFSRuntime) -> String {
-    let fuse = &runtime.spec.fuse;
+fn image(fuse: &FuseSpec) -> String {
     match (fuse.image.as_str(), fuse.image_tag.as_str()) {
         ("", "") => "midflight.local/fuse:latest".into(),
         ("", tag) => format!("midflight.local/fuse:{tag}"),
@@ -270,4 +299,71 @@ pub(super) fn claimed(seen: &PersistentVolumeClaim) -> Claim {
 /// Whether a volume was made here.
 pub(super) fn is_ours(volume: &PersistentVolume) -> bool {
     volume.labels().get(MANAGED_BY).is_some_and(|by| by == "midflight")
+}
+
+#[cfg(test)]
+mod tests {
+    use midflight_api::fluid::UpdateStrategy;
+
+    use super::*;
+
+    /// A kind that is not there yet; it borrows the shape of one that is.
+    struct Another(JuiceFSRuntime);
+
+    impl Resource for Another {
+        type DynamicType = ();
+        type Scope = kube::core::NamespaceResourceScope;
+
+        fn kind(_: &()) -> std::borrow::Cow<'_, str> {
+            "AnotherRuntime".into()
+        }
+        fn group(_: &()) -> std::borrow::Cow<'_, str> {
+            "data.fluid.io".into()
+        }
+        fn version(_: &()) -> std::borrow::Cow<'_, str> {
+            "v1alpha1".into()
+        }
+        fn plural(_: &()) -> std::borrow::Cow<'_, str> {
+            "anotherruntimes".into()
+        }
+        fn meta(&self) -> &kube::core::ObjectMeta {
+            self.0.meta()
+        }
+        fn meta_mut(&mut self) -> &mut kube::core::ObjectMeta {
+            self.0.meta_mut()
+        }
+    }
+
+    impl FuseRuntime for Another {
+        const TYPE: &'static str = "another";
+
+        fn fuse(&self) -> &FuseSpec {
+            &self.0.spec.fuse
+        }
+    }
+
+    #[test]
+    fn another_runtime_joins_by_its_type_and_its_fuse_pods() {
+        let dataset: Dataset = object(json!({
+            "metadata": { "name": "data" }, "spec": { "mounts": [{ "mountPoint": "local:///srv/data" }] },
+        }));
+        let mut runtime: JuiceFSRuntime = object(json!({
+            "metadata": { "name": "data", "uid": "1" }, "spec": { "fuse": { "image": "fuse", "imageTag": "1" } },
+        }));
+        runtime.spec.fuse.update_strategy = UpdateStrategy::OnIdle;
+        let (key, runtime) = (Key::new("default", "data"), Another(runtime));
+        let design = Design::new(&key, &runtime, &dataset).unwrap();
+        assert_eq!(design.asked(), Asked { image: "fuse:1".into(), strategy: "OnIdle".into() });
+        let set = json!(design.daemon_set(Generation::FIRST));
+        assert_eq!(set["metadata"]["ownerReferences"][0]["kind"], "AnotherRuntime");
+        let pod = &set["spec"]["template"]["spec"];
+        assert_eq!(pod["containers"][0]["name"], "another-fuse");
+        assert_eq!(pod["volumes"][0]["name"], "another-fuse-mount");
+        assert_eq!(pod["volumes"][1]["hostPath"]["path"], "/runtime-mnt/another/default/.meta/data");
+        let volume = json!(design.volume());
+        assert_eq!(
+            volume["spec"]["csi"]["volumeAttributes"]["fluid_path"],
+            "/runtime-mnt/another/default/data/another-fuse"
+        );
+    }
 }

@@ -122,10 +122,14 @@ async fn a_dataset_is_followed_from_its_making_to_its_end() {
     until(client, &all("fuse:2", "2", "OnIdle")).await;
     change(client, json!({ "env": [{ "name": "LEVEL", "value": "debug" }] })).await;
     until(client, &all("fuse:2", "3", "OnIdle")).await;
+    change(client, json!({ "options": { "exclusive": "true" } })).await;
+    until(client, &all("fuse:2", "4", "OnIdle")).await;
+    change(client, json!({ "resources": { "limits": { "memory": "1Gi" } } })).await;
+    until(client, &all("fuse:2", "5", "OnIdle")).await;
     change(client, json!({ "updateStrategy": "OnDelete" })).await;
-    until(client, &all("fuse:2", "3", "OnDelete")).await;
+    until(client, &all("fuse:2", "5", "OnDelete")).await;
     change(client, json!({ "cleanPolicy": "OnFuseChanged" })).await;
-    until(client, &all("fuse:2", "3", "OnIdle")).await;
+    until(client, &all("fuse:2", "5", "OnIdle")).await;
 
     let gone = DeleteParams::background();
     Api::<JuiceFSRuntime>::default_namespaced(client.clone()).delete("data", &gone).await.unwrap();
