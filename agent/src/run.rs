@@ -28,6 +28,8 @@ use crate::{
 
 /// How long a pod waits for the daemon of a volume before it is tried again.
 const VOLUME_WITHIN: Duration = Duration::from_secs(20);
+/// How often daemons of datasets that nobody uses are looked at; a folder has few nodes.
+const LOOK_AT_IDLE_EVERY: Duration = Duration::from_secs(5);
 /// Longest wait for one answer of the API.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -88,6 +90,7 @@ async fn serve_csi(config: &Config) -> Result<(), Box<dyn std::error::Error + Se
         root: std::fs::canonicalize(&config.data)?,
         state: config.data.join("csi"),
         patience: VOLUME_WITHIN,
+        look_at_idle_every: LOOK_AT_IDLE_EVERY,
     };
     Ok(csi::serve(csi, client, || ()).await?)
 }

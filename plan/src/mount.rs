@@ -20,6 +20,8 @@ pub enum Policy {
     Keep,
     /// It goes if it is not what is wanted now.
     ReplaceIdle,
+    /// It goes: its dataset has gone.
+    Remove,
 }
 
 /// What is known of a volume on a node.
@@ -39,8 +41,12 @@ pub struct Seen {
 
 impl Seen {
     fn is_to_go(&self) -> bool {
-        let outdated = self.running.as_ref().is_some_and(|running| running.differs(&self.wanted));
-        self.policy == Policy::ReplaceIdle && self.users == 0 && self.neighbours == 0 && outdated
+        let unwanted = match self.policy {
+            Policy::Keep => false,
+            Policy::ReplaceIdle => self.running.as_ref().is_some_and(|running| running.differs(&self.wanted)),
+            Policy::Remove => true,
+        };
+        unwanted && self.users == 0 && self.neighbours == 0
     }
 }
 
@@ -60,7 +66,8 @@ pub fn arrive(seen: &Seen) -> Arrival {
         // Gone, or there never was one.
         None => Arrival::Label,
         Some(_) if seen.leaving => Arrival::AwaitEnd,
-        Some(_) if seen.is_to_go() => Arrival::SendAway,
+        // Whoever comes although the dataset has gone gets what is there.
+        Some(_) if seen.policy != Policy::Remove && seen.is_to_go() => Arrival::SendAway,
         Some(_) => Arrival::Label,
     }
 }
@@ -93,6 +100,26 @@ pub fn depart(seen: &Seen) -> Result<Departure, InUse> {
     if seen.leaving || seen.is_to_go() { Ok(Departure::SendAway) } else { Ok(Departure::Keep) }
 }
 
+/// What to do with a daemon for which no workload is staged, looked at now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// It waits for the next workload, or is used past the plugin.
+    Keep,
+    /// Take the label away, so that the daemon goes.
+    SendAway,
+    /// It was sent away and has gone: there is nothing left to look at.
+    Forget,
+}
+
+pub fn rest(seen: &Seen) -> Rest {
+    match seen.running {
+        None if seen.leaving => Rest::Forget,
+        _ if seen.neighbours > 0 || seen.users > 0 => Rest::Keep,
+        _ if seen.leaving || seen.is_to_go() => Rest::SendAway,
+        _ => Rest::Keep,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,7 +141,10 @@ mod tests {
 
     #[test]
     fn an_idle_daemon_that_is_not_wanted_goes() {
-        use {Departure::*, Policy::ReplaceIdle};
+        use {
+            Departure::*,
+            Policy::{Remove, ReplaceIdle},
+        };
         #[rustfmt::skip]
         let cases = [
             ("up to date",         seen(ReplaceIdle,  Some(NEW), 0, false), Ok(Keep)),
@@ -126,6 +156,10 @@ mod tests {
             ("sent away, crashed", seen(ReplaceIdle,  Some(OLD), 0, true),  Ok(SendAway)),
             ("another volume",     with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Ok(Keep)),
             ("another in use",     with_neighbour(seen(ReplaceIdle, Some(OLD), 2, false)), Ok(Keep)),
+            ("dataset gone",       seen(Remove,       Some(NEW), 0, false), Ok(SendAway)),
+            ("gone, none there",   seen(Remove,       None,      0, false), Ok(SendAway)),
+            ("gone and used",      seen(Remove,       Some(NEW), 1, false), Err(InUse { users: 1 })),
+            ("gone, another",      with_neighbour(seen(Remove, Some(NEW), 0, false)), Ok(Keep)),
         ];
         for (name, seen, expected) in cases {
             assert_eq!(depart(&seen), expected, "{name}");
@@ -144,10 +178,31 @@ mod tests {
             ("idle before the change", seen(ReplaceIdle,  Some(OLD), 0, false), SendAway),
             ("old, used by another",   seen(ReplaceIdle,  Some(OLD), 1, false), Label),
             ("old, by hand",           seen(Policy::Keep, Some(OLD), 0, false), Label),
+            ("the dataset has gone",   seen(Policy::Remove, Some(OLD), 0, false), Label),
             ("old, another volume",    with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Label),
         ];
         for (name, seen, expected) in cases {
             assert_eq!(arrive(&seen), expected, "{name}");
+        }
+    }
+    #[test]
+    fn a_daemon_at_rest_goes_once_it_is_outdated() {
+        use Policy::{Remove, ReplaceIdle};
+        #[rustfmt::skip]
+        let cases = [
+            ("up to date",         seen(ReplaceIdle,  Some(NEW), 0, false), Rest::Keep),
+            ("old",                seen(ReplaceIdle,  Some(OLD), 0, false), Rest::SendAway),
+            ("old, by hand",       seen(Policy::Keep, Some(OLD), 0, false), Rest::Keep),
+            ("old, used by others",seen(ReplaceIdle,  Some(OLD), 1, false), Rest::Keep),
+            ("a workload comes",   with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Rest::Keep),
+            ("not started yet",    seen(ReplaceIdle,  None,      0, false), Rest::Keep),
+            ("sent away, crashed", seen(ReplaceIdle,  Some(OLD), 0, true),  Rest::SendAway),
+            ("sent away and gone", seen(ReplaceIdle,  None,      0, true),  Rest::Forget),
+            ("dataset gone",       seen(Remove,       Some(NEW), 0, false), Rest::SendAway),
+            ("gone with its pod",  seen(Remove,       None,      0, false), Rest::SendAway),
+        ];
+        for (name, seen, expected) in cases {
+            assert_eq!(rest(&seen), expected, "{name}");
         }
     }
 }

@@ -9,7 +9,7 @@ use midflight_plan::mount::Version;
 use tonic::Status;
 
 use super::{
-    mounts::{self, Mounts, Place},
+    mounts::{self, Bound, Mounted, Mounts, Place},
     node::{Busy, NodeService, aside, failed},
     record::{Leaving, Published, Record},
     staging::reported,
@@ -51,7 +51,10 @@ fn meet(
         };
         let running = expects.map(|_| reported(&attributes.metadata()));
         met = match (expects, running) {
-            (Some(_), Some(running)) if running == Version::default() => return Ok(false),
+            // Daemons of ours tell their image a moment after they mount; of others there may be nothing to wait for.
+            (Some(expects), Some(running)) if running == Version::default() && expects.image.is_some() => {
+                return Ok(false);
+            }
             (Some(expects), Some(running)) if running.differs(expects) => Met::Outdated,
             _ => Met::Served { device },
         };
@@ -65,6 +68,8 @@ enum Shown {
     TheVolume,
     /// Something that is not ours.
     Others,
+    /// Nothing: the daemon has ended meanwhile.
+    Nothing,
 }
 
 /// Shows the volume at a place.
@@ -78,12 +83,15 @@ fn show(
     match mounts.look(&at.target)? {
         Place::Served { device: there } if there == device => return Ok(Shown::TheVolume),
         Place::Served { .. } if !known => return Ok(Shown::Others),
-        // Of a daemon that has gone: removed, and bound once.
-        Place::Served { .. } | Place::Dead => mounts.clear(&at.target)?,
+        // Of a daemon that has gone: covered by the one that serves, once.
+        Place::Served { .. } | Place::Dead => mounts.uncover(&at.target)?,
         Place::Plain => {}
     }
-    mounts.bind(&attributes.mount, attributes.sub_path.as_deref(), &at.target, at.access)?;
-    Ok(Shown::TheVolume)
+    let mounted = Mounted { device: device.to_owned(), at: attributes.mount.clone() };
+    match mounts.bind(&mounted, attributes.sub_path.as_deref(), &at.target, at.access)? {
+        Bound::There => Ok(Shown::TheVolume),
+        Bound::Gone => Ok(Shown::Nothing),
+    }
 }
 
 impl NodeService {
@@ -127,6 +135,7 @@ impl NodeService {
         let shown = aside("bind the mount", shown).await?;
         match shown {
             Shown::TheVolume => Ok(()),
+            Shown::Nothing => Err(Status::unavailable("the FUSE daemon has just ended")),
             Shown::Others => {
                 record.published.retain(|published| *published != at);
                 self.write(volume, &record)?;
@@ -176,14 +185,20 @@ fn repair(
     let table = mounts.table()?;
     let top = |at: &Path| table.iter().rfind(|mounted| mounted.at == at).map(|mounted| &mounted.device);
     let Some(device) = top(&attributes.mount) else { return Ok(()) };
-    let is_old = |at: &&Published| top(&at.target).is_some_and(|there| there != device);
+    // Also one that shows nothing: a repair that was interrupted.
+    let is_old = |at: &&Published| top(&at.target) != Some(device);
     let old: Vec<&Published> = published.iter().filter(is_old).collect();
     if old.is_empty() || !matches!(mounts.look(&attributes.mount)?, Place::Served { .. }) {
         return Ok(());
     }
     for at in old {
-        show(mounts, attributes, device, at, true)?;
-        tracing::info!(volume = volume.as_str(), target = %at.target.display(), "bound to the new daemon");
+        match show(mounts, attributes, device, at, true)? {
+            Shown::TheVolume => {
+                tracing::info!(volume = volume.as_str(), target = %at.target.display(), "bound to the new daemon");
+            }
+            // The next look finds the daemon that comes.
+            Shown::Nothing | Shown::Others => {}
+        }
     }
     Ok(())
 }

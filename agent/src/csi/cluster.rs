@@ -10,7 +10,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
-use midflight_api::fluid::UPDATE_STRATEGY_ANNOTATION;
+use midflight_api::fluid::{GENERATION_LABEL, UPDATE_STRATEGY_ANNOTATION};
 use midflight_plan::mount::{Policy, Version};
 use serde_json::json;
 use tokio::time::timeout;
@@ -22,22 +22,25 @@ use super::volume::Attributes;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a dataset wants of its daemons.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) policy: Policy,
     pub(super) version: Version,
 }
 
 impl Wish {
-    /// A claim that has gone wishes nothing.
+    /// A claim that has gone wishes no daemon. One that Fluid's own controller made says nothing of a strategy; there daemons tell
+    /// their generation where `cleanPolicy` is `OnFuseChanged`, and what is not told never differs.
     fn of(claim: Option<&PersistentVolumeClaim>) -> Wish {
-        let Some(claim) = claim else { return Wish::default() };
+        let Some(claim) = claim else { return Wish { policy: Policy::Remove, version: Version::default() } };
         let empty = BTreeMap::new();
         let annotations = claim.metadata.annotations.as_ref().unwrap_or(&empty);
         let labels = claim.metadata.labels.as_ref().unwrap_or(&empty);
         let policy = match annotations.get(UPDATE_STRATEGY_ANNOTATION).map(String::as_str) {
             Some("OnIdle") => Policy::ReplaceIdle,
-            _ => Policy::Keep,
+            Some(_) => Policy::Keep,
+            None if labels.contains_key(GENERATION_LABEL) => Policy::ReplaceIdle,
+            None => Policy::Keep,
         };
         Wish { policy, version: Version::wanted(annotations, labels) }
     }
@@ -99,14 +102,15 @@ mod tests {
         let claim = |json| serde_json::from_value::<PersistentVolumeClaim>(json).unwrap();
         #[rustfmt::skip]
         let cases = [
-            (json!({}), Policy::Keep),
-            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnDelete" }), Policy::Keep),
-            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnIdle" }), Policy::ReplaceIdle),
+            (json!({}),                                         json!({}),                        Policy::Keep),
+            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnDelete" }), json!({ GENERATION_LABEL: "2" }), Policy::Keep),
+            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnIdle" }),   json!({ GENERATION_LABEL: "2" }), Policy::ReplaceIdle),
+            (json!({}),                                         json!({ GENERATION_LABEL: "2" }), Policy::ReplaceIdle),
         ];
-        for (annotations, expected) in cases {
-            let claim = claim(json!({ "metadata": { "annotations": annotations } }));
-            assert_eq!(Wish::of(Some(&claim)).policy, expected, "{annotations}");
+        for (annotations, labels, expected) in cases {
+            let claim = claim(json!({ "metadata": { "annotations": annotations, "labels": labels } }));
+            assert_eq!(Wish::of(Some(&claim)).policy, expected, "{annotations} {labels}");
         }
-        assert_eq!(Wish::of(None), Wish::default());
+        assert_eq!(Wish::of(None).policy, Policy::Remove);
     }
 }

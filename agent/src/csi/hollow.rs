@@ -44,6 +44,7 @@ impl HollowNode {
             root: folder.to_owned(),
             state: folder.join("state"),
             patience: PATIENCE,
+            look_at_idle_every: Duration::MAX,
         };
         let context = volume.attributes.clone().into_iter().collect();
         let attributes = Attributes::of(&context, folder).map_err(io::Error::other)?;

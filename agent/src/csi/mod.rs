@@ -63,4 +63,6 @@ pub struct CsiConfig {
     pub state: PathBuf,
     /// Longest that one call waits for a daemon to come or to go.
     pub patience: std::time::Duration,
+    /// How often daemons that nobody uses are looked at; each look reads the claim of each of them.
+    pub look_at_idle_every: std::time::Duration,
 }

@@ -1,11 +1,11 @@
 //! The mounts of this machine, as its own table tells them.
 //!
-//! Invariant: one place is never covered twice by us, and what is removed is removed wholly.
+//! Invariant: what a workload was given is covered once at most, and what is removed is removed wholly.
 
 use std::{
     fs::{self, File},
     io,
-    os::unix::ffi::OsStringExt,
+    os::{fd::OwnedFd, unix::ffi::OsStringExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -13,9 +13,12 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Mode, OFlags, ResolveFlags, openat2},
+    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, open, openat2},
     io::Errno,
-    mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount},
+    mount::{
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind,
+        mount_change, mount_remount, move_mount, open_tree, unmount,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +80,14 @@ pub enum Access {
     ReadOnly,
 }
 
+/// Whether a mount could be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    There,
+    /// It has gone since it was looked at.
+    Gone,
+}
+
 /// Where mounts are looked at and made.
 #[derive(Debug, Clone)]
 pub(crate) enum Mounts {
@@ -113,22 +124,39 @@ impl Mounts {
         Ok(self.table()?.iter().filter(|mounted| mounted.device == device && mounted.at != own).count())
     }
 
-    /// Shows a folder of a mount at another place, which is made.
+    /// Shows a folder of a mount at another place, which is made; nothing if the mount is not there any more.
     pub(super) fn bind(
         &self,
-        mount: &Path,
+        mounted: &Mounted,
         sub_path: Option<&Path>,
         at: &Path,
         access: Access,
-    ) -> io::Result<()> {
+    ) -> io::Result<Bound> {
         match self {
-            Mounts::Machine => bind(mount, sub_path, at, access),
+            Mounts::Machine => bind(mounted, sub_path, at, access),
             Mounts::Hollow(table) => {
                 let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
-                let shown = table.iter().rfind(|mounted| mounted.at == mount).cloned();
-                table.extend(shown.map(|shown| Mounted { at: at.to_owned(), ..shown }));
+                if !table.contains(mounted) {
+                    return Ok(Bound::Gone);
+                }
+                table.push(Mounted { at: at.to_owned(), device: mounted.device.clone() });
+                Ok(Bound::There)
+            }
+        }
+    }
+
+    /// Removes what was mounted on top of what a workload was given. That itself stays, though nobody may serve it: a workload
+    /// that runs sees whatever is mounted on it, and nothing that takes its place.
+    pub(super) fn uncover(&self, at: &Path) -> io::Result<()> {
+        match self {
+            Mounts::Machine => {
+                let layers = self.table()?.iter().filter(|mounted| mounted.at == at).count();
+                for _ in 1..layers {
+                    unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+                }
                 Ok(())
             }
+            Mounts::Hollow(_) => self.clear(at),
         }
     }
 
@@ -178,10 +206,20 @@ pub(super) fn wait_until(
     }
 }
 
-fn bind(mount: &Path, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<()> {
+fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<Bound> {
     fs::create_dir_all(at)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = File::open(mount)?;
+    let root = match open(&mounted.at, flags, Mode::empty()) {
+        Ok(root) => root,
+        Err(Errno::NOTCONN | Errno::NOENT) => return Ok(Bound::Gone),
+        Err(errno) => return Err(errno.into()),
+    };
+    // The daemon may have ended since it was looked at: what is there then is the folder below its mount.
+    match fstat(&root) {
+        Ok(stat) if device(stat.st_dev) == mounted.device => {}
+        Ok(_) | Err(Errno::NOTCONN) => return Ok(Bound::Gone),
+        Err(errno) => return Err(errno.into()),
+    }
     let folder = openat2(
         &root,
         sub_path.unwrap_or(Path::new(".")),
@@ -189,16 +227,38 @@ fn bind(mount: &Path, sub_path: Option<&Path>, at: &Path, access: Access) -> io:
         Mode::empty(),
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
     )?;
-    let folder = format!("/proc/self/fd/{}", rustix::path::DecInt::from_fd(&folder).as_str());
-    mount_bind(folder, at)?;
-    if access == Access::ReadOnly {
-        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-        if let Err(errno) = mount_remount(at, flags, c"") {
-            unmount(at, UnmountFlags::DETACH)?;
-            return Err(errno.into());
+    let tree = match access {
+        Access::ReadWrite => {
+            open_tree(&folder, c"", OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::OPEN_TREE_CLONE)?
         }
-    }
-    Ok(())
+        Access::ReadOnly => read_only(&folder, at)?,
+    };
+    move_mount(&tree, c"", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    // What comes on top of it is seen by its workload, and by nobody else who has the same file system.
+    mount_change(at, MountPropagationFlags::PRIVATE)?;
+    mount_change(at, MountPropagationFlags::SHARED)?;
+    Ok(Bound::There)
+}
+
+/// A mount that nobody can write to, before anyone sees it.
+fn read_only(folder: &OwnedFd, at: &Path) -> io::Result<OwnedFd> {
+    let mut name = at.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let aside = at.with_file_name(name);
+    clear(&aside)?;
+    fs::create_dir_all(&aside)?;
+    mount_bind(format!("/proc/self/fd/{}", rustix::path::DecInt::from_fd(folder).as_str()), &aside)?;
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    let made = mount_remount(&aside, flags, c"")
+        .and_then(|()| open_tree(CWD, &aside, OpenTreeFlags::OPEN_TREE_CLONE));
+    clear(&aside)?;
+    fs::remove_dir(&aside)?;
+    Ok(made?)
+}
+
+/// A number of a device as the table has it.
+fn device(number: u64) -> String {
+    format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
 }
 
 fn clear(at: &Path) -> io::Result<()> {

@@ -52,18 +52,20 @@ pub(super) enum Leaving {
 
 const LABEL_TAKEN: &[u8] = b"label taken";
 
-/// All that is kept of a node: a file for each volume that is staged, and one for each daemon that
-/// was sent away and has not been seen gone.
+/// All that is kept of a node: a file for each volume that is staged, one for each daemon that
+/// was sent away and has not been seen gone, and one for each daemon that nobody uses.
 #[derive(Debug)]
 pub(super) struct Records {
     volumes: PathBuf,
     leaving: PathBuf,
+    idle: PathBuf,
 }
 
 impl Records {
     pub(super) fn open(folder: &Path) -> io::Result<Records> {
-        let records = Records { volumes: folder.join("volumes"), leaving: folder.join("leaving") };
-        for folder in [&records.volumes, &records.leaving] {
+        let [volumes, leaving, idle] = ["volumes", "leaving", "idle"].map(|name| folder.join(name));
+        let records = Records { volumes, leaving, idle };
+        for folder in [&records.volumes, &records.leaving, &records.idle] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         Ok(records)
@@ -92,11 +94,12 @@ impl Records {
         Ok(all)
     }
 
-    /// How many volumes of a daemon are staged beside one.
-    pub(super) fn neighbours(&self, volume: &VolumeId, daemon: &Daemon) -> io::Result<usize> {
+    /// How many volumes of a daemon are staged, beside one that a call speaks of.
+    pub(super) fn neighbours(&self, volume: Option<&VolumeId>, daemon: &Daemon) -> io::Result<usize> {
         let all = self.all()?;
-        let others =
-            all.iter().filter(|(other, record)| other != volume && record.attributes.daemon() == *daemon);
+        let others = all
+            .iter()
+            .filter(|(other, record)| Some(other) != volume && record.attributes.daemon() == *daemon);
         Ok(others.count())
     }
 
@@ -133,6 +136,34 @@ impl Records {
             Leaving::LabelTaken => fs::write(path, LABEL_TAKEN)?,
         }
         File::open(&self.leaving)?.sync_all()
+    }
+
+    /// Notes that nobody uses a daemon. Where this is lost, the next workload finds the daemon all the same.
+    pub(super) fn rests(&self, attributes: &Attributes) -> io::Result<()> {
+        let name = attributes.daemon();
+        let new = self.idle.join(format!("{UNFINISHED}{}", name.as_str()));
+        fs::write(&new, serde_json::to_vec(attributes)?)?;
+        fs::rename(new, self.idle.join(name.as_str()))
+    }
+
+    /// A daemon is asked for, or has gone.
+    pub(super) fn rests_no_more(&self, daemon: &Daemon) -> io::Result<()> {
+        match fs::remove_file(self.idle.join(daemon.as_str())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The daemons that nobody uses.
+    pub(super) fn resting(&self) -> io::Result<Vec<Attributes>> {
+        let mut all = Vec::new();
+        for file in fs::read_dir(&self.idle)? {
+            let file = file?;
+            if file.file_name().as_encoded_bytes().first() != Some(&(UNFINISHED as u8)) {
+                all.push(serde_json::from_slice(&fs::read(file.path())?)?);
+            }
+        }
+        Ok(all)
     }
 
     pub(super) fn has_left(&self, daemon: &Daemon) -> io::Result<()> {

@@ -40,6 +40,7 @@ pub enum CsiError {
 /// Serves until the future is dropped; calls `ready` once kubelet may come.
 pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> Result<(), CsiError> {
     let failed = |source| CsiError::Listen { path: config.socket.clone(), source };
+    let look_at_idle_every = config.look_at_idle_every;
     let node = NodeService::open(config.clone(), client.clone(), Mounts::Machine)
         .map_err(|source| CsiError::State { path: config.state.clone(), source })?;
     let node = Arc::new(node);
@@ -58,7 +59,8 @@ pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> R
     ready();
     tokio::select! {
         error = accept(&listener, &services) => Err(failed(error)),
-        never = repair(node) => match never {},
+        never = repair(Arc::clone(&node)) => match never {},
+        never = follow_wishes(node, look_at_idle_every) => match never {},
     }
 }
 
@@ -95,6 +97,16 @@ async fn repair(node: Arc<NodeService>) -> Infallible {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             Err(error) => tracing::error!(%error, "looking after mounts ended"),
+        }
+    }
+}
+
+/// Sends daemons away that nobody uses and that are not wanted any more.
+async fn follow_wishes(node: Arc<NodeService>, every: Duration) -> Infallible {
+    loop {
+        tokio::time::sleep(every).await;
+        if let Err(status) = node.look_at_resting().await {
+            tracing::warn!(error = status.message(), "idle daemons cannot be looked at");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{fs, path::Path};
 
-use midflight_plan::mount::{Arrival, Departure, Policy, Seen, Version, arrive, depart};
+use midflight_plan::mount::{Arrival, Departure, Policy, Rest, Seen, Version, arrive, depart, rest};
 use tonic::Status;
 
 use super::{
@@ -35,7 +35,12 @@ fn forget_report(metadata: &Path) {
 
 impl NodeService {
     /// Looks at a volume's mount; one that nobody serves is removed.
-    async fn observe(&self, volume: &VolumeId, attributes: &Attributes, wish: &Wish) -> Result<Seen, Status> {
+    async fn observe(
+        &self,
+        volume: Option<&VolumeId>,
+        attributes: &Attributes,
+        wish: &Wish,
+    ) -> Result<Seen, Status> {
         let daemon = attributes.daemon();
         let leaving = self.records.leaving(&daemon).map_err(failed("read the note"))? != Leaving::No;
         let neighbours = self.records.neighbours(volume, &daemon).map_err(failed("read the records"))?;
@@ -56,7 +61,7 @@ impl NodeService {
     }
 
     /// Notes that the daemon goes, then takes its label; each once.
-    async fn send_away(&self, volume: &VolumeId, attributes: &Attributes) -> Result<(), Status> {
+    async fn send_away(&self, attributes: &Attributes) -> Result<(), Status> {
         let daemon = attributes.daemon();
         if self.records.leaving(&daemon).map_err(failed("read the note"))? == Leaving::LabelTaken {
             return Ok(());
@@ -64,7 +69,7 @@ impl NodeService {
         self.records.leaves(&daemon, Leaving::Begun).map_err(failed("write the note"))?;
         self.cluster.label(&attributes.label, Label::Absent).await?;
         self.records.leaves(&daemon, Leaving::LabelTaken).map_err(failed("write the note"))?;
-        tracing::info!(volume = volume.as_str(), "the daemon is outdated and idle: sent away");
+        tracing::info!(daemon = daemon.as_str(), "the daemon is idle and not what is wanted: sent away");
         Ok(())
     }
 
@@ -87,11 +92,14 @@ impl NodeService {
         let daemon = attributes.daemon();
         let _turn = self.turn(Busy::Daemon(daemon.clone()))?;
         let wish = self.cluster.wish(&attributes).await?;
-        let seen = self.observe(volume, &attributes, &wish).await?;
+        if wish.policy == Policy::Remove {
+            return Err(Status::not_found(format!("there is no dataset {}", daemon.as_str())));
+        }
+        let seen = self.observe(Some(volume), &attributes, &wish).await?;
         match arrive(&seen) {
             Arrival::Label => {}
             Arrival::SendAway | Arrival::AwaitEnd => {
-                self.send_away(volume, &attributes).await?;
+                self.send_away(&attributes).await?;
                 self.await_end(&attributes).await?;
             }
         }
@@ -108,6 +116,7 @@ impl NodeService {
             published: before.map(|before| before.published).unwrap_or_default(),
             attributes,
         };
+        self.records.rests_no_more(&daemon).map_err(failed("remove the note"))?;
         // The label comes last: a stage that fails has left none behind, unless its answer was lost.
         self.write(volume, &record)?;
         self.cluster.label(&record.attributes.label, Label::Present).await
@@ -116,11 +125,35 @@ impl NodeService {
     pub(super) async fn unstage(&self, volume: &VolumeId, record: &Record) -> Result<(), Status> {
         let _turn = self.turn(Busy::Daemon(record.attributes.daemon()))?;
         let wish = self.cluster.wish(&record.attributes).await?;
-        let seen = self.observe(volume, &record.attributes, &wish).await?;
+        let seen = self.observe(Some(volume), &record.attributes, &wish).await?;
         match depart(&seen).map_err(|in_use| Status::failed_precondition(in_use.to_string()))? {
             Departure::Keep => {}
-            Departure::SendAway => self.send_away(volume, &record.attributes).await?,
+            Departure::SendAway => self.send_away(&record.attributes).await?,
+        }
+        if seen.neighbours == 0 {
+            self.records.rests(&record.attributes).map_err(failed("write the note"))?;
         }
         self.records.remove(volume).map_err(failed("remove the record"))
+    }
+
+    /// Looks at the daemons that nobody uses: what is wanted may have changed since the last workload went.
+    pub(super) async fn look_at_resting(&self) -> Result<(), Status> {
+        for attributes in self.records.resting().map_err(failed("read the notes"))? {
+            let daemon = attributes.daemon();
+            // Whoever works on it sees to it, or the next look does.
+            let Ok(_turn) = self.turn(Busy::Daemon(daemon.clone())) else { continue };
+            let wish = self.cluster.wish(&attributes).await?;
+            let seen = self.observe(None, &attributes, &wish).await?;
+            match rest(&seen) {
+                Rest::Keep => {}
+                Rest::SendAway => self.send_away(&attributes).await?,
+                Rest::Forget => {
+                    forget_report(&attributes.metadata());
+                    self.records.has_left(&daemon).map_err(failed("remove the note"))?;
+                    self.records.rests_no_more(&daemon).map_err(failed("remove the note"))?;
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! The calls of kubelet on real mounts.
 
+mod idle;
+mod refused;
 mod world;
 
 use std::{
     fs,
-    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -15,18 +16,16 @@ use std::{
 use kube::Client;
 use midflight_api::fluid::DRIVER;
 use midflight_apiserver::{ApiServer, auth::Identity};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use tonic::{Code, Request};
+use tonic::Code;
 use tower::ServiceExt as _;
 
-use self::world::{NODE, VOLUME, World, plugin, skipped};
+use self::world::{NODE, VOLUME, Workload, World, plugin, skipped};
 use super::{
     mounts::{Mounts, Place},
     proto::{
         ControllerGetCapabilitiesRequest, GetPluginInfoRequest, NodeGetCapabilitiesRequest,
-        NodeGetInfoRequest, NodeGetVolumeStatsRequest, NodeStageVolumeRequest, ProbeRequest,
-        controller_client::ControllerClient, identity_client::IdentityClient, node_client::NodeClient,
-        node_server::Node, volume_capability::access_mode::Mode,
+        NodeGetInfoRequest, NodeStageVolumeRequest, ProbeRequest, controller_client::ControllerClient,
+        identity_client::IdentityClient, node_client::NodeClient, volume_capability::access_mode::Mode,
     },
 };
 
@@ -119,9 +118,12 @@ async fn a_crashed_daemon_is_recovered_without_stacking_mounts() {
     world.stage().await.unwrap();
     world.daemon_comes("fuse:1");
     world.publish("one").await.unwrap();
+    world.publish_as(VOLUME, "two", Mode::MultiNodeReaderOnly).await.unwrap();
+    // A workload that runs, with a view of mounts of its own.
+    let workload = Workload::start();
     world.daemon_dies();
     assert_eq!(Mounts::Machine.look(&world.mount()).unwrap(), Place::Dead);
-    assert_eq!(world.publish("two").await, Err(Code::Unavailable));
+    assert_eq!(world.publish("three").await, Err(Code::Unavailable));
     assert_eq!(Mounts::Machine.look(&world.mount()).unwrap(), Place::Plain, "the dead mount was removed");
     world.daemon_comes("fuse:1");
     for _ in 0..3 {
@@ -129,22 +131,32 @@ async fn a_crashed_daemon_is_recovered_without_stacking_mounts() {
     }
     fs::write(world.mount().join("file"), "new").unwrap();
     assert_eq!(fs::read(world.path("one/file")).unwrap(), b"new");
-    assert_eq!(world.mounts(), 2);
+    assert_eq!(workload.read(&world.path("one/file")), "new");
+    assert_eq!(world.mounts(), 4, "one on top of what the workload was given");
 
-    // Also where kubelet does not ask: the plugin itself looks.
-    world.daemon_dies();
-    world.plugin.repair().unwrap();
-    assert_eq!(world.mounts(), 2, "nobody serves: there is nothing to bind");
-    Mounts::Machine.clear(&world.mount()).unwrap();
-    world.daemon_comes("fuse:1");
-    fs::write(world.mount().join("file"), "newer").unwrap();
-    for _ in 0..3 {
+    // Also where kubelet does not ask, and however often: the plugin itself looks.
+    for round in 0..3 {
+        world.daemon_dies();
         world.plugin.repair().unwrap();
+        assert!(world.mounts() <= 5, "nobody serves: there is nothing to bind");
+        Mounts::Machine.clear(&world.mount()).unwrap();
+        world.daemon_comes("fuse:1");
+        let text = format!("newer {round}");
+        fs::write(world.mount().join("file"), &text).unwrap();
+        for _ in 0..3 {
+            world.plugin.repair().unwrap();
+        }
+        for target in ["one/file", "two/file"] {
+            assert_eq!(fs::read_to_string(world.path(target)).unwrap(), text);
+            assert_eq!(workload.read(&world.path(target)), text, "also by those who run");
+        }
+        assert!(fs::write(world.path("two/file"), "").is_err(), "read only as before");
+        assert!(fs::write(workload.view(&world.path("two/file")), "").is_err(), "read only as before");
+        assert_eq!(world.mounts(), 5);
     }
-    assert_eq!(fs::read(world.path("one/file")).unwrap(), b"newer");
-    assert_eq!(world.mounts(), 2);
-    world.unpublish("one").await.unwrap();
-    world.unpublish("one").await.unwrap();
+    for target in ["one", "one", "two"] {
+        world.unpublish(target).await.unwrap();
+    }
     world.plugin.repair().unwrap();
     assert_eq!(world.mounts(), 1);
     world.end().await;
@@ -205,84 +217,6 @@ async fn an_old_daemon_that_comes_back_is_sent_away_again() {
     world.stage().await.unwrap();
     world.daemon_comes("fuse:2");
     world.publish("one").await.unwrap();
-    world.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn wrong_calls_change_nothing() {
-    if skipped() {
-        return;
-    }
-    let world = World::new().await;
-    world.stage().await.unwrap();
-    world.daemon_comes("fuse:1");
-    world.want("fuse:2").await;
-    assert_eq!(world.unstage_as(VOLUME, "elsewhere").await, Ok(()), "not staged there");
-    assert!(world.labelled().await);
-    assert_eq!(
-        world.publish_as("unknown", "one", Mode::MultiNodeMultiWriter).await,
-        Err(Code::FailedPrecondition)
-    );
-    // Something of others at the place.
-    fs::create_dir(world.path("one")).unwrap();
-    mount("others", world.path("one"), "tmpfs", MountFlags::empty(), None).unwrap();
-    fs::write(world.path("one/file"), "of others").unwrap();
-    assert_eq!(world.publish("one").await, Err(Code::FailedPrecondition));
-    assert_eq!(fs::read(world.path("one/file")).unwrap(), b"of others");
-    unmount(world.path("one"), UnmountFlags::DETACH).unwrap();
-
-    world.publish_as(VOLUME, "one", Mode::SingleNodeSingleWriter).await.unwrap();
-    assert_eq!(world.publish_as(VOLUME, "one", Mode::MultiNodeReaderOnly).await, Err(Code::AlreadyExists));
-    assert_eq!(
-        world.publish_as(VOLUME, "two", Mode::SingleNodeSingleWriter).await,
-        Err(Code::FailedPrecondition)
-    );
-    world.publish_as(VOLUME, "two", Mode::MultiNodeReaderOnly).await.unwrap();
-    assert!(fs::write(world.path("two/file"), "").is_err(), "read only");
-    fs::remove_dir(world.path("three")).unwrap_err();
-    assert_eq!(world.unpublish("three").await, Ok(()), "nothing there");
-    assert_eq!(world.stage_as("a/b", &[]).await, Err(Code::InvalidArgument));
-    assert_eq!(world.stage_as("other", &[("fluid_path", "../../etc")]).await, Err(Code::InvalidArgument));
-    assert_eq!(world.mounts(), 3);
-    world.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_may_be_repeated_and_wrong_ones_are_refused() {
-    if skipped() {
-        return;
-    }
-    let mut world = World::new().await;
-    assert_eq!(world.publish("one").await, Err(Code::FailedPrecondition), "not staged");
-    world.unstage().await.unwrap();
-    world.daemon_comes("fuse:1");
-    for _ in 0..2 {
-        world.stage().await.unwrap();
-        world.publish("one").await.unwrap();
-        world.restart();
-    }
-    assert_eq!(world.mounts(), 2);
-    let stats = |volume: &str, path: PathBuf| {
-        let request = NodeGetVolumeStatsRequest {
-            volume_id: volume.into(),
-            volume_path: path.display().to_string(),
-            staging_target_path: String::new(),
-        };
-        let plugin = Arc::clone(&world.plugin);
-        async move {
-            let stats = plugin.node_get_volume_stats(Request::new(request)).await;
-            stats.map(|stats| stats.into_inner().usage.len()).map_err(|status| status.code())
-        }
-    };
-    assert_eq!(stats(VOLUME, world.path("one")).await, Ok(2));
-    assert_eq!(stats(VOLUME, world.path("none")).await, Err(Code::NotFound));
-    assert_eq!(stats("another", world.path("one")).await, Err(Code::NotFound));
-    assert_eq!(stats("", world.path("one")).await, Err(Code::InvalidArgument));
-    for _ in 0..2 {
-        world.unpublish("one").await.unwrap();
-        world.unstage().await.unwrap();
-    }
-    assert_eq!(world.mounts(), 1);
     world.end().await;
 }
 
@@ -381,6 +315,8 @@ async fn no_upgrade_is_missed_and_no_workload_loses_its_mount_in_a_race() {
         assert_eq!(read("two"), image, "cycle {cycle}");
         until_done(async || world.unpublish("two").await).await;
         until_done(async || world.unstage().await).await;
+        assert!(!world.labelled().await && world.mounts() <= 1, "cycle {cycle}");
+        assert!(!world.path("one").exists() && !world.path("two").exists(), "cycle {cycle}");
     }
     follower.abort();
     // Its end is awaited, so that it touches no mount any more.

@@ -29,6 +29,9 @@ pub(crate) struct Csi {
     /// Longest that one call waits for a daemon to come or to go
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience_seconds: u64,
+    /// How often to look whether a daemon that no workload uses is still wanted; each look reads its claim
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    idle_seconds: u64,
 }
 
 impl Csi {
@@ -42,6 +45,7 @@ impl Csi {
             root: self.root,
             state: self.state,
             patience: Duration::from_secs(self.patience_seconds),
+            look_at_idle_every: Duration::from_secs(self.idle_seconds),
         };
         // Nobody has to listen: a plugin started by hand serves all the same.
         let ready = || drop(session.print(&line));

@@ -4,7 +4,9 @@
 use std::{
     collections::HashMap,
     fs,
+    io::Read,
     path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -12,9 +14,9 @@ use std::{
 use k8s_openapi::api::core::v1::{Node as NodeObject, PersistentVolumeClaim};
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use midflight_api::fluid::{IMAGE_VERSION_ANNOTATION, UPDATE_STRATEGY_ANNOTATION};
+use midflight_api::fluid::{GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, UPDATE_STRATEGY_ANNOTATION};
 use midflight_apiserver::{ApiServer, Config, auth::Identity};
 use midflight_handover::kernel::{self, Waiting};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -124,7 +126,48 @@ impl World {
     /// A daemon that was killed: its mount stays and nobody serves it.
     pub(super) fn daemon_dies(&self) {
         self.daemon_goes();
-        drop(kernel::mount(&self.mount(), "fuse", MountFlags::empty(), "", Waiting::Blocks).unwrap());
+        self.daemon_dies_at(&self.mount());
+    }
+
+    pub(super) fn daemon_dies_at(&self, at: &Path) {
+        drop(kernel::mount(at, "fuse", MountFlags::empty(), "", Waiting::Blocks).unwrap());
+    }
+
+    /// A claim as Fluid's own controller makes it: a label, and nothing of ours.
+    pub(super) async fn claim_of_fluid(&self, generation: &str) {
+        let claims = Api::<PersistentVolumeClaim>::default_namespaced(self.client.clone());
+        let patch = json!({ "metadata": {
+            "annotations": { IMAGE_VERSION_ANNOTATION: null, UPDATE_STRATEGY_ANNOTATION: null },
+            "labels": { GENERATION_LABEL: generation },
+        } });
+        claims.patch("data", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// A daemon of Fluid's: its labels, if at all, are in the dataset's own folder.
+    pub(super) fn daemon_of_fluid_comes(&self, generation: Option<&str>) {
+        let metadata = self.path("runtime/.meta/fuse");
+        fs::create_dir_all(&metadata).unwrap();
+        if let Some(generation) = generation {
+            fs::write(
+                metadata.join("labels"),
+                format!("app=\"juicefs\"\n{GENERATION_LABEL}=\"{generation}\"\n"),
+            )
+            .unwrap();
+        }
+        fs::create_dir_all(self.mount()).unwrap();
+        mount("daemon", self.mount(), "tmpfs", MountFlags::empty(), None).unwrap();
+    }
+
+    pub(super) async fn remove_claim(&self) {
+        let claims = Api::<PersistentVolumeClaim>::default_namespaced(self.client.clone());
+        claims.delete("data", &DeleteParams::default()).await.unwrap();
+    }
+
+    /// What the plugin keeps of volumes and daemons.
+    pub(super) fn notes(&self) -> usize {
+        let kept = ["volumes", "leaving", "idle"]
+            .map(|name| fs::read_dir(self.path("state").join(name)).unwrap().count());
+        kept.iter().sum()
     }
 
     pub(super) async fn stage(&self) -> Result<(), Code> {
@@ -209,6 +252,36 @@ impl Drop for World {
     }
 }
 
+/// A process that sees mounts come and go, and makes none that others see; as those of pods do.
+pub(super) struct Workload(Child);
+
+impl Workload {
+    pub(super) fn start() -> Workload {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "slave", "sh", "-c", "echo; exec sleep 600"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        // Its view is its own once it has said something.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Workload(child)
+    }
+
+    /// Where its view of a path is.
+    pub(super) fn view(&self, path: &Path) -> PathBuf {
+        Path::new("/proc").join(self.0.id().to_string()).join("root").join(path.strip_prefix("/").unwrap())
+    }
+
+    pub(super) fn read(&self, path: &Path) -> String {
+        fs::read_to_string(self.view(path)).unwrap()
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
 pub(super) fn config(folder: &Path) -> CsiConfig {
     CsiConfig {
         node: NODE.into(),
@@ -216,6 +289,7 @@ pub(super) fn config(folder: &Path) -> CsiConfig {
         root: "/".into(),
         state: folder.join("state"),
         patience: Duration::from_millis(300),
+        look_at_idle_every: Duration::from_millis(20),
     }
 }
 
