@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+pub(crate) mod datasets;
+
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
