@@ -121,7 +121,7 @@ fn upgrade(cluster: &Cluster, tag: &str, struck: (Victim, Step)) {
 /// What is left on a node on which nobody uses the dataset, whose daemon waits for the next one.
 fn expect_nothing_left(cluster: &Cluster, mounts: usize) {
     assert_eq!(cluster.mounts(NODE).len(), mounts, "{:?}", cluster.mounts(NODE));
-    assert_eq!(cluster.daemon_processes(NODE).len(), 1);
+    cluster.eventually("one daemon is left", || cluster.daemon_processes(NODE).len() == 1);
     let below = |folder: &str| match fs::read_dir(cluster.node(NODE).join(folder)) {
         Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
         Err(_) => Vec::new(),

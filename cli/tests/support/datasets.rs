@@ -187,8 +187,9 @@ impl Cluster {
 
     /// One process serves the node, and it is that version's program.
     pub(crate) fn expect_program(&self, node: &str, image: &str) {
-        let processes = self.daemon_processes(node);
-        let [process] = processes[..] else { panic!("{processes:?} serve {node}") };
+        // One that was sent away ends after its mount has gone.
+        self.eventually("one daemon is left", || self.daemon_processes(node).len() == 1);
+        let process = self.daemon_processes(node)[0];
         let size = |path: &Path| fs::metadata(path).unwrap().len();
         let runs = Path::new("/proc").join(process.to_string()).join("exe");
         assert_eq!(size(&runs), size(&program_of(image)), "{node} should run {image}");
