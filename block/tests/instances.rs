@@ -11,6 +11,7 @@ use std::{
 };
 
 use midflight_block::{
+    engine::members::Mode,
     epoch::Epoch,
     instance::proto::{self, State},
     nbd::client::{Ask, NbdClient},
@@ -170,6 +171,31 @@ fn replicas_come_and_go_under_load() {
         let address = &members[number].address;
         runtime.block_on(orders.add_replica(request(&format!("r-{number}"), address))).unwrap();
     }
+    nodes.wait_until_whole();
+    load.judge();
+    assert!(nodes.copies_are_equal());
+}
+
+#[test]
+fn a_released_replica_keeps_its_data_and_returns_with_what_it_missed() {
+    let mut nodes = Nodes::start(3);
+    let members = nodes.create_replicas("");
+    let engine = nodes.create_engine(0, "", Epoch::of_term(1).bits(), &members);
+    let load = nodes::load(nodes.attach(&engine));
+    soon();
+    let request = |address: &str| proto::ReplicaRequest {
+        engine: Some(target("e-0", engine.epoch)),
+        replica: "r-2".into(),
+        address: address.into(),
+    };
+    let mut orders = nodes.orders(0);
+    nodes.runtime.block_on(orders.release_replica(request(""))).unwrap();
+    let modes: Vec<Mode> = nodes.record.read().unwrap().1.members.iter().map(|member| member.mode).collect();
+    assert_eq!(modes, [Mode::InService, Mode::InService, Mode::Out]);
+    let incarnation = nodes.find(0, "e-0").epoch;
+    assert_eq!(Epoch::from_bits(incarnation).incarnation(), 0, "the engine was not started anew for it");
+    soon();
+    nodes.runtime.block_on(orders.add_replica(request(&members[2].address))).unwrap();
     nodes.wait_until_whole();
     load.judge();
     assert!(nodes.copies_are_equal());

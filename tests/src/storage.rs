@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
@@ -22,7 +22,7 @@ use midflight_api::longhorn::{
 };
 use midflight_block::instance::end_all;
 use midflight_operator::{Standing, Writer, bootstrap};
-use midflight_plan::storage::engine_image;
+use midflight_plan::storage::{engine_image, instance_manager};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -191,12 +191,24 @@ impl Storage {
 
     async fn start_manager(&mut self, node: &str, address: &str) -> anyhow::Result<()> {
         let name = self.manager_of(node).await?;
+        let this = self.binary.clone();
+        self.start_manager_as(&name, &this, node, address).await
+    }
+
+    /// Starts the process of an instance manager, in the place of the one before.
+    async fn start_manager_as(
+        &mut self,
+        name: &str,
+        program: &Path,
+        node: &str,
+        address: &str,
+    ) -> anyhow::Result<()> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), NAMESPACE);
         let secret = secrets.get("midflight-instance-managers").await?.data.unwrap_or_default();
         let secret = secret.get("secret").context("the secret has its key")?.0.clone();
         let room = self.room(node);
         let server = self.server.as_ref().context("the cluster runs")?;
-        let mut command = self.command("instance-manager", node)?;
+        let mut command = self.command_of(program, "instance-manager", node)?;
         command
             .arg(format!("--folder={}", room.display()))
             .arg(format!("--listen={address}:0"))
@@ -210,9 +222,13 @@ impl Storage {
     }
 
     fn command(&self, role: &'static str, node: &str) -> anyhow::Result<Command> {
+        self.command_of(&self.binary, role, node)
+    }
+
+    fn command_of(&self, program: &Path, role: &'static str, node: &str) -> anyhow::Result<Command> {
         let log =
             File::options().create(true).append(true).open(self.room(node).join(format!("{role}.log")))?;
-        let mut command = Command::new(&self.binary);
+        let mut command = Command::new(program);
         command.arg(role).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
         Ok(command)
     }
@@ -236,6 +252,27 @@ impl Storage {
         process.context("the node has an instance manager")?.kill().await?;
         end_all(&self.room(node))?;
         Ok(())
+    }
+
+    /// Does what a node does when the pod of its instance manager is to end, and to follow it: ends the process, and starts one of
+    /// the next build for the instance manager of this image.
+    pub async fn follow_manager(&mut self, number: u8, image: &str) -> anyhow::Result<()> {
+        let node = format!("node-{number}");
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let here = ListParams::default()
+            .labels(&format!("longhorn.io/node={node},longhorn.io/data-engine={}", self.engine));
+        let ends = async || {
+            let all = pods.list(&here).await?;
+            let ends = all.iter().find(|pod| pod.metadata.deletion_timestamp.is_some());
+            Ok(ends.map(ResourceExt::name_any))
+        };
+        let old = self.until("the pod of the old instance manager ends", ends).await?;
+        self.kill_manager(&node).await?;
+        pods.delete(&old, &DeleteParams::default().grace_period(0)).await?;
+        let name = instance_manager::name(&node.as_str().into(), &image.into(), self.engine);
+        let made = async || Ok(pods.get_opt(&name).await?.map(drop));
+        self.until("the pod of the new instance manager is made", made).await?;
+        self.start_manager_as(&name, &place::next()?, &node, &format!("127.0.0.{}", number + 1)).await
     }
 
     pub async fn restart_manager(&mut self, number: u8) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! The controllers are stopped around a write while a volume lives, or while its engine image changes under a client;
+//! The controllers are stopped around a write while a volume lives, while its engine image changes under a client, or while its
+//! target moves and a copy leaves and returns;
 //! whoever comes next brings it to the same end.
 //!
 //! Every write is numbered. `MIDFLIGHT_CRASHES=all` stops at each of them in each way (the soak does), otherwise a
@@ -9,9 +10,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use midflight_api::VolumeRecord;
-use midflight_api::longhorn::{DataEngine, Engine, NAMESPACE, Replica};
+use midflight_api::longhorn::{DataEngine, Engine, InstanceState, NAMESPACE, Replica, TargetMoveState};
 use midflight_operator::{Cut, Moment, Writer};
 use midflight_tests::load::Load;
 use midflight_tests::storage::{NEXT, Storage, THIS};
@@ -115,6 +116,49 @@ async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     Ok([before, after, left(storage, volume).await?])
 }
 
+/// A volume whose target moves away and home under a client, and one of whose copies leaves and returns.
+async fn visit(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 3, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
+    });
+    storage.create_volume(volume, spec).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let of_volume = ListParams::default().labels(&format!("longhornvolume={volume}"));
+    let all = replicas.list(&of_volume).await?;
+    let leaving = all.iter().find(|replica| replica.spec.instance.node_id == "node-1").unwrap().name_any();
+    let tell = async |state: &str| {
+        let change = Patch::Merge(json!({ "spec": { "desireState": state } }));
+        replicas.patch(&leaving, &PatchParams::default(), &change).await.map(drop)
+    };
+    let aim = async |node: &str| {
+        storage.change_volume(volume, json!({ "targetNodeID": node })).await?;
+        let there = async || {
+            let status = storage.volumes().get(volume).await?.status.unwrap_or_default();
+            let is_done = status.target_move.state == TargetMoveState::Done;
+            Ok((status.current_target_node_id == node && is_done).then_some(()))
+        };
+        storage.until(&format!("the target is on {node}"), there).await
+    };
+    tell("stopped").await?;
+    let gone = async || {
+        let status = replicas.get(&leaving).await?.status.unwrap_or_default();
+        Ok((status.instance.current_state == InstanceState::Stopped).then_some(()))
+    };
+    storage.until("the copy has left", gone).await?;
+    aim("node-2").await?;
+    let mut away = left(storage, volume).await?;
+    away.modes.sort();
+    aim("node-1").await?;
+    tell("running").await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    load.judge().await?;
+    let home = left(storage, volume).await?;
+    delete(storage, volume).await?;
+    Ok([away, home, left(storage, volume).await?])
+}
+
 /// A number below `bound`.
 fn draw(state: &mut u64, bound: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -162,4 +206,10 @@ async fn a_volume_lives_the_same_wherever_the_controllers_stopped() {
 async fn an_image_changes_the_same_wherever_the_controllers_stopped() {
     let storage = Storage::of_two_builds().await.unwrap();
     Box::pin(the_end_is_the_same(storage, upgrade)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_moves_and_a_copy_returns_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::start(3, DataEngine::V2).await.unwrap();
+    Box::pin(the_end_is_the_same(storage, visit)).await;
 }

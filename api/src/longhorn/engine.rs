@@ -82,6 +82,9 @@ wire! {
         pub last_expansion_failed_at: Timestamp,
         /// Backup that was restored last.
         pub last_restored_backup: ObjectName,
+        /// Bytes that the engine in charge has copied to replicas that came back.
+        #[schemars(range(min = 0))]
+        pub rebuilt_bytes: i64,
         /// Rebuilds, by address of the replica.
         #[schemars(extend("nullable" = true, "maxProperties" = 64))]
         pub rebuild_status: BTreeMap<String, RebuildStatus>,

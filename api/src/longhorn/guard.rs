@@ -8,10 +8,11 @@ use serde_json::Value;
 
 use crate::wire::rule;
 
-/// Nothing changes, nothing runs yet, or it goes back to what runs.
+/// Nothing changes, nothing runs yet, it goes back to what runs, or only a node upgrade may change it.
 const HARMLESS: &str = "!has(self.spec.image) || (has(oldSelf.spec.image) && self.spec.image == oldSelf.spec.image) || \
     !has(oldSelf.status) || !has(oldSelf.status.currentImage) || oldSelf.status.currentImage == '' || \
-    self.spec.image == oldSelf.status.currentImage";
+    self.spec.image == oldSelf.status.currentImage || \
+    (has(oldSelf.spec.dataEngine) && oldSelf.spec.dataEngine == 'v2')";
 
 const DETACHED: &str = "!has(oldSelf.status.state) || oldSelf.status.state != 'attached'";
 

@@ -68,7 +68,7 @@ wire! {
         pub target_node_id: NodeName,
         /// Image the instance should run from.
         pub image: ImageRef,
-        /// State the instance should be in: `running` or `stopped`.
+        /// State the instance should be in: `running`, or `stopped` for a replica that leaves and keeps its data.
         pub desire_state: InstanceState,
         /// Which data engine runs it.
         #[schemars(extend("default" = "v1"))]

@@ -45,8 +45,8 @@ pub use setting::{Setting, SettingStatus};
 pub use snapshot::{Snapshot, SnapshotSpec, SnapshotStatus};
 pub use volume::{
     AccessMode, CompressionMethod, DataLocality, EngineChange, EngineChangeState, KubernetesStatus,
-    OfflineRebuilding, Robustness, SwitchoverState, Volume, VolumeSpec, VolumeState, VolumeStatus,
-    WorkloadStatus,
+    OfflineRebuilding, Robustness, SwitchoverState, TargetMove, TargetMoveReason, TargetMoveState, Volume,
+    VolumeSpec, VolumeState, VolumeStatus, WorkloadStatus,
 };
 
 pub(crate) use guard::rules as rules_of_whole_volumes;

@@ -120,6 +120,8 @@ kind! {
              "a volume can grow but not shrink; to make it smaller, copy its data to a new volume"),
         rule("has(self.dataEngine) == has(oldSelf.dataEngine) && (!has(self.dataEngine) || self.dataEngine == oldSelf.dataEngine)",
              "dataEngine cannot change; back the volume up and restore it to a new one"),
+        rule("!has(self.targetNodeID) || self.targetNodeID == '' || (has(self.dataEngine) && self.dataEngine == 'v2')",
+             "only the target of a v2 volume can be on another node; clear targetNodeID"),
         rule("!has(self.Standby) || !self.Standby || (has(self.fromBackup) && self.fromBackup != '')",
              "a standby volume follows a backup; name it in fromBackup"),
         rule("!has(self.Standby) || !self.Standby || (has(oldSelf.Standby) && oldSelf.Standby)",
@@ -134,13 +136,13 @@ kind! {
         /// Node on which the engine of a v2 volume should run; empty is `nodeID`.
         #[serde(rename = "engineNodeID")]
         pub engine_node_id: NodeName,
-        /// Node on which the target of a v2 volume should run during a node upgrade; empty is `nodeID`.
+        /// Node on which the target of a v2 volume should run, under its clients; empty is `nodeID`.
         #[serde(rename = "targetNodeID")]
         pub target_node_id: NodeName,
         /// Node to which an attached volume is being moved.
         #[serde(rename = "migrationNodeID")]
         pub migration_node_id: NodeName,
-        /// Engine image the volume should run; empty is the setting `default-engine-image`.
+        /// Image the volume should run: of its engine, or of its instance manager for v2; empty is the default.
         pub image: ImageRef,
         /// How many replicas the volume should have, each on another node.
         #[schemars(range(min = 1, max = 20), extend("default" = 3))]
@@ -207,13 +209,13 @@ wire! {
         /// Node on which the engine runs.
         #[serde(rename = "currentEngineNodeID")]
         pub current_engine_node_id: NodeName,
-        /// Node on which the target runs.
+        /// Node on which the target was last seen to serve; empty while it does not.
         #[serde(rename = "currentTargetNodeID")]
         pub current_target_node_id: NodeName,
         /// Node to which the volume is being moved.
         #[serde(rename = "currentMigrationNodeID")]
         pub current_migration_node_id: NodeName,
-        /// Engine image the volume runs.
+        /// Image the volume runs: of its engine, for v2 that of the instance manager in which its engine is.
         pub current_image: ImageRef,
         /// Whether the volume is still to grow to `spec.size`.
         pub expansion_required: bool,
@@ -229,6 +231,8 @@ wire! {
         pub switchover_state: SwitchoverState,
         /// The last change of the engine image under clients.
         pub engine_change: EngineChange,
+        /// The last move of a v2 volume's target under clients.
+        pub target_move: TargetMove,
         /// What can be said about the volume, and why.
         pub conditions: Conditions,
         /// Who uses the volume in Kubernetes.
@@ -283,6 +287,70 @@ wire! {
         /// Requests that were sent again, to the new engine.
         #[schemars(range(min = 0))]
         pub replayed: i64,
+        /// Why it failed.
+        pub message: Message,
+    }
+}
+
+words! {
+    /// Where a move of the target under clients stands.
+    ///
+    /// ```text
+    /// moving ──▶ done
+    ///    └──────┴──▶ failed ──spec.targetNodeID──▶ taken-back
+    /// ```
+    pub enum TargetMoveState {
+        #[default]
+        None = "",
+        /// The engine on the other node is started and takes over.
+        Moving = "moving",
+        /// It serves there, and nowhere else.
+        Done = "done",
+        /// It does not serve there; the volume serves where it can, or is about to.
+        Failed = "failed",
+        /// It was broken off or had failed, and that node is not asked for any more.
+        TakenBack = "taken-back",
+    } or Unrecognised
+}
+
+words! {
+    /// Why a move of the target failed.
+    pub enum TargetMoveReason {
+        #[default]
+        None = "",
+        /// The instance manager of that node does not answer.
+        NodeLost = "NodeLost",
+        /// The engine there does not run.
+        EngineFailed = "EngineFailed",
+        /// The engine there did not serve in time.
+        NotInTime = "NotInTime",
+        /// The frontend could not go over to it.
+        SwitchFailed = "SwitchFailed",
+    } or Unrecognised
+}
+
+wire! {
+    /// A move of a v2 volume's target to another node, under clients.
+    pub struct TargetMove {
+        /// Where it stands.
+        pub state: TargetMoveState,
+        /// Node that the target was on.
+        pub from: NodeName,
+        /// Node that it was asked to be on.
+        pub to: NodeName,
+        /// When it began, when the target began to serve, or when it failed, RFC 3339.
+        pub at: Timestamp,
+        /// For how long the frontend held back requests, on the way there or back, in microseconds.
+        #[schemars(range(min = 0))]
+        pub pause_us: i64,
+        /// The longest that any request waited for its answer in that time, in microseconds.
+        #[schemars(range(min = 0))]
+        pub longest_wait_us: i64,
+        /// Requests that were sent again, to the engine that took over.
+        #[schemars(range(min = 0))]
+        pub replayed: i64,
+        /// Why it failed, in one word.
+        pub reason: TargetMoveReason,
         /// Why it failed.
         pub message: Message,
     }

@@ -16,6 +16,8 @@ const ADDED: &[(&str, &str, &str)] = &[
     ("Volume",                   "status.currentTargetNodeID",                 "seed 004"),
     ("Volume",                   "spec.frontend=nbd",                          "DESIGN 4"),
     ("Volume",                   "status.engineChange",                        "the pause of an upgrade, which upstream does not measure"),
+    ("Volume",                   "status.targetMove",                          "the pause of a move, which upstream does not measure"),
+    ("Engine",                   "status.rebuiltBytes",                        "what a rebuild copied, which upstream does not say"),
     ("Engine",                   "spec.targetNodeID",                          "seed 004, InstanceSpec"),
     ("Engine",                   "spec.frontend=nbd",                          "DESIGN 4"),
     ("Engine",                   "status.targetIP",                            "seed 004, InstanceStatus"),

@@ -31,6 +31,9 @@ pub enum Command {
     },
     /// Make the volume larger.
     Expand { size: u64 },
+    /// Let a replica go that is to come back: it is put out of service, the others note what it misses, and it is not
+    /// asked to return.
+    Release { replica: String },
     /// Let rebuilds go no faster than this; without a number, as fast as they can.
     Throttle {
         #[arg(long)]

@@ -249,8 +249,11 @@ impl Engine {
 
     /// Whether a new connection to this member would be of use.
     pub fn may_connect(&self, member: usize) -> bool {
-        let state =
-            self.members.iter().nth(member).map(|(_, member)| (member.service, member.promise.is_some()));
+        let all = self.members.iter();
+        let state = all
+            .filter(|(_, member)| !member.released)
+            .find(|(at, _)| *at == member)
+            .map(|(_, member)| (member.service, member.promise.is_some()));
         match self.phase {
             Phase::Observing | Phase::Preparing { .. } | Phase::Prepared => {
                 matches!(state, Some((Service::In, _)))

@@ -64,6 +64,7 @@ impl Engine {
                 self.set_throttle(bytes_per_second, out);
                 Err(Answer::Done)
             }
+            Ok(Command::Release { replica }) => Err(self.release(&replica, out)),
             Ok(Command::Suspend) => {
                 self.suspension.suspend();
                 Err(Answer::Done)
@@ -116,7 +117,11 @@ impl Engine {
         let refuse = |why: &str| Answer::Refused(why.to_owned());
         let find = |name: &str| self.layout.position(name).map(|at| self.layout.snapshots[at].id);
         let step = match command {
-            Command::Status | Command::Throttle { .. } | Command::Suspend | Command::Resume => {
+            Command::Status
+            | Command::Release { .. }
+            | Command::Throttle { .. }
+            | Command::Suspend
+            | Command::Resume => {
                 return Err(Answer::Status(self.status()));
             }
             Command::Snapshot { name } if find(name).is_some() => return Err(Answer::Done),

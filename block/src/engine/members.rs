@@ -81,6 +81,8 @@ pub struct Member {
     pub partial: bool,
     /// Whether it was found to lack what others have.
     pub unfit: bool,
+    /// Whether it was told to leave: it is not asked to return.
+    pub released: bool,
     /// Who was told, and who has noted, that this one leaves.
     pub told: Mask,
     pub noted: Mask,
@@ -124,6 +126,7 @@ impl Members {
             version,
             partial: *mode == Mode::Rebuilding,
             unfit: false,
+            released: false,
             told: 0,
             noted: 0,
         };

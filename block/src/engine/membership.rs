@@ -9,6 +9,7 @@
 //! version.
 
 use super::{
+    control::Answer,
     core::{CONTROL, Change, Engine, Output, Phase},
     layout::ALIGN,
     members::{Member, Mode, Service, bit},
@@ -63,6 +64,34 @@ impl Engine {
         self.copying_lost(at, out);
         self.change_members(out);
         self.advance(out);
+    }
+
+    /// Lets a member go at somebody's word. It is gone when the record says so.
+    pub(super) fn release(&mut self, replica: &str, out: &mut Vec<Output>) -> Answer {
+        let count = self.members.iter().count();
+        let Some(at) = (0..count).find(|at| self.name_of(*at) == replica) else {
+            return Answer::Refused("the record has no such replica".into());
+        };
+        if self.phase != Phase::Serving {
+            return Answer::Busy("the volume does not serve".into());
+        }
+        if self.members.is_last(at) {
+            return Answer::Refused("the last replica in service stays".into());
+        }
+        let member = self.members.get(at);
+        member.released = true;
+        match member.service {
+            Service::In | Service::Joining | Service::Returning => self.on_lost(at, out),
+            Service::Out if member.link.is_some() => self.on_lost(at, out),
+            Service::Leaving | Service::Out => {}
+        }
+        let is_changing = self.changing.is_some_and(|change| change.member == at);
+        match self.members.service(at) {
+            Service::Out if !is_changing => Answer::Done,
+            Service::Out | Service::In | Service::Leaving | Service::Returning | Service::Joining => {
+                Answer::Busy("the record does not say yet that it is out".into())
+            }
+        }
     }
 
     /// Nobody else has the newest data: before it was written to it is waited for, and so is everyone who

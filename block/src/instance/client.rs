@@ -97,6 +97,13 @@ pub enum Command {
         #[arg(long)]
         replica: String,
     },
+    /// Let a replica go that is to come back; `add-replica` takes it back.
+    ReleaseReplica {
+        #[command(flatten)]
+        target: TargetArgs,
+        #[arg(long)]
+        replica: String,
+    },
     /// Copy a replica anew from the others.
     RebuildReplica {
         #[command(flatten)]
@@ -330,6 +337,9 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
         }
         Command::RemoveReplica { target, replica: name } => {
             orders.remove_replica(replica(target, name)).await?;
+        }
+        Command::ReleaseReplica { target, replica: name } => {
+            orders.release_replica(replica(target, name)).await?;
         }
         Command::RebuildReplica { target, replica: name } => {
             orders.rebuild_replica(replica(target, name)).await?;

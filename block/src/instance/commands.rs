@@ -3,7 +3,11 @@
 //! Invariant: a command that was carried out may be given again: it is answered the
 //! same and changes nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use super::{
     life::{Instance, State, View},
@@ -24,6 +28,9 @@ use crate::{
 /// An engine that starts anew with other members is up in much less.
 const ANEW_WITHIN: Duration = Duration::from_secs(15);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// How long those who stay and the record may take to note that a member goes, and how often that is asked.
+const RELEASED_WITHIN: Duration = Duration::from_secs(15);
+const ASK_AGAIN: Duration = Duration::from_millis(5);
 /// A snapshot waits for one flush of every replica.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -116,6 +123,28 @@ impl Registry {
                 true => reseat(instance, |members| members.retain(|member| member.name != *replica)),
                 false => Ok(()),
             }
+        })
+    }
+
+    /// Lets a member go that is to come back. Started again, the engine does not know where it is.
+    pub(super) fn release_replica(&self, target: &Target, replica: &Name) -> Result<(), Refused> {
+        self.on_engine(target, |instance, view| {
+            let command = Command::Release { replica: replica.to_string() };
+            let until = Instant::now() + RELEASED_WITHIN;
+            loop {
+                match ask(address(view)?, &command, ANSWERS_WITHIN) {
+                    Ok(Answer::Done) => break,
+                    Ok(other) => return Err(not_understood(&other)),
+                    Err(ControlError::Busy(_)) if Instant::now() < until => thread::sleep(ASK_AGAIN),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let forgotten = instance.alter(false, |spec| {
+                if let Particulars::Engine { members, .. } = &mut spec.particulars {
+                    members.retain(|member| member.name != *replica);
+                }
+            });
+            forgotten.map_err(Refused::failed("note the engine's members"))
         })
     }
 

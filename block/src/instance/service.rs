@@ -325,6 +325,17 @@ impl InstanceManager for Service {
         .await
     }
 
+    async fn release_replica(
+        &self,
+        request: Request<proto::ReplicaRequest>,
+    ) -> Result<Response<proto::EngineResponse>, Status> {
+        let request = request.into_inner();
+        self.engine("release-replica", move |registry| {
+            registry.release_replica(&some_engine(request.engine.as_ref())?, &name(&request.replica)?)
+        })
+        .await
+    }
+
     async fn rebuild_replica(
         &self,
         request: Request<proto::ReplicaRequest>,

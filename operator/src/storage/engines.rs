@@ -68,6 +68,7 @@ impl Seat {
         let answer = timeout(ANSWERS_WITHIN, manager.status(self.engine.clone())).await.ok()?.ok()?;
         let status = answer.into_inner();
         let size = Size::from_bytes(status.size);
-        Some(Serving { serving: status.serving, size, snapshots: status.snapshots })
+        let (snapshots, rebuilt_bytes) = (status.snapshots, status.copied_bytes);
+        Some(Serving { serving: status.serving, size, snapshots, rebuilt_bytes })
     }
 }

@@ -1,6 +1,7 @@
-//! Instance managers: one object for each node, image and data engine, which says what its process says.
+//! Instance managers: one object for each node, image and data engine, which says what its process says. Deleting the object
+//! ends its pod, which belongs to it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -12,26 +13,30 @@ use midflight_api::longhorn::{
     DataEngine, InstanceManager, InstanceManagerSpec, InstanceProcess, InstanceProcessSpec,
     InstanceProcessStatus, InstanceState, InstanceType, NAMESPACE, Node, Setting,
 };
-use midflight_api::{ImageRef, NodeName};
+use midflight_api::{EngineSeat, ImageRef, NodeName, OperationPhase, VolumeRecord};
 use midflight_plan::storage::instance_manager::{self as plan, Action, Answer, Observed, Seen};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::orders::{Orders, proto};
 use super::{pods, settings};
-use crate::controller::{Controller, Key, Next, Objects, Operator, Stale, TurnError, Wake};
+use crate::controller::{Controller, Index, Key, Next, Objects, Operator, Stale, TurnError, Wake};
 
-/// How long an instance manager may take to say what it holds.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// How long an instance manager may take to say what it holds, when it is asked and when it is asked once more: volumes leave the node
+/// of one that is silent.
+const ANSWERS_WITHIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(4)];
 /// How often it is asked although nothing was heard of it.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct InstanceManagers {
     managers: Objects<InstanceManager>,
+    managers_at: Index<InstanceManager>,
     nodes: Objects<Node>,
     settings: Objects<Setting>,
     pods: Objects<Pod>,
+    pods_at: Index<Pod>,
     daemon_sets: Objects<DaemonSet>,
+    records: Objects<VolumeRecord>,
     orders: Arc<Orders>,
     wake: OnceLock<Wake<Key>>,
     /// Who listens to which instance manager, by its name and address.
@@ -44,17 +49,25 @@ pub(crate) struct Look {
     /// What the instance manager of this name is, if there should be one.
     wanted: Option<InstanceManagerSpec>,
     instances: Vec<proto::Instance>,
+    /// Engines that are to take a volume over, by name.
+    standby: BTreeSet<String>,
     observed: Observed,
 }
 
 impl InstanceManagers {
     pub(crate) fn new(operator: &mut Operator, orders: Arc<Orders>) -> InstanceManagers {
+        let managers: Objects<InstanceManager> = operator.objects();
+        let pods: Objects<Pod> = operator.objects();
         InstanceManagers {
-            managers: operator.objects(),
+            managers_at: managers
+                .index(|manager| vec![place(&manager.spec.node_id, manager.spec.data_engine)]),
+            managers,
             nodes: operator.objects(),
             settings: operator.objects(),
-            pods: operator.objects(),
+            pods_at: pods.index(|pod| pods::place_of_manager(pod).into_iter().collect()),
+            pods,
             daemon_sets: operator.objects(),
+            records: operator.objects(),
             orders,
             wake: OnceLock::new(),
             listening: Arc::default(),
@@ -98,13 +111,17 @@ impl InstanceManagers {
     /// Asks the process what it holds, and listens to it from then on.
     async fn ask(&self, key: &Key, address: &str) -> Result<(Answer, Vec<proto::Instance>), TurnError> {
         let mut manager = self.orders.to(address)?;
-        match timeout(ANSWERS_WITHIN, manager.list(proto::ListRequest {})).await {
-            Ok(Ok(answer)) => {
-                self.listen(key, address)?;
-                Ok((Answer::Well, answer.into_inner().instances))
+        for within in ANSWERS_WITHIN {
+            match timeout(within, manager.list(proto::ListRequest {})).await {
+                Ok(Ok(answer)) => {
+                    self.listen(key, address)?;
+                    return Ok((Answer::Well, answer.into_inner().instances));
+                }
+                Ok(Err(_)) => break,
+                Err(_) => {}
             }
-            Ok(Err(_)) | Err(_) => Ok((Answer::Silent, Vec::new())),
         }
+        Ok((Answer::Silent, Vec::new()))
     }
 
     /// Wakes the key at every change that the process tells of, and when it tells no more.
@@ -138,12 +155,23 @@ impl Drop for InstanceManagers {
     }
 }
 
+/// The engine that is to take a volume over, while it is.
+fn takes_over(record: Option<&VolumeRecord>) -> Option<&EngineSeat> {
+    let operation = record?.spec.operation.as_ref()?;
+    operation.to.as_ref().filter(|_| operation.phase == OperationPhase::Switching)
+}
+
+/// Where an instance manager is: those of one place share a folder.
+fn place(node: &NodeName, engine: DataEngine) -> String {
+    format!("{node}/{engine}")
+}
+
 fn name(spec: &InstanceManagerSpec) -> String {
     plan::name(&spec.node_id, &spec.image, spec.data_engine)
 }
 
 /// An instance as the status of its instance manager shows it.
-fn shown(instance: &proto::Instance, engine: DataEngine) -> InstanceProcess {
+fn shown(instance: &proto::Instance, engine: DataEngine, is_standby: bool) -> InstanceProcess {
     let state = match instance.state() {
         proto::State::Unspecified | proto::State::Lost | proto::State::Fenced => InstanceState::Stopped,
         proto::State::Starting => InstanceState::Starting,
@@ -157,6 +185,7 @@ fn shown(instance: &proto::Instance, engine: DataEngine) -> InstanceProcess {
         proto::Kind::Unspecified => InstanceType::Undefined,
     };
     let port = instance.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default();
+    let standby_port = if is_standby { port } else { 0 };
     InstanceProcess {
         spec: InstanceProcessSpec {
             name: instance.name.as_str().into(),
@@ -170,6 +199,8 @@ fn shown(instance: &proto::Instance, engine: DataEngine) -> InstanceProcess {
             listen: instance.address.as_str().into(),
             port_start: port,
             port_end: port,
+            standby_target_port_start: standby_port,
+            standby_target_port_end: standby_port,
             restarts: i64::try_from(instance.restarts).unwrap_or(i64::MAX),
             ..InstanceProcessStatus::default()
         },
@@ -185,11 +216,31 @@ impl Controller for InstanceManagers {
     fn watch(&self, wake: &Wake<Key>) {
         // Set once: a controller is added once.
         let _ = self.wake.set(wake.clone());
-        wake.on(&self.managers, |manager| vec![Key::of(manager)]);
-        wake.on(&self.pods, |pod| {
-            let is_ours =
-                pod.labels().get(pods::COMPONENT).is_some_and(|role| role == pods::INSTANCE_MANAGER);
-            is_ours.then(|| Key::of(pod)).into_iter().collect()
+        // One that comes or goes is news for the others of its place.
+        let (managers, at) = (self.managers.clone(), self.managers_at);
+        let rivals = move |place: &str| -> Vec<Key> {
+            managers.by(at, place).unwrap_or_default().iter().map(|manager| Key::of(&**manager)).collect()
+        };
+        let (of_place, of_engine) = (rivals.clone(), rivals.clone());
+        // One that has taken a volume over stands by no more.
+        wake.on_change(&self.records, move |old, new| match (takes_over(old), takes_over(new)) {
+            (Some(seat), None) => of_engine(&place(&seat.node_id, DataEngine::V2)),
+            (Some(_), Some(_)) | (None, _) => Vec::new(),
+        });
+        wake.on_change(&self.managers, move |old, new| {
+            let Some(either) = new.or(old) else { return Vec::new() };
+            let is_going = |manager: Option<&InstanceManager>| {
+                manager.is_none_or(|manager| manager.metadata.deletion_timestamp.is_some())
+            };
+            let mut keys = vec![Key::of(either)];
+            if is_going(old) != is_going(new) {
+                keys.extend(of_place(&place(&either.spec.node_id, either.spec.data_engine)));
+            }
+            keys
+        });
+        wake.on(&self.pods, move |pod| match pods::place_of_manager(pod) {
+            Some(place) => rivals(&place).into_iter().chain([Key::of(pod)]).collect(),
+            None => Vec::new(),
         });
         let settings = self.settings.clone();
         let keys_of = move |node: &NodeName| -> Vec<Key> {
@@ -218,13 +269,37 @@ impl Controller for InstanceManagers {
                 "" => (Answer::NoAddress, Vec::new()),
                 address => self.ask(key, address).await?,
             };
+            let told = object
+                .status
+                .as_ref()
+                .map_or(0, |status| status.instance_engines.len() + status.instance_replicas.len());
+            let held = if answer == Answer::Well { found.len() } else { told };
             instances = found;
             let deleting = object.metadata.deletion_timestamp.is_some();
             let has_pod = self.pods.get(key)?.is_some();
-            manager = Some(Seen { deleting, has_pod, instances: instances.len(), answer });
+            manager = Some(Seen { deleting, has_pod, instances: held, answer });
         }
-        let observed = Observed { wanted: wanted.is_some(), manager };
-        Ok(Some(Look { key: key.clone(), object, wanted, instances, observed }))
+        let spec = object.as_ref().map(|object| &object.spec).or(wanted.as_ref());
+        let place = spec.map(|spec| place(&spec.node_id, spec.data_engine)).unwrap_or_default();
+        let is_other = |name: &str| name != key.name;
+        let observed = Observed {
+            wanted: wanted.is_some(),
+            manager,
+            has_rival: self
+                .managers
+                .by(self.managers_at, &place)?
+                .iter()
+                .any(|one| is_other(&one.name_any())),
+            is_taken: self.pods.by(self.pods_at, &place)?.iter().any(|pod| is_other(&pod.name_any())),
+        };
+        let mut standby = BTreeSet::new();
+        for instance in instances.iter().filter(|instance| instance.kind() == proto::Kind::Engine) {
+            let record = self.records.get(&Key::new(NAMESPACE, &instance.volume))?;
+            if takes_over(record.as_deref()).is_some_and(|seat| seat.name == instance.name.as_str()) {
+                standby.insert(instance.name.clone());
+            }
+        }
+        Ok(Some(Look { key: key.clone(), object, wanted, instances, standby, observed }))
     }
 
     fn decide(seen: &Look) -> Action {
@@ -236,7 +311,10 @@ impl Controller for InstanceManagers {
         let engine = object.spec.data_engine;
         let of = |kind: proto::Kind| -> BTreeMap<String, InstanceProcess> {
             let all = seen.instances.iter().filter(|instance| instance.kind() == kind);
-            all.map(|instance| (instance.name.clone(), shown(instance, engine))).collect()
+            let shown = |instance: &proto::Instance| {
+                (instance.name.clone(), shown(instance, engine, seen.standby.contains(&instance.name)))
+            };
+            all.map(shown).collect()
         };
         let (engines, replicas) = (of(proto::Kind::Engine), of(proto::Kind::Replica));
         let is_known = seen.observed.manager.as_ref().is_some_and(|manager| manager.answer == Answer::Well);
@@ -282,5 +360,37 @@ impl Controller for InstanceManagers {
                 Ok(Next::OnChange)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use midflight_api::Operation;
+
+    use super::*;
+
+    #[test]
+    fn an_engine_that_is_to_take_over_stands_by() {
+        let seat = |name: &str| EngineSeat { name: name.into(), node_id: "node-2".into() };
+        let record = |phase| {
+            let mut record = VolumeRecord::default();
+            let (from, to) = (Some(seat("v-e-0")), Some(seat("v-e-2")));
+            record.spec.operation = Some(Operation { id: "2".into(), phase, from, to });
+            record
+        };
+        let switching = record(OperationPhase::Switching);
+        assert_eq!(takes_over(Some(&switching)), Some(&seat("v-e-2")));
+        assert_eq!(takes_over(Some(&record(OperationPhase::Done))), None);
+        assert_eq!(takes_over(None), None);
+
+        let mut engine = proto::Instance { address: "127.0.0.3:4000".into(), ..proto::Instance::default() };
+        engine.set_state(proto::State::Running);
+        for (is_standby, ports) in [(true, (4000, 4000)), (false, (0, 0))] {
+            let status = shown(&engine, DataEngine::V2, is_standby).status;
+            assert_eq!((status.standby_target_port_start, status.standby_target_port_end), ports);
+            assert_eq!((status.port_start, status.state), (4000, InstanceState::Running));
+        }
+        engine.suspended = true;
+        assert_eq!(shown(&engine, DataEngine::V2, false).status.state, InstanceState::Suspended);
     }
 }

@@ -21,7 +21,9 @@ use super::orders::SECRET;
 /// Label that says what a pod is for, and its value for instance managers.
 pub(super) const COMPONENT: &str = "longhorn.io/component";
 pub(super) const INSTANCE_MANAGER: &str = "instance-manager";
-/// Sockets of a node, in its `/run`.
+/// Labels that say where an instance manager is.
+const NODE: &str = "longhorn.io/node";
+const DATA_ENGINE: &str = "longhorn.io/data-engine";
 /// Label that says which EngineImage a DaemonSet or pod is for, by its name.
 pub(super) const ENGINE_IMAGE: &str = "longhorn.io/engine-image";
 /// The container that puts the engine's binary onto the node and says what it is; it ends before the next begins.
@@ -36,6 +38,7 @@ pub(super) const ADMITTED: &str = "midflight.dev/pre-pull";
 const HOLD: [&str; 3] = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"];
 /// Where instance managers find the binaries of engines, on the node and in their pods.
 const BINARIES: &str = "/engine-binaries";
+/// Sockets of a node, in its `/run`.
 const SOCKETS: &str = "/run/midflight";
 /// Folders of the instance managers of a node.
 const MANAGERS: &str = "/instance-manager";
@@ -57,8 +60,8 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
             "labels": {
                 MANAGED_BY: MANAGER,
                 COMPONENT: INSTANCE_MANAGER,
-                "longhorn.io/node": manager.spec.node_id,
-                "longhorn.io/data-engine": engine,
+                NODE: manager.spec.node_id,
+                DATA_ENGINE: engine,
             },
             "ownerReferences": manager.controller_owner_ref(&()).into_iter().collect::<Vec<_>>(),
         },
@@ -95,6 +98,14 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
         },
     });
     serde_json::from_value(pod).expect("the pod is well formed")
+}
+
+/// Node and data engine of an instance manager's pod.
+pub(super) fn place_of_manager(pod: &Pod) -> Option<String> {
+    let labels = pod.labels();
+    let is_ours = labels.get(COMPONENT).is_some_and(|role| role == INSTANCE_MANAGER);
+    let (node, engine) = (labels.get(NODE)?, labels.get(DATA_ENGINE)?);
+    is_ours.then(|| format!("{node}/{engine}"))
 }
 
 /// The DaemonSets of frontend and keeper.

@@ -1,5 +1,8 @@
 //! Decides what becomes of an instance manager.
 //!
+//! Instance managers of one node and data engine share a folder, so one of them runs at a time: that of a new image has an object at
+//! once, and a process when the one before it is gone, which goes when it holds nothing or is deleted.
+//!
 //! The invariant: one with instances in it is never removed to make room for another.
 
 use midflight_api::longhorn::{DataEngine, InstanceManagerState};
@@ -13,6 +16,10 @@ pub struct Observed {
     pub wanted: bool,
     /// The object, if there is one.
     pub manager: Option<Seen>,
+    /// Whether another of its node and data engine has an object.
+    pub has_rival: bool,
+    /// Whether another of its node and data engine has a pod, which may be on its way out.
+    pub is_taken: bool,
 }
 
 /// What the object and its process say.
@@ -57,11 +64,18 @@ pub fn decide(seen: &Observed) -> Action {
     if manager.deleting {
         return Action::Nothing;
     }
+    let is_idle = !seen.wanted && manager.instances == 0;
     if !manager.has_pod {
-        return Action::MakePod;
+        return match () {
+            () if is_idle => Action::Retire,
+            () if seen.is_taken || seen.wanted && seen.has_rival => {
+                Action::Report(InstanceManagerState::Stopped)
+            }
+            () => Action::MakePod,
+        };
     }
     match manager.answer {
-        Answer::Well if !seen.wanted && manager.instances == 0 => Action::Retire,
+        Answer::Well | Answer::NoAddress if is_idle => Action::Retire,
         Answer::Well => Action::Report(InstanceManagerState::Running),
         Answer::NoAddress => Action::Report(InstanceManagerState::Starting),
         Answer::Silent => Action::Report(InstanceManagerState::Unknown),
@@ -81,23 +95,35 @@ mod tests {
 
     #[test]
     fn one_that_holds_something_stays() {
-        use InstanceManagerState::{Running, Starting, Unknown};
+        use InstanceManagerState::{Running, Starting, Stopped, Unknown};
         let seen = |instances, answer| Some(Seen { deleting: false, has_pod: true, instances, answer });
-        let bare = || Some(Seen { deleting: false, has_pod: false, instances: 0, answer: Answer::NoAddress });
+        let bare =
+            |instances| Some(Seen { deleting: false, has_pod: false, instances, answer: Answer::NoAddress });
+        let going = Some(Seen { deleting: true, has_pod: true, instances: 1, answer: Answer::Well });
+        let (alone, beside, after) = ((false, false), (true, true), (false, true));
         #[rustfmt::skip]
         let cases = [
-            ("wanted, not there",      true,  None,                          Action::Create),
-            ("not wanted, not there",  false, None,                          Action::Nothing),
-            ("no pod",                 true,  bare(),                        Action::MakePod),
-            ("starting",               true,  seen(0, Answer::NoAddress),    Action::Report(Starting)),
-            ("serves",                 true,  seen(2, Answer::Well),         Action::Report(Running)),
-            ("silent",                 true,  seen(2, Answer::Silent),       Action::Report(Unknown)),
-            ("old, holds something",   false, seen(1, Answer::Well),         Action::Report(Running)),
-            ("old, holds nothing",     false, seen(0, Answer::Well),         Action::Retire),
-            ("old, nobody knows",      false, seen(0, Answer::Silent),       Action::Report(Unknown)),
+            ("wanted, not there",      true,  None,                       alone,         Action::Create),
+            ("wanted, another there",  true,  None,                       beside,        Action::Create),
+            ("not wanted, not there",  false, None,                       alone,         Action::Nothing),
+            ("no pod",                 true,  bare(0),                    alone,         Action::MakePod),
+            ("new, the old one runs",  true,  bare(0),                    beside,        Action::Report(Stopped)),
+            ("new, the old one ends",  true,  bare(0),                    after,         Action::Report(Stopped)),
+            ("new, the old one lost its pod", true, bare(0),              (true, false), Action::Report(Stopped)),
+            ("old, lost its pod",      false, bare(1),                    (true, false), Action::MakePod),
+            ("old, another runs",      false, bare(1),                    beside,        Action::Report(Stopped)),
+            ("not needed after all",   false, bare(0),                    beside,        Action::Retire),
+            ("starting",               true,  seen(0, Answer::NoAddress), alone,         Action::Report(Starting)),
+            ("serves",                 true,  seen(2, Answer::Well),      alone,         Action::Report(Running)),
+            ("silent",                 true,  seen(2, Answer::Silent),    alone,         Action::Report(Unknown)),
+            ("old, holds something",   false, seen(1, Answer::Well),      (true, false), Action::Report(Running)),
+            ("old, holds nothing",     false, seen(0, Answer::Well),      (true, false), Action::Retire),
+            ("old, never came up",     false, seen(0, Answer::NoAddress), (true, false), Action::Retire),
+            ("old, nobody knows",      false, seen(0, Answer::Silent),    (true, false), Action::Report(Unknown)),
+            ("deleted",                false, going,                      (true, false), Action::Nothing),
         ];
-        for (case, wanted, manager, expected) in cases {
-            assert_eq!(decide(&Observed { wanted, manager }), expected, "{case}");
+        for (case, wanted, manager, (has_rival, is_taken), expected) in cases {
+            assert_eq!(decide(&Observed { wanted, manager, has_rival, is_taken }), expected, "{case}");
         }
     }
 

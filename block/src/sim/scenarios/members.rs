@@ -157,6 +157,30 @@ fn a_copy_that_lost_power_does_not_stand_in_for_one_that_is_away() {
     }
 }
 
+/// A copy that is told to leave is out, and stays out although it can be reached; nothing that it misses is lost when it comes back.
+#[test]
+fn a_replica_that_is_released_stays_away_until_another_engine_knows_it() {
+    for (seed, mut world) in worlds(100, 100) {
+        world.answers.clear();
+        world.command(&Command::Release { replica: "1".into() });
+        steps_until(&mut world, "out", |world| world.mode(1) == Mode::Out);
+        busy(&mut world, 200);
+        assert_eq!(world.mode(1), Mode::Out, "it is not asked to return");
+        world.command(&Command::Release { replica: "1".into() });
+        assert_eq!(world.answers.last(), Some(&Answer::Done));
+        if seed % 2 == 0 {
+            world.command(&Command::Release { replica: "0".into() });
+            steps_until(&mut world, "out", |world| world.mode(0) == Mode::Out);
+            busy(&mut world, 50);
+            world.command(&Command::Release { replica: "2".into() });
+            assert!(matches!(world.answers.last(), Some(Answer::Refused(why)) if why.contains("the last")));
+            busy(&mut world, 50);
+        }
+        world.restart_engine(0);
+        assert_whole(&mut world);
+    }
+}
+
 /// Whom the newest engine says that it waits for.
 fn waits_for(world: &mut World) -> Vec<String> {
     world.answers.clear();

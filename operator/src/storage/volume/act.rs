@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{
     DataEngine, Engine, EngineChangeState, EngineSpec, FINALIZER, Frontend, InstanceSpec, InstanceState,
-    NAMESPACE, Replica, ReplicaSpec, VOLUME_LABEL, Volume,
+    NAMESPACE, Replica, ReplicaSpec, TargetMoveReason, TargetMoveState, VOLUME_LABEL, Volume,
 };
 use midflight_api::{
     Address, EngineSeat, FrontendSeat, ImageRef, Member, MemberMode, NodeName, Operation, OperationPhase,
@@ -39,6 +39,14 @@ impl Look {
     fn engine_order(&self) -> proto::EngineRequest {
         let name = self.observed.engine_in_charge().to_string();
         proto::EngineRequest { name, volume: self.name(), epoch: self.epoch() }
+    }
+
+    /// Whether the engine is on another node than its frontend.
+    fn is_remote(&self) -> bool {
+        let record = self.observed.record.as_ref();
+        let engine = record.and_then(|record| Some(&record.engine.as_ref()?.node_id));
+        let frontend = record.and_then(|record| Some(&record.frontend.as_ref()?.node_id));
+        engine != frontend
     }
 
     /// Below the folder of binaries for v1; nothing for v2, which the instance manager hosts itself.
@@ -90,6 +98,10 @@ impl Volumes {
                 let edit = |volume: &mut Volume| volume.finalizers_mut().retain(|one| one != FINALIZER);
                 self.volumes.change(&mut seen.volume.clone(), edit).await?;
             }
+            Action::ClearTarget => {
+                let edit = |volume: &mut Volume| volume.spec.target_node_id = NodeName::default();
+                self.volumes.change(&mut seen.volume.clone(), edit).await?;
+            }
             Action::MakeReplica { name, node } => {
                 self.replicas.create(&new_replica(&seen, &name, &node)).await?;
             }
@@ -98,6 +110,7 @@ impl Volumes {
             Action::TakeTerm { .. }
             | Action::EndAttachment
             | Action::ChangeEngine { .. }
+            | Action::MoveEngine { .. }
             | Action::EndSwitch
             | Action::Enlist { .. }
             | Action::Strike { .. } => {
@@ -140,13 +153,10 @@ impl Volumes {
                 }
                 Action::EndAttachment => spec.frontend = None,
                 Action::ChangeEngine { .. } => {
-                    spec.term = spec.term.next();
-                    let node_id = spec.frontend.as_ref().map(|seat| seat.node_id.clone()).unwrap_or_default();
-                    let to = EngineSeat { name: next_engine_name(&name, spec.term), node_id };
-                    let from = spec.engine.replace(to.clone());
-                    let (id, phase) = (spec.term.to_string().into(), OperationPhase::Switching);
-                    spec.operation = Some(Operation { id, phase, from, to: Some(to) });
+                    let node = spec.frontend.as_ref().map(|seat| seat.node_id.clone()).unwrap_or_default();
+                    hand_over(spec, &name, node);
                 }
+                Action::MoveEngine { node } => hand_over(spec, &name, node.clone()),
                 Action::EndSwitch => {
                     spec.operation.iter_mut().for_each(|operation| operation.phase = OperationPhase::Done);
                 }
@@ -197,6 +207,7 @@ impl Volumes {
                     epoch: seen.epoch(),
                     binary: seen.binary(&image),
                     members: members.iter().map(member).collect(),
+                    remote: seen.is_remote(),
                     ..proto::CreateRequest::default()
                 };
                 self.manager(&manager)?.create(order).await.map_err(refused("start the engine"))?;
@@ -234,6 +245,18 @@ impl Volumes {
                     address: String::new(),
                 };
                 self.manager(&manager)?.remove_replica(order).await.map_err(refused("remove a replica"))?;
+                self.note(&seen, |engine| {
+                    engine.status.get_or_insert_default().current_replica_address_map.remove(&replica);
+                })
+                .await?;
+            }
+            Action::ReleaseReplica { manager, replica } => {
+                let order = proto::ReplicaRequest {
+                    engine: Some(seen.engine_order()),
+                    replica: replica.to_string(),
+                    address: String::new(),
+                };
+                self.manager(&manager)?.release_replica(order).await.map_err(refused("release a replica"))?;
                 self.note(&seen, |engine| {
                     engine.status.get_or_insert_default().current_replica_address_map.remove(&replica);
                 })
@@ -288,9 +311,11 @@ impl Volumes {
             Err(status) if status.code() == tonic::Code::Internal => Err(status.message().to_owned()),
             Err(status) => return Err(failed(|| "switch over to another engine".to_owned())(status)),
         };
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let at = Timestamp::now().to_string();
         let edit = |volume: &mut Volume| {
+            if volume.spec.data_engine == DataEngine::V2 {
+                return moved(volume, answer, at);
+            }
             let change = &mut volume.status.get_or_insert_default().engine_change;
             match answer {
                 // An answer to the same order given again has no pause in it.
@@ -346,6 +371,42 @@ impl Volumes {
             |replica: &mut Replica| replica.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
         Ok(self.replicas.change(&mut object, edit).await?)
     }
+}
+
+/// Gives the next term to another engine, which is to be switched over to.
+fn hand_over(spec: &mut VolumeRecordSpec, volume: &str, node_id: NodeName) {
+    spec.term = spec.term.next();
+    let to = EngineSeat { name: next_engine_name(volume, spec.term), node_id };
+    let from = spec.engine.replace(to.clone());
+    let (id, phase) = (spec.term.to_string().into(), OperationPhase::Switching);
+    spec.operation = Some(Operation { id, phase, from, to: Some(to) });
+}
+
+/// Notes how long clients waited while the target moved, or why it did not.
+fn moved(volume: &mut Volume, answer: Result<proto::SwitchOverResponse, String>, at: String) {
+    let known = &mut volume.status.get_or_insert_default().target_move;
+    match answer {
+        // An answer to the same order given again has no pause in it.
+        Ok(switched) if switched.pause_us > 0 => {
+            known.pause_us = number(switched.pause_us);
+            known.longest_wait_us = number(switched.longest_wait_us);
+            known.replayed = number(switched.replayed);
+            if known.state == TargetMoveState::Moving {
+                known.at = at.into();
+            }
+        }
+        Ok(_) => {}
+        Err(why) if known.state == TargetMoveState::Moving => {
+            known.state = TargetMoveState::Failed;
+            known.at = at.into();
+            (known.reason, known.message) = (TargetMoveReason::SwitchFailed, why.into());
+        }
+        Err(_) => {}
+    }
+}
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 fn delete(kind: proto::Kind, name: &str, seen: &Look, remove_data: bool) -> proto::DeleteRequest {

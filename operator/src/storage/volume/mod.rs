@@ -26,6 +26,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct Volumes {
     volumes: Objects<Volume>,
+    volumes_on: Index<Volume>,
     records: Objects<VolumeRecord>,
     engines: Objects<Engine>,
     replicas: Objects<Replica>,
@@ -52,10 +53,15 @@ pub(crate) struct Look {
 
 impl Volumes {
     pub(crate) fn new(operator: &mut Operator, orders: Arc<Orders>) -> Volumes {
+        let volumes: Objects<Volume> = operator.objects();
         let replicas: Objects<Replica> = operator.objects();
         let managers: Objects<InstanceManager> = operator.objects();
         Volumes {
-            volumes: operator.objects(),
+            volumes_on: volumes.index(|volume| {
+                let (home, target) = (&volume.spec.node_id, &volume.spec.target_node_id);
+                [home, target].into_iter().filter(|node| !node.is_empty()).map(ToString::to_string).collect()
+            }),
+            volumes,
             records: operator.objects(),
             engines: operator.objects(),
             replicas_of: replicas.index(|replica| vec![replica.spec.instance.volume_name.to_string()]),
@@ -96,6 +102,7 @@ impl Controller for Volumes {
             false => old.or(new).map(|snapshot| key(snapshot.spec.volume.as_str())).into_iter().collect(),
         });
         let (replicas, on) = (self.replicas.clone(), self.replicas_on);
+        let (volumes, volumes_on) = (self.volumes.clone(), self.volumes_on);
         wake.on_change(&self.managers, move |old, new| {
             let changed = observe::changed_instances(old, new).into_iter().map(|volume| key(&volume));
             if state(old) == state(new) {
@@ -104,7 +111,11 @@ impl Controller for Volumes {
             // It came or went, and with it what it holds. One of our own writes that is not shown yet wakes its volume itself.
             let node = old.or(new).map(|manager| manager.spec.node_id.to_string()).unwrap_or_default();
             let there = replicas.by(on, &node).unwrap_or_default();
+            let used = volumes.by(volumes_on, &node).unwrap_or_default();
+            let held = old.into_iter().chain(new).flat_map(volumes_in);
             changed
+                .chain(held.map(|volume| key(&volume)))
+                .chain(used.iter().map(|volume| Key::of(&**volume)))
                 .chain(there.iter().map(|replica| key(replica.spec.instance.volume_name.as_str())))
                 .collect()
         });
@@ -131,7 +142,7 @@ impl Controller for Volumes {
                 Ok(Next::After(LOOK_AGAIN))
             }
             Err(Wait::Content) => Ok(Next::OnChange),
-            Err(Wait::Missing { until, .. } | Wait::Proving { until, .. }) => {
+            Err(Wait::Missing { until, .. } | Wait::Proving { until, .. } | Wait::NotHome { until, .. }) => {
                 let wait = seen.observed.now.duration_until(until);
                 Ok(Next::After(wait.try_into().unwrap_or_default()))
             }

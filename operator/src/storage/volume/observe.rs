@@ -73,7 +73,7 @@ impl Volumes {
             managers: Vec::new(),
             places: Vec::new(),
             serving: None,
-            default_image: settings::value(&self.settings, settings::ENGINE_IMAGE)?.into(),
+            default_image: settings::value(&self.settings, default_image(volume.spec.data_engine))?.into(),
             replenish_after: self.replenish_after()?,
         };
         observed.managers = self.managers_of(&observed)?;
@@ -96,7 +96,8 @@ impl Volumes {
             .replicas
             .iter()
             .map(|replica| &replica.spec.instance.node_id)
-            .chain([&seen.volume.spec.node_id])
+            .chain([&seen.volume.spec.node_id, &seen.volume.spec.target_node_id])
+            .chain(seen.record.iter().filter_map(|record| Some(&record.engine.as_ref()?.node_id)))
             .chain(seen.record.iter().flat_map(|record| record.members.iter().map(|member| &member.node_id)))
             .chain(seen.record.iter().filter_map(|record| Some(&record.frontend.as_ref()?.node_id)))
             .collect();
@@ -173,6 +174,14 @@ impl Volumes {
     }
 }
 
+/// The setting with the image of volumes that ask for none.
+fn default_image(engine: DataEngine) -> &'static str {
+    match engine {
+        DataEngine::V1 => settings::ENGINE_IMAGE,
+        DataEngine::V2 => settings::INSTANCE_MANAGER_IMAGE,
+    }
+}
+
 fn is_running(manager: &InstanceManager) -> bool {
     manager.status.as_ref().is_some_and(|status| status.current_state == InstanceManagerState::Running)
 }
@@ -182,6 +191,8 @@ fn shown(manager: &InstanceManager, is_ours: impl Fn(&str) -> bool) -> Manager {
     Manager {
         name: manager.name_any(),
         node: manager.spec.node_id.clone(),
+        image: manager.spec.image.clone(),
+        address: manager.status.as_ref().map(|status| status.ip.clone()).unwrap_or_default(),
         running: is_running(manager),
         instances: ours
             .map(|(name, process)| Instance {

@@ -8,11 +8,11 @@ use std::time::Duration;
 use kube::ResourceExt;
 use midflight_api::longhorn::{
     Condition, ConditionStatus, DataEngine, Engine, EngineChange, EngineChangeState, InstanceState,
-    InstanceStatus, Replica, ReplicaMode, Robustness, SnapshotInfo, Volume,
+    InstanceStatus, Replica, ReplicaMode, Robustness, SnapshotInfo, TargetMove, TargetMoveState, Volume,
 };
-use midflight_api::{ImageRef, Member, MemberMode, Size};
+use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase, Size};
 use midflight_plan::storage::snapshot::HEAD;
-use midflight_plan::storage::volume::{Decision, Instance, Manager, Observed, Standing};
+use midflight_plan::storage::volume::{Decision, Instance, Manager, Observed, Standing, is_leaving};
 
 use super::{Look, Volumes};
 use crate::controller::{Controller, News, Tone, TurnError};
@@ -26,10 +26,15 @@ impl Volumes {
     pub(super) async fn write_down(&self, seen: &mut Look, decision: &Decision) -> Result<(), TurnError> {
         if let Some(engine) = &mut seen.engine {
             let observed = &seen.observed;
-            self.engines
-                .change(engine, |engine| engine.spec.instance.image = decision.standing.image.clone())
-                .await?;
-            self.engines.report(engine, |engine| of_engine(engine, observed)).await?;
+            let edit = |engine: &mut Engine| {
+                let instance = &mut engine.spec.instance;
+                instance.image = decision.standing.image.clone();
+                instance.node_id = observed.volume.spec.node_id.clone();
+                instance.target_node_id = observed.volume.spec.target_node_id.clone();
+            };
+            self.engines.change(engine, edit).await?;
+            let target = &decision.standing.target;
+            self.engines.report(engine, |engine| of_engine(engine, observed, target)).await?;
         }
         for replica in &mut seen.replicas {
             let observed = &seen.observed;
@@ -67,6 +72,12 @@ impl Volumes {
         }
         if before.engine_change.state != standing.change.state {
             self.count(&standing.change);
+        }
+        if (before.target_move.state, &before.target_move.to) != (standing.moved.state, &standing.moved.to)
+            && let Some((tone, reason, note)) = news_of_move(&standing.moved)
+        {
+            let told = News { by: <Volumes as Controller>::NAME, tone, reason, note: &note };
+            self.volumes.tell(&seen.volume, &told).await;
         }
         if before.engine_change.state != standing.change.state
             && let Some((tone, reason, note)) = news_of(&standing.change)
@@ -126,13 +137,50 @@ fn news_of(change: &EngineChange) -> Option<(Tone, &'static str, String)> {
     }
 }
 
+/// What people are told of a move of the target under clients.
+fn news_of_move(moved: &TargetMove) -> Option<(Tone, &'static str, String)> {
+    let milliseconds = |us: i64| us as f64 / 1000.0;
+    let (pause, wait) = (milliseconds(moved.pause_us), milliseconds(moved.longest_wait_us));
+    let TargetMove { from, to, .. } = moved;
+    match moved.state {
+        TargetMoveState::Moving => {
+            Some((Tone::Normal, "TargetMoves", format!("an engine on node {to} takes over from node {from}")))
+        }
+        TargetMoveState::Done => Some((
+            Tone::Normal,
+            "TargetMoved",
+            format!(
+                "served from node {to}: the frontend paused for {pause:.3} ms, the longest request took {wait:.3} ms"
+            ),
+        )),
+        TargetMoveState::Failed => Some((
+            Tone::Warning,
+            "TargetMoveFailed",
+            format!(
+                "not served from node {to} ({}: {}); it goes where it can serve",
+                moved.reason, moved.message
+            ),
+        )),
+        TargetMoveState::TakenBack => {
+            Some((Tone::Normal, "TargetMoveTakenBack", format!("node {to} is not asked for any more")))
+        }
+        TargetMoveState::None | TargetMoveState::Unrecognised => None,
+    }
+}
+
 fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
     let status = volume.status.get_or_insert_default();
     status.state = standing.state;
     status.robustness = standing.robustness;
     status.owner_id = standing.owner.clone();
     status.current_node_id = standing.node.clone();
-    status.current_engine_node_id = standing.node.clone();
+    status.current_engine_node_id = match volume.spec.data_engine {
+        DataEngine::V1 => standing.node.clone(),
+        DataEngine::V2 => standing.target.clone(),
+    };
+    status.current_target_node_id = standing.target.clone();
+    status.switchover_state = standing.switchover;
+    status.target_move = standing.moved.clone();
     status.current_image = standing.image.clone();
     status.engine_change = standing.change.clone();
     match standing.robustness {
@@ -180,19 +228,36 @@ fn of_instance(status: &mut InstanceStatus, seen: &Observed, name: &str) {
     status.current_state = if manager.running { instance.state } else { InstanceState::Unknown };
     match seen.volume.spec.data_engine {
         DataEngine::V1 => status.current_image = seen.image_of(instance).unwrap_or_default(),
-        DataEngine::V2 => status.current_image = seen.volume.spec.image.clone(),
+        DataEngine::V2 => status.current_image = manager.image.clone(),
     }
-    if let Some((ip, port)) =
-        instance.address.as_str().rsplit_once(':').filter(|(ip, _)| !ip.starts_with("unix"))
-    {
-        (status.ip, status.storage_ip) = (ip.into(), ip.into());
-        status.port = port.parse().unwrap_or_default();
+    let reached = instance.address.as_str().rsplit_once(':').filter(|(ip, _)| !ip.starts_with("unix"));
+    // One that only its own node reaches has no port.
+    let (ip, port) = match reached {
+        Some((ip, port)) => (ip, port.parse().unwrap_or_default()),
+        None => (manager.address.as_str().rsplit_once(':').map_or("", |(ip, _)| ip), 0),
+    };
+    if instance.state != InstanceState::Stopped {
+        (status.ip, status.storage_ip, status.port) = (ip.into(), ip.into(), port);
     }
 }
 
-fn of_engine(engine: &mut Engine, seen: &Observed) {
+/// Where the target is: the engine that serves, or takes over. It has a port only where another node's frontend reaches it.
+fn of_target(status: &mut InstanceStatus, seen: &Observed, serves_on: &NodeName) {
+    let engine = seen.running_engine().map(|(_, engine)| engine.state);
+    let is_up = matches!(engine, Some(InstanceState::Running | InstanceState::Suspended));
+    let is_switching = seen.record.as_ref().and_then(|record| record.operation.as_ref());
+    let is_switching = is_switching.is_some_and(|operation| operation.phase == OperationPhase::Switching);
+    status.current_target_node_id = serves_on.clone();
+    status.target_instance_replacement_created = is_up && is_switching;
+    let is_there = is_up && seen.volume.spec.data_engine == DataEngine::V2;
+    let address = is_there.then(|| (status.ip.clone(), status.storage_ip.clone(), status.port));
+    (status.target_ip, status.storage_target_ip, status.target_port) = address.unwrap_or_default();
+}
+
+fn of_engine(engine: &mut Engine, seen: &Observed, serves_on: &NodeName) {
     let status = engine.status.get_or_insert_default();
     of_instance(&mut status.instance, seen, seen.engine_in_charge().as_str());
+    of_target(&mut status.instance, seen, serves_on);
     let members = seen.record.iter().flat_map(|record| &record.members);
     status.replica_mode_map =
         members.map(|member| (member.replica.clone(), mode(member))).collect::<BTreeMap<_, _>>();
@@ -200,6 +265,7 @@ fn of_engine(engine: &mut Engine, seen: &Observed) {
         status.snapshots = snapshots(&serving.snapshots);
         status.current_size = serving.size;
         status.is_expanding = serving.size < seen.volume.spec.size;
+        status.rebuilt_bytes = i64::try_from(serving.rebuilt_bytes).unwrap_or(i64::MAX);
     }
 }
 
@@ -232,18 +298,19 @@ fn of_replica(replica: &mut Replica, seen: &Observed) {
     of_instance(&mut replica.status.get_or_insert_default().instance, seen, &name);
 }
 
-/// Since when a replica has all data, or has not.
+/// Since when a replica has all data, or has not. One that was told to leave has not failed.
 fn health(replica: &mut Replica, seen: &Observed) {
     let members = seen.record.iter().flat_map(|record| &record.members);
     let name = replica.name_any();
     let mode = members.into_iter().find(|member| member.replica == name.as_str()).map(|member| member.mode);
-    let now = seen.now.to_string();
+    let (now, left) = (seen.now.to_string(), is_leaving(replica));
     let spec = &mut replica.spec;
     match mode {
         Some(MemberMode::ReadWrite) if spec.healthy_at.is_empty() => {
             (spec.healthy_at, spec.last_healthy_at, spec.failed_at) =
                 (now.as_str().into(), now.into(), "".into());
         }
+        Some(MemberMode::Error) if left => (spec.healthy_at, spec.failed_at) = ("".into(), "".into()),
         Some(MemberMode::Error | MemberMode::WriteOnly) if spec.failed_at.is_empty() => {
             (spec.failed_at, spec.last_failed_at, spec.healthy_at) =
                 (now.as_str().into(), now.into(), "".into());

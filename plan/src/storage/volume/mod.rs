@@ -6,14 +6,17 @@
 //! ```
 //!
 //! `seen` is what is looked at, `step` chooses the one next action, `upgrade` those that change the engine image under
-//! clients, `standing` says in which state the volume is. Nothing is remembered: the record, the objects and the instances say how far it is.
+//! clients, `target` those that move a v2 engine to another node under them, `leave` those of a copy that is told to leave
+//! and to come back, `standing` says in which state the volume is. Nothing is remembered: the record, the objects and the instances say how far it is.
 //!
 //! The invariant: the last copy in service never leaves, and whoever had the volume before is fenced out by
 //! a new term before another gets it.
 
+mod leave;
 mod seen;
 mod standing;
 mod step;
+mod target;
 #[cfg(test)]
 mod tests;
 mod upgrade;
@@ -21,7 +24,7 @@ mod upgrade;
 use midflight_api::{Address, EngineName, ImageRef, NodeName, ReplicaName, Size};
 use sha2::{Digest, Sha512};
 
-pub use seen::{Instance, Manager, Observed, Serving};
+pub use seen::{Instance, Manager, Observed, Serving, is_leaving};
 pub use standing::Standing;
 
 use super::schedule::NoPlace;
@@ -91,6 +94,12 @@ pub enum Action {
     ChangeEngine {
         image: ImageRef,
     },
+    /// Give the volume's next term to an engine on another node.
+    MoveEngine {
+        node: NodeName,
+    },
+    /// A volume that is detached has its target nowhere.
+    ClearTarget,
     /// Let the frontend go over to the engine that has the term.
     SwitchOver {
         manager: String,
@@ -105,6 +114,11 @@ pub enum Action {
         address: Address,
     },
     RemoveReplica {
+        manager: String,
+        replica: ReplicaName,
+    },
+    /// Put a copy out of service that is to come back.
+    ReleaseReplica {
         manager: String,
         replica: ReplicaName,
     },
@@ -161,8 +175,29 @@ pub enum Wait {
     Rebuilding,
     #[error("the engine of {image} serves; it has to do so for a while before the replicas follow")]
     Proving { image: ImageRef, until: jiff::Timestamp },
+    #[error(
+        "the target is to be on node {0}, which has no running instance manager for the volume's data engine"
+    )]
+    NoTarget(NodeName),
+    #[error(
+        "the target cannot be on node {node}: {why}; it is tried again when spec.targetNodeID was another"
+    )]
+    TargetFailed { node: NodeName, why: String },
+    #[error("the target could not be brought home to node {node}: {why}; it is tried again at {until}")]
+    NotHome { node: NodeName, why: String, until: jiff::Timestamp },
+    #[error("{}", left(.0))]
+    Left(Vec<(ReplicaName, NodeName)>),
+    #[error(
+        "replica {replica} on node {node} was told to leave and is the last in service; it stays until another is: {others}"
+    )]
+    LastCopy { replica: ReplicaName, node: NodeName, others: String },
     #[error("node {node} has to be reached to remove {what} from it")]
     CannotRemove { node: NodeName, what: String },
+}
+
+fn left(replicas: &[(ReplicaName, NodeName)]) -> String {
+    let all: Vec<String> = replicas.iter().map(|(replica, node)| format!("{replica} on {node}")).collect();
+    format!("told to leave until they are told to run again: {}", all.join(", "))
 }
 
 /// Looks at a volume and says where it stands and what to do next.

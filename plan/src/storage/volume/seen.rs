@@ -2,10 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use midflight_api::longhorn::{DataEngine, Engine, EngineChange, InstanceState, Replica, Volume};
+use midflight_api::longhorn::{
+    DataEngine, Engine, EngineChange, Frontend, InstanceState, Replica, TargetMove, Volume,
+};
 use midflight_api::{
-    Address, EngineName, ImageRef, Member, MemberMode, NodeName, OperationPhase, ReplicaName, Size,
-    VolumeRecordSpec,
+    Address, EngineName, EngineSeat, ImageRef, Member, MemberMode, NodeName, OperationPhase, ReplicaName,
+    Size, VolumeRecordSpec,
 };
 
 use crate::storage::engine_image;
@@ -26,7 +28,7 @@ pub struct Observed {
     pub places: Vec<Place>,
     /// What the engine said of itself, if it was reached.
     pub serving: Option<Serving>,
-    /// Engine image of volumes that ask for none.
+    /// Image of volumes that ask for none: of engines, or of instance managers for v2.
     pub default_image: ImageRef,
     /// How long a copy that is lost may take to come back.
     pub replenish_after: SignedDuration,
@@ -37,6 +39,9 @@ pub struct Observed {
 pub struct Manager {
     pub name: String,
     pub node: NodeName,
+    pub image: ImageRef,
+    /// Where it listens.
+    pub address: Address,
     pub running: bool,
     /// Those of its instances that are the volume's, by name.
     pub instances: Vec<Instance>,
@@ -63,6 +68,8 @@ pub struct Serving {
     pub size: Size,
     /// Its snapshots, oldest first.
     pub snapshots: Vec<String>,
+    /// Bytes that it has copied to replicas that came back.
+    pub rebuilt_bytes: u64,
 }
 
 /// Whether a copy can be used.
@@ -105,6 +112,16 @@ impl Observed {
         self.members().iter().find(|member| member.replica == replica)
     }
 
+    /// Replicas that were told to leave and to keep what they have.
+    pub(super) fn leaving(&self) -> impl Iterator<Item = &Replica> {
+        self.kept().filter(|replica| is_leaving(replica))
+    }
+
+    /// Whether a copy was told to leave.
+    pub(super) fn is_told_to_leave(&self, replica: &ReplicaName) -> bool {
+        self.leaving().any(|leaving| leaving.name_any() == replica.as_str())
+    }
+
     /// Replicas that are to stay.
     pub(super) fn kept(&self) -> impl Iterator<Item = &Replica> {
         self.replicas.iter().filter(|replica| !is_going(replica))
@@ -134,13 +151,17 @@ impl Observed {
 
     /// What the process of the volume's engine is called.
     pub fn engine_in_charge(&self) -> EngineName {
-        let seat = self.record.as_ref().and_then(|record| record.engine.as_ref());
-        seat.map_or_else(|| super::engine_name(&self.name()), |seat| seat.name.clone())
+        self.seat().map_or_else(|| super::engine_name(&self.name()), |seat| seat.name.clone())
+    }
+
+    /// The engine that has the volume, and its node, by the record.
+    pub(super) fn seat(&self) -> Option<&EngineSeat> {
+        self.record.as_ref()?.engine.as_ref()
     }
 
     /// The engine where the record has it.
     pub fn running_engine(&self) -> Option<(&Manager, &Instance)> {
-        let seat = self.record.as_ref()?.engine.as_ref()?;
+        let seat = self.seat()?;
         let manager = self.manager(&seat.node_id, seat.name.as_str())?;
         Some((manager, manager.find(seat.name.as_str())?))
     }
@@ -171,6 +192,20 @@ impl Observed {
 
     pub(super) fn change(&self) -> EngineChange {
         self.volume.status.as_ref().map(|status| status.engine_change.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn target_move(&self) -> TargetMove {
+        self.volume.status.as_ref().map(|status| status.target_move.clone()).unwrap_or_default()
+    }
+
+    /// Whether clients are served, as far as the engine says; one without a frontend has none.
+    pub(super) fn serves(&self) -> bool {
+        match self.volume.spec.frontend {
+            Frontend::None => {
+                self.running_engine().is_some_and(|(_, engine)| engine.state == InstanceState::Running)
+            }
+            _ => self.serving.as_ref().is_some_and(|serving| serving.serving),
+        }
     }
 
     /// The image of an instance, if it is one that the volume has to do with.
@@ -209,4 +244,9 @@ impl Manager {
 
 fn is_going(replica: &Replica) -> bool {
     replica.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether a replica was told to leave and to keep what it has.
+pub fn is_leaving(replica: &Replica) -> bool {
+    replica.spec.instance.desire_state == InstanceState::Stopped
 }

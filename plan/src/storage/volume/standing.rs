@@ -2,12 +2,14 @@
 //!
 //! The invariant: nothing is claimed that was not seen.
 
-use midflight_api::longhorn::{EngineChange, Frontend, InstanceState, Robustness, VolumeState};
+use midflight_api::longhorn::{
+    EngineChange, Frontend, InstanceState, Robustness, SwitchoverState, TargetMove, VolumeState,
+};
 use midflight_api::{ImageRef, Member, NodeName};
 
 use super::seen::{Observed, Reach};
 use super::step::Step;
-use super::{Wait, upgrade};
+use super::{Wait, target, upgrade};
 
 /// What the status of a volume is to say.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +21,11 @@ pub struct Standing {
     pub image: ImageRef,
     /// The last change of the image under clients.
     pub change: EngineChange,
+    /// The last move of the target under clients.
+    pub moved: TargetMove,
+    /// Where the target was seen to serve.
+    pub target: NodeName,
+    pub switchover: SwitchoverState,
     /// Whether every replica has a node.
     pub scheduled: Result<(), String>,
     /// Why nothing is done, if that is not as it should be.
@@ -49,6 +56,9 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
         owner: owner.unwrap_or_default(),
         image,
         change,
+        moved: target::moved(seen, next),
+        target: target::current(seen),
+        switchover: target::switchover(seen),
         scheduled,
         waiting,
     }

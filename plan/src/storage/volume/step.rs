@@ -9,7 +9,7 @@ use midflight_api::longhorn::{FINALIZER, Frontend, InstanceState, Replica};
 use midflight_api::{Address, ImageRef, Member, MemberMode, NodeName, ReplicaName, Term};
 
 use super::seen::{Instance, Manager, Observed, Reach};
-use super::{Action, Wait, engine_name, replica_name, upgrade};
+use super::{Action, Wait, engine_name, leave, replica_name, target, upgrade};
 use crate::storage::schedule::schedule;
 
 pub(super) type Step = Result<Action, Wait>;
@@ -19,7 +19,7 @@ pub(super) fn next(seen: &Observed) -> Step {
         return delete(seen);
     }
     let asked = &seen.volume.spec.image;
-    let image = if asked.is_empty() && seen.has_processes() { &seen.default_image } else { asked };
+    let image = if asked.is_empty() { &seen.default_image } else { asked };
     let is_protected = seen.volume.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     if !is_protected || image != asked {
         return Ok(Action::Protect { image: image.clone() });
@@ -70,12 +70,16 @@ fn node_of(replica: &Replica) -> &NodeName {
 
 /// What can be done while nobody has the volume.
 fn detached(seen: &Observed) -> Step {
+    if !seen.volume.spec.target_node_id.is_empty() {
+        return Ok(Action::ClearTarget);
+    }
     stop_engine(seen)
         .or_else(|| stop_replicas(seen))
         .or_else(|| remove_going(seen))
         .or_else(|| enlist(seen))
         .or_else(|| trim(seen))
         .or_else(|| replenish(seen))
+        .or_else(|| leave::wait(seen).map(Err))
         .unwrap_or(Err(Wait::Content))
 }
 
@@ -100,24 +104,36 @@ fn attach(seen: &Observed, node: &NodeName) -> Step {
 
 /// Brings the volume up where it is attached, and keeps it whole.
 fn serve(seen: &Observed, node: &NodeName) -> Step {
-    let Some(manager) = seen.manager(node, seen.engine_in_charge().as_str()) else {
-        return Err(Wait::NoManager(node.clone()));
-    };
-    if let Some(step) = upgrade::switch(seen, &manager.name).or_else(|| start_replicas(seen)) {
+    if let Some(step) = target::escape(seen) {
         return step;
     }
+    let place = seen.seat().map_or(node, |seat| &seat.node_id);
+    let Some(manager) = seen.manager(place, seen.engine_in_charge().as_str()) else {
+        return Err(Wait::NoManager(place.clone()));
+    };
     let manager = manager.name.clone();
+    if let Some(step) = upgrade::switch(seen, &manager)
+        .or_else(|| start_replicas(seen))
+        .or_else(|| target::switch(seen, &manager))
+    {
+        return step;
+    }
     let engine = match seen.running_engine().map(|(_, engine)| (engine.state, &engine.address)) {
         Some((InstanceState::Running | InstanceState::Suspended, address)) => address.clone(),
         Some((InstanceState::Starting, _)) => return Err(Wait::EngineStarts),
         Some(_) | None => return start_engine(seen, manager, seen.image()),
     };
     if seen.volume.spec.frontend != Frontend::None && seen.endpoint().is_none() {
-        return Ok(Action::Offer { manager, engine });
+        let Some(near) = seen.manager(node, seen.engine_in_charge().as_str()) else {
+            return Err(Wait::NoManager(node.clone()));
+        };
+        return Ok(Action::Offer { manager: near.name.clone(), engine });
     }
     upgrade::back(seen)
         .or_else(|| stop_others(seen))
+        .or_else(|| target::begin(seen))
         .or_else(|| remove_going(seen))
+        .or_else(|| leave::leave(seen))
         .or_else(|| start_failed(seen))
         .or_else(|| introduce(seen, &manager))
         .or_else(|| enlist(seen))
@@ -127,6 +143,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| upgrade::follow(seen))
         .or_else(|| give_up(seen))
         .or_else(|| replenish(seen))
+        .or_else(|| target::wait(seen).or_else(|| leave::wait(seen)).map(Err))
         .unwrap_or_else(|| Err(upgrade::rest(seen)))
 }
 
@@ -156,10 +173,15 @@ fn stop_replicas(seen: &Observed) -> Option<Step> {
     Some(Ok(Action::StopReplica { manager: manager.name.clone(), replica: member.replica.clone() }))
 }
 
+/// Copies that were not told to leave.
+fn staying(seen: &Observed) -> impl Iterator<Item = &Member> {
+    seen.members().iter().filter(|member| !seen.is_told_to_leave(&member.replica))
+}
+
 /// Starts every copy that can be; one that failed before waits until the volume serves.
 fn start_replicas(seen: &Observed) -> Option<Step> {
     let engine_runs = seen.running_engine().is_some();
-    seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
+    staying(seen).find_map(|member| match seen.reach(&member.replica, &member.node_id) {
         Reach::Down(manager) => {
             let (manager, replica) = (manager.name.clone(), member.replica.clone());
             Some(Ok(Action::StartReplica { manager, replica, image: seen.image() }))
@@ -170,7 +192,7 @@ fn start_replicas(seen: &Observed) -> Option<Step> {
 }
 
 fn start_failed(seen: &Observed) -> Option<Step> {
-    seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
+    staying(seen).find_map(|member| match seen.reach(&member.replica, &member.node_id) {
         Reach::Failed(manager) => {
             let (manager, replica) = (manager.name.clone(), member.replica.clone());
             Some(Ok(Action::StartReplica { manager, replica, image: seen.image() }))
@@ -187,7 +209,7 @@ pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) ->
         return Err(Wait::NoCopy(whole.join(", ")));
     }
     let known = |member: &Member| Some((member.replica.clone(), address_of(seen, member)?));
-    let members = seen.members().iter().filter_map(known).collect();
+    let members = staying(seen).filter_map(known).collect();
     Ok(Action::StartEngine { manager, image, members })
 }
 
@@ -205,7 +227,7 @@ fn address_of(seen: &Observed, member: &Member) -> Option<Address> {
 fn introduce(seen: &Observed, manager: &str) -> Option<Step> {
     let known = &seen.engine.as_ref()?.status.as_ref()?.current_replica_address_map;
     let (member, address) =
-        seen.members().iter().find_map(|member| match seen.reach(&member.replica, &member.node_id) {
+        staying(seen).find_map(|member| match seen.reach(&member.replica, &member.node_id) {
             Reach::Up(address) if known.get(&member.replica) != Some(address) => Some((member, address)),
             Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Failed(_) | Reach::Lost => None,
         })?;
@@ -264,7 +286,7 @@ fn expand(seen: &Observed, manager: &str) -> Option<Step> {
 /// Lets one go of those that are too many: one that is not in service, else the last by name.
 fn trim(seen: &Observed) -> Option<Step> {
     let kept: Vec<&Replica> = seen.kept().collect();
-    if kept.len() <= seen.wanted_replicas() {
+    if kept.len() <= seen.wanted_replicas() || seen.leaving().next().is_some() {
         return None;
     }
     let serves = |replica: &&&Replica| {
@@ -282,6 +304,7 @@ fn give_up(seen: &Observed) -> Option<Step> {
         let name = ReplicaName::from(replica.name_any());
         let Some(member) = seen.member(name.as_str()) else { continue };
         let is_lost = match seen.reach(&name, &member.node_id) {
+            _ if seen.leaving().next().is_some() => false,
             Reach::Lost | Reach::Failed(_) => member.mode != MemberMode::ReadWrite,
             Reach::Up(_) | Reach::Starting | Reach::Down(_) => false,
         };
@@ -304,7 +327,7 @@ fn give_up(seen: &Observed) -> Option<Step> {
 /// Makes another replica where one is missing.
 fn replenish(seen: &Observed) -> Option<Step> {
     let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
-    if taken.len() >= seen.wanted_replicas() {
+    if taken.len() >= seen.wanted_replicas() || seen.leaving().next().is_some() {
         let rebuilt = seen.members().iter().any(|member| member.mode == MemberMode::WriteOnly);
         return rebuilt.then_some(Err(Wait::Rebuilding));
     }

@@ -1,5 +1,7 @@
 //! A volume is driven through its life in a small world that does what it is told.
 
+mod leaving;
+mod targets;
 mod world;
 
 use jiff::SignedDuration;
@@ -194,10 +196,7 @@ fn a_volume_that_is_detached_in_the_middle_has_its_new_image_afterwards() {
         let mut world = World::attached_v1();
         world.seen.volume.spec.image = NEW.into();
         for _ in 0..steps {
-            let Decision { standing, next } = decide(&world.seen);
-            let status = world.seen.volume.status.get_or_insert_default();
-            (status.current_image, status.engine_change) = (standing.image, standing.change);
-            match next {
+            match world.look() {
                 Ok(action) => world.apply(action),
                 Err(_) => world.seen.now += SignedDuration::from_secs(5),
             }

@@ -69,7 +69,7 @@ fn is_of(instance: &Instance, image: &ImageRef) -> bool {
 
 /// Brings the engine that has got the term to serve.
 pub(super) fn switch(seen: &Observed, manager: &str) -> Option<Step> {
-    if !seen.is_switching() {
+    if !seen.is_switching() || !seen.has_processes() {
         return None;
     }
     let image = wanted(seen);
@@ -188,11 +188,15 @@ fn is_through(seen: &Observed) -> bool {
         && seen.engines().count() == 1
 }
 
-/// The image that the volume runs. One that is not attached runs what it is to run.
+/// The image that the volume runs: a v2 engine that of its instance manager. One that is not attached runs what it is to run.
 pub(super) fn image(seen: &Observed, is_moving: bool) -> ImageRef {
     match is_moving {
         true if seen.has_processes() && is_through(seen) => seen.volume.spec.image.clone(),
-        true => seen.current_image().clone(),
+        true if seen.has_processes() => seen.current_image().clone(),
+        true => match seen.running_engine() {
+            Some((manager, _)) => manager.image.clone(),
+            None => seen.current_image().clone(),
+        },
         false if seen.has_processes() => wanted(seen),
         false => seen.volume.spec.image.clone(),
     }

@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    DataEngine, Engine, EngineChangeState, FINALIZER, Frontend, InstanceState, Replica, Robustness, Volume,
-    VolumeState,
+    DataEngine, Engine, EngineChangeState, FINALIZER, Frontend, InstanceState, Replica, Robustness,
+    TargetMoveReason, TargetMoveState, Volume, VolumeState,
 };
 use midflight_api::{
     EngineSeat, FrontendSeat, Member, MemberMode, Operation, OperationPhase, ReplicaName, Size,
@@ -31,14 +31,25 @@ pub(super) enum Fault {
     ReplicasDoNotFollow,
 }
 
+/// What is wrong with an engine on another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trouble {
+    DoesNotStart,
+    DoesNotTakeOver,
+    NeverServes,
+    NodeDies,
+}
+
 pub(super) struct World {
     pub(super) seen: Observed,
     pub(super) released: bool,
     pub(super) fault: Option<Fault>,
+    /// On which node an engine does not do well, and how.
+    pub(super) trouble: Option<(&'static str, Trouble)>,
 }
 
 fn serving_with(serving: bool, size: Size) -> Serving {
-    Serving { serving, size, snapshots: Vec::new() }
+    Serving { serving, size, snapshots: Vec::new(), rebuilt_bytes: 0 }
 }
 
 pub(super) fn start() -> Timestamp {
@@ -56,6 +67,8 @@ impl World {
         let manager = |node: &&str| Manager {
             name: format!("im-{node}"),
             node: (*node).into(),
+            image: OLD.into(),
+            address: format!("{node}:9").into(),
             running: true,
             instances: Vec::new(),
         };
@@ -72,7 +85,7 @@ impl World {
             default_image: OLD.into(),
             replenish_after: SignedDuration::from_secs(600),
         };
-        World { seen, released: false, fault: None }
+        World { seen, released: false, fault: None, trouble: None }
     }
 
     pub(super) fn attached() -> World {
@@ -121,10 +134,7 @@ impl World {
     /// Takes steps until there is none; says why.
     pub(super) fn settle(&mut self) -> Option<Wait> {
         for _ in 0..MOST_STEPS {
-            let Decision { standing, next } = decide(&self.seen);
-            let status = self.seen.volume.status.get_or_insert_default();
-            (status.current_image, status.engine_change) = (standing.image, standing.change);
-            match next {
+            match self.look() {
                 Err(Wait::Proving { until, .. }) => self.seen.now = until,
                 Err(wait) => return Some(wait),
                 Ok(action) => self.apply(action),
@@ -137,6 +147,27 @@ impl World {
         panic!("still busy after {MOST_STEPS} steps: {:?}", decide(&self.seen).next);
     }
 
+    /// Decides, and writes down where the volume stands.
+    pub(super) fn look(&mut self) -> Result<Action, Wait> {
+        let Decision { standing, next } = decide(&self.seen);
+        let status = self.seen.volume.status.get_or_insert_default();
+        (status.current_image, status.engine_change) = (standing.image, standing.change);
+        (status.target_move, status.current_target_node_id) = (standing.moved, standing.target);
+        next
+    }
+
+    /// Where the target was seen to serve, and how its last move stands.
+    pub(super) fn target(&self) -> (String, TargetMoveState) {
+        let standing = decide(&self.seen).standing;
+        (standing.target.to_string(), standing.moved.state)
+    }
+
+    /// Tells the copy on a node to leave, or to run.
+    pub(super) fn tell(&mut self, node: &str, state: InstanceState) {
+        let there = self.seen.replicas.iter_mut().find(|replica| replica.spec.instance.node_id == node);
+        there.expect("a copy is there").spec.instance.desire_state = state;
+    }
+
     /// A node's processes are gone.
     pub(super) fn lose(&mut self, node: &str) {
         for manager in self.seen.managers.iter_mut().filter(|manager| manager.node == node) {
@@ -145,6 +176,10 @@ impl World {
         }
         for place in self.seen.places.iter_mut().filter(|place| place.node == node) {
             place.closed = Some(Closed::NotReady);
+        }
+        let seat = self.seen.seat().map(|seat| seat.node_id.clone());
+        if seat.is_some_and(|seat| seat == node) {
+            self.seen.serving = None;
         }
         self.engine_works();
         self.note_failures();
@@ -163,7 +198,8 @@ impl World {
         let members: Vec<Member> = self.seen.members().to_vec();
         for replica in &mut self.seen.replicas {
             let member = members.iter().find(|member| member.replica == replica.name_any().as_str());
-            let failed = member.is_some_and(|member| member.mode != MemberMode::ReadWrite);
+            let failed =
+                member.is_some_and(|member| member.mode != MemberMode::ReadWrite) && !is_leaving(replica);
             replica.spec.failed_at = if failed { self.seen.now.to_string().into() } else { "".into() };
         }
     }
@@ -275,6 +311,10 @@ impl World {
                     self.in_charge().state = InstanceState::Error;
                     return;
                 }
+                if self.trouble_here() == Some(Trouble::DoesNotStart) {
+                    self.in_charge().state = InstanceState::Error;
+                    return;
+                }
                 self.status().current_replica_address_map = members.into_iter().collect();
                 let serving = !self.seen.is_switching();
                 self.seen.serving = Some(serving_with(serving, size));
@@ -282,15 +322,24 @@ impl World {
             Action::StopEngine { manager, engine } => self.stop(&manager, engine.as_str()),
             Action::ChangeEngine { .. } => {
                 let node = self.seen.attached_node().cloned().expect("it is attached");
-                let record = self.record();
-                record.term = record.term.next();
-                let to = EngineSeat { name: next_engine_name("vol-1", record.term), node_id: node };
-                let from = record.engine.replace(to.clone());
-                let id = record.term.to_string().into();
-                record.operation =
-                    Some(Operation { id, phase: OperationPhase::Switching, from, to: Some(to) });
-                self.seen.serving = None;
+                self.hand_over(node);
             }
+            Action::MoveEngine { node } => {
+                assert!(!self.seen.has_processes(), "only v2 engines move");
+                self.hand_over(node);
+            }
+            Action::ClearTarget => self.seen.volume.spec.target_node_id = "".into(),
+            Action::ReleaseReplica { manager, replica } => {
+                self.manager(&manager);
+                assert!(self.seen.is_told_to_leave(&replica), "{replica} was not told to leave");
+                self.change_members(|members| {
+                    members.iter_mut().filter(|member| member.replica == replica).for_each(|member| {
+                        member.mode = MemberMode::Error;
+                    });
+                });
+                self.status().current_replica_address_map.remove(&replica);
+            }
+            Action::SwitchOver { manager, .. } if !self.seen.has_processes() => self.go_over(&manager),
             Action::SwitchOver { .. } => {
                 let is_new = self.in_charge().binary == binary(&NEW.into());
                 let now = self.seen.now.to_string();
@@ -338,6 +387,52 @@ impl World {
             Action::DeleteEngine => self.seen.engine = None,
             Action::DeleteRecord => self.seen.record = None,
             Action::Release => self.released = true,
+        }
+    }
+
+    /// The next term goes to an engine on this node.
+    fn hand_over(&mut self, node: NodeName) {
+        let record = self.record();
+        record.term = record.term.next();
+        let to = EngineSeat { name: next_engine_name("vol-1", record.term), node_id: node };
+        let from = record.engine.replace(to.clone());
+        let id = record.term.to_string().into();
+        record.operation = Some(Operation { id, phase: OperationPhase::Switching, from, to: Some(to) });
+        self.seen.serving = None;
+    }
+
+    /// What is wrong with the engine in charge.
+    fn trouble_here(&self) -> Option<Trouble> {
+        let node = self.seen.seat()?.node_id.clone();
+        self.trouble
+            .filter(|(there, _)| node == *there && !self.seen.has_processes())
+            .map(|(_, trouble)| trouble)
+    }
+
+    /// The frontend goes over to the engine that has the term, as far as that lets it.
+    fn go_over(&mut self, manager: &str) {
+        assert_eq!(
+            Some(&self.manager(manager).node.clone()),
+            self.seen.attached_node(),
+            "it guides the frontend"
+        );
+        let (now, size) = (self.seen.now, self.seen.volume.spec.size);
+        let node = self.seen.seat().expect("it has the term").node_id.to_string();
+        let trouble = self.trouble_here();
+        let known = &mut self.seen.volume.status.get_or_insert_default().target_move;
+        match trouble {
+            Some(Trouble::DoesNotTakeOver) => {
+                if known.state == TargetMoveState::Moving {
+                    (known.state, known.at) = (TargetMoveState::Failed, now.to_string().into());
+                    known.reason = TargetMoveReason::SwitchFailed;
+                }
+            }
+            Some(Trouble::NeverServes) => self.seen.now += SignedDuration::from_secs(7),
+            Some(Trouble::NodeDies) => self.lose(&node),
+            Some(Trouble::DoesNotStart) | None => {
+                known.pause_us = 1;
+                self.seen.serving = Some(serving_with(true, size));
+            }
         }
     }
 

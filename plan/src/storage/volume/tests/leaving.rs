@@ -1,0 +1,133 @@
+//! Copies that are told to leave, and to come back.
+
+use jiff::SignedDuration;
+use midflight_api::MemberMode;
+use midflight_api::longhorn::{InstanceState, Robustness, VolumeState};
+use proptest::prelude::*;
+
+use super::super::*;
+use super::world::World;
+
+const LEAVE: InstanceState = InstanceState::Stopped;
+const RUN: InstanceState = InstanceState::Running;
+
+/// Whether the copy on a node is in service, and whether it runs.
+fn copy(world: &World, node: &str) -> (bool, bool) {
+    let member = world.seen.members().iter().find(|member| member.node_id == node).expect("a copy is there");
+    let manager = world.seen.managers.iter().find(|manager| manager.node == node).expect("it is known");
+    (member.mode == MemberMode::ReadWrite, manager.find(member.replica.as_str()).is_some())
+}
+
+#[test]
+fn a_copy_leaves_keeps_its_place_and_comes_back() {
+    for attached in [World::attached, World::attached_v1] {
+        let mut world = attached();
+        let nodes = world.nodes();
+        let leaving = nodes[1].clone();
+        world.tell(&leaving, LEAVE);
+        assert!(matches!(world.settle(), Some(Wait::Left(left)) if left.len() == 1));
+        assert_eq!(copy(&world, &leaving), (false, false));
+        assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Degraded));
+        let waiting = decide(&world.seen).standing.waiting.expect("people are told why");
+        assert!(waiting.contains("told to leave") && waiting.contains(&leaving), "{waiting}");
+
+        // However long it is away, nobody takes its place.
+        world.note_failures();
+        world.seen.now += SignedDuration::from_hours(100);
+        world.settle();
+        assert_eq!((world.nodes(), world.seen.replicas.len()), (nodes, 3));
+
+        world.tell(&leaving, RUN);
+        assert_eq!(world.settle(), Some(Wait::Content));
+        assert_eq!(copy(&world, &leaving), (true, true));
+        assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+    }
+}
+
+#[test]
+fn no_new_copy_is_made_while_one_is_told_to_leave() {
+    let mut world = World::attached();
+    let nodes = world.nodes();
+    world.tell(&nodes[1], LEAVE);
+    world.settle();
+    world.lose(&nodes[2]);
+    world.seen.now += SignedDuration::from_hours(1);
+    world.settle();
+    assert_eq!(world.nodes(), nodes, "the one that is lost is not given up either");
+    world.tell(&nodes[1], RUN);
+    world.settle();
+    assert_ne!(world.nodes(), nodes, "now it is");
+}
+
+#[test]
+fn the_last_copy_in_service_stays() {
+    let mut world = World::attached();
+    let nodes = world.nodes();
+    nodes.iter().for_each(|node| world.tell(node, LEAVE));
+    let Some(Wait::LastCopy { node, others, .. }) = world.settle() else { panic!("who blocks is named") };
+    assert_eq!(copy(&world, node.as_str()), (true, true));
+    assert_eq!(others.matches("is err").count(), 2, "{others}");
+    assert_eq!(world.seen.in_service().count(), 1);
+    // Another comes back: it may go now.
+    let other = nodes.iter().find(|other| *other != node.as_str()).expect("there are three");
+    world.tell(other, RUN);
+    assert!(matches!(world.settle(), Some(Wait::Left(left)) if left.len() == 2));
+    assert_eq!((copy(&world, other), copy(&world, node.as_str())), ((true, true), (false, false)));
+}
+
+#[test]
+fn a_detached_volume_is_attached_without_the_copy_that_is_to_leave() {
+    let mut world = World::attached();
+    let nodes = world.nodes();
+    world.attach("");
+    world.settle();
+    world.tell(&nodes[1], LEAVE);
+    world.settle();
+    assert_eq!(world.seen.in_service().count(), 3, "it has missed nothing");
+    world.attach("n-1");
+    world.settle();
+    assert_eq!(copy(&world, &nodes[1]), (false, false));
+    world.tell(&nodes[1], RUN);
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+}
+
+#[test]
+fn the_target_moves_while_a_copy_is_away() {
+    let mut world = World::attached();
+    world.tell("n-1", LEAVE);
+    world.settle();
+    for target in ["n-2", "n-1"] {
+        world.seen.volume.spec.target_node_id = target.into();
+        world.settle();
+        assert_eq!(world.target().0, target);
+        assert_eq!(copy(&world, "n-1"), (false, false), "with the target on {target}");
+    }
+    world.tell("n-1", RUN);
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!(copy(&world, "n-1"), (true, true));
+}
+
+proptest! {
+    #[test]
+    fn whoever_is_told_to_leave_a_copy_stays_and_all_come_back(
+        events in prop::collection::vec((any::<bool>(), 0..3usize, 0..6usize), 1..12),
+    ) {
+        let mut world = World::attached();
+        let nodes = world.nodes();
+        for (leave, number, steps) in events {
+            world.tell(&nodes[number], if leave { LEAVE } else { RUN });
+            for _ in 0..steps {
+                if let Ok(action) = world.look() {
+                    world.apply(action);
+                }
+                world.engine_works();
+                prop_assert!(world.seen.in_service().count() > 0);
+                prop_assert_eq!(world.seen.replicas.len(), 3);
+            }
+        }
+        nodes.iter().for_each(|node| world.tell(node, RUN));
+        prop_assert_eq!(world.settle(), Some(Wait::Content));
+        prop_assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+    }
+}
