@@ -18,6 +18,7 @@ use crate::controller::Operator;
 use crate::engine_upgrade::EngineUpgrades;
 use crate::figures::Figures;
 use crate::mount::Datasets;
+use crate::node_upgrade::{NodeUpgradeRuns, NodeUpgrades};
 use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, PrePull, Snapshots, Volumes};
 use crate::workload;
 use crate::write::Writer;
@@ -47,6 +48,7 @@ pub async fn run_counting(writer: Arc<Writer>, standing: &Standing, figures: Fig
         operator.add(snapshots);
         let volumes = Volumes::new(&mut operator, orders);
         operator.add(volumes);
+        add_node_upgrades(&mut operator);
     }
     if standing.installed.iter().any(|name| name == Image::crd_name()) {
         let images = PrePull::new(&mut operator);
@@ -57,6 +59,22 @@ pub async fn run_counting(writer: Arc<Writer>, standing: &Standing, figures: Fig
         operator.add(datasets);
     }
     workload::add(&mut operator);
+    operator.run().await;
+}
+
+fn add_node_upgrades(operator: &mut Operator) {
+    let runs = NodeUpgradeRuns::new(operator);
+    operator.add(runs);
+    let upgrades = NodeUpgrades::new(operator);
+    operator.add(upgrades);
+}
+
+/// Runs the controllers of node upgrades and no other, until the writer ends: for clusters whose volumes have no engine
+/// behind them.
+#[cfg(test)]
+pub(crate) async fn run_node_upgrades(writer: Arc<Writer>) {
+    let mut operator = Operator::new(writer);
+    add_node_upgrades(&mut operator);
     operator.run().await;
 }
 

@@ -11,6 +11,7 @@ mod controllers;
 mod engine_upgrade;
 mod figures;
 mod mount;
+mod node_upgrade;
 mod storage;
 #[cfg(test)]
 mod testing;

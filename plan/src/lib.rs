@@ -7,6 +7,7 @@ pub mod image_collection;
 pub mod install;
 pub mod mount;
 pub mod node_life;
+pub mod node_upgrade;
 pub mod placement;
 pub mod pod;
 pub mod storage;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::DataEngine;
 use crate::condition::Conditions;
-use crate::names::{ImageRef, Message, NodeName, ObjectName, VolumeName};
+use crate::names::{ImageRef, Message, NodeName, ObjectName, Timestamp, VolumeName};
 use crate::wire::{kind, rule, wire, words};
 
 words! {
@@ -33,8 +33,10 @@ words! {
     /// ```text
     /// undefined ▶ initializing ▶ failing-replicas ▶ switching-over ▶ upgrading-instance-manager
     ///                                                                          │
-    /// completed ◀ finalizing ◀ rebuilding-replica ◀ switching-back ◀───────────┘      any ──▶ error
+    /// completed ◀ finalizing ◀ rebuilding-replica ◀ switching-back ◀───────────┘
     /// ```
+    ///
+    /// On the way back (`status.failure`) any state leads to `switching-back`, and `finalizing` to `error`.
     pub enum NodeUpgradeState {
         #[default]
         Undefined = "undefined",
@@ -99,6 +101,8 @@ wire! {
         /// Where each node stands.
         #[schemars(extend("maxProperties" = 5000))]
         pub upgrade_nodes: BTreeMap<NodeName, UpgradeNodeStatus>,
+        /// Since when it is in its state, RFC 3339.
+        pub since: Timestamp,
         /// Generation of the spec that this status speaks of.
         pub observed_generation: i64,
         /// Ready, Reconciling and Stalled, and why.
@@ -113,6 +117,18 @@ wire! {
         pub state: NodeUpgradeState,
         /// Why it is not further, and what would help.
         pub message: Message,
+        /// Attempts that failed.
+        #[schemars(range(min = 0))]
+        pub failures: i32,
+        /// When it is tried again after a failure, RFC 3339; empty if nothing is put off.
+        pub retry_at: Timestamp,
+        /// When the last attempt began, RFC 3339.
+        pub started_at: Timestamp,
+        /// When it was completed, RFC 3339.
+        pub completed_at: Timestamp,
+        /// For how long the frontend of any of its volumes held back requests at most, in microseconds.
+        #[schemars(range(min = 0))]
+        pub longest_pause_us: i64,
     }
 }
 
@@ -156,6 +172,12 @@ wire! {
         pub state: NodeUpgradeState,
         /// Why it is not further, and what would help.
         pub message: Message,
+        /// Since when it is in its state, RFC 3339.
+        pub since: Timestamp,
+        /// Why the node goes back, or went back, to how it was; empty while it goes on.
+        pub failure: Message,
+        /// Image of the instance manager that is replaced.
+        pub previous_image: ImageRef,
         /// Generation of the spec that this status speaks of.
         pub observed_generation: i64,
         /// Ready, Reconciling and Stalled, and why.
@@ -170,5 +192,14 @@ wire! {
         pub state: NodeUpgradeState,
         /// Why it is not further, and what would help.
         pub message: Message,
+        /// Node that serves it meanwhile; empty if its engine does not move.
+        #[serde(rename = "temporaryNodeID")]
+        pub temporary_node_id: NodeName,
+        /// For how long its frontend held back requests at most while its engine moved, in microseconds.
+        #[schemars(range(min = 0))]
+        pub pause_us: i64,
+        /// The longest that any request waited for its answer in that time, in microseconds.
+        #[schemars(range(min = 0))]
+        pub longest_wait_us: i64,
     }
 }

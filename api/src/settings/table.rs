@@ -75,6 +75,24 @@ pub const TABLE: &[Definition] = &[
         "Seconds after which an automatic engine upgrade that is not done goes back to the old image.",
     ),
     setting(
+        "node-upgrade-deadline-seconds",
+        Number { min: 1, max: 86_400 },
+        "600",
+        "Seconds that each step of a node upgrade may take before the node goes back; rebuilds have six times as long.",
+    ),
+    setting(
+        "node-upgrade-retry-limit",
+        COUNT,
+        "5",
+        "How often the upgrade of a node is tried again after it failed.",
+    ),
+    setting(
+        "node-upgrade-back-off-seconds",
+        SECONDS,
+        "60",
+        "Seconds after which a node upgrade that failed is tried again; they double with each failure.",
+    ),
+    setting(
         "allow-live-engine-upgrade-on-same-image-commit",
         Switch,
         "false",

@@ -1,6 +1,7 @@
 //! `midflight upgrade`: begins upgrades, holds them, and shows them as they move.
 
 pub(crate) mod engines;
+mod nodes;
 
 use clap::{Args, Subcommand};
 
@@ -16,12 +17,14 @@ pub(crate) struct Upgrade {
 #[derive(Debug, Subcommand)]
 enum What {
     Engines(engines::Engines),
+    Nodes(nodes::Nodes),
 }
 
 impl Upgrade {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         match self.what {
             What::Engines(engines) => engines.run(session).await,
+            What::Nodes(nodes) => nodes.run(session).await,
         }
     }
 }

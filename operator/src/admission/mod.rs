@@ -1,10 +1,11 @@
-//! Answers the API server's questions whether a volume may be asked for another engine image, and whether an engine
-//! image may be made or deleted.
+//! Answers the API server's questions: whether a volume may be asked for another engine image or attached to a node,
+//! whether an engine image may be made or deleted, and whether an upgrade of nodes may begin.
 //!
 //! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
 //! question is judged by what the API says at that moment, never by a cache.
 
 mod certificate;
+mod nodes;
 mod register;
 #[cfg(test)]
 mod tests;
@@ -100,12 +101,13 @@ impl Admission {
 }
 
 async fn answer(request: Request<Incoming>, client: Client) -> Result<Response<Full<Bytes>>, Infallible> {
+    let about = request.uri().path().trim_start_matches('/').to_owned();
     let body = Limited::new(request.into_body(), LONGEST_QUESTION).collect().await;
     let review = body.ok().and_then(|body| serde_json::from_slice::<Value>(&body.to_bytes()).ok());
     let Some(review) = review else {
         return Ok(reply(StatusCode::BAD_REQUEST, "this is no AdmissionReview".into()));
     };
-    let verdict = judge(&review["request"], &client).await;
+    let verdict = judge(&about, &review["request"], &client).await;
     Ok(match verdict {
         Ok(verdict) => {
             let response = response(&review["request"]["uid"], verdict);
@@ -134,10 +136,12 @@ fn reply(status: StatusCode, body: String) -> Response<Full<Bytes>> {
 }
 
 /// Whether something is allowed, or why not. What is not known here is a failure, which counts as a refusal.
-async fn judge(request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
-    match request["resource"]["resource"].as_str() {
-        Some("engineimages") if request["operation"] == "CREATE" => may_be_made(&request["object"]),
-        Some("engineimages") => may_be_deleted(&request["oldObject"], client).await,
+async fn judge(about: &str, request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+    match about {
+        register::ATTACHMENT => nodes::may_be_attached(&request["object"], client).await,
+        register::NODE_UPGRADE => nodes::may_begin(&request["object"], client).await,
+        register::ENGINE_IMAGE_OBJECT if request["operation"] == "CREATE" => may_be_made(&request["object"]),
+        register::ENGINE_IMAGE_OBJECT => may_be_deleted(&request["oldObject"], client).await,
         _ => may_change(request, client).await,
     }
 }

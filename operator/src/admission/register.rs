@@ -16,6 +16,11 @@ use crate::write::Writer;
 
 /// Name of the configuration.
 const NAME: &str = "midflight";
+/// What a question is about: the path that it comes to.
+const ENGINE_IMAGE: &str = "engine-image";
+pub(super) const ENGINE_IMAGE_OBJECT: &str = "engine-image-object";
+pub(super) const ATTACHMENT: &str = "attachment";
+pub(super) const NODE_UPGRADE: &str = "node-upgrade";
 
 pub(super) async fn register(
     writer: &Writer,
@@ -32,13 +37,16 @@ pub(super) async fn register(
          object.spec.image != oldObject.status.currentImage";
     // The controllers judge by the same rules before they write.
     let somebody_else_asks = json!({ "name": "somebody-else-asks", "expression": format!("request.userInfo.username != {user:?}") });
-    let client_config = json!({ "url": format!("https://{address}/engine-image"), "caBundle": ca_bundle });
+    let is_attached = "has(object.spec.nodeID) && object.spec.nodeID != '' && \
+         (oldObject == null || !has(oldObject.spec.nodeID) || object.spec.nodeID != oldObject.spec.nodeID)";
+    let client_config =
+        |about: &str| json!({ "url": format!("https://{address}/{about}"), "caBundle": ca_bundle });
     let configuration = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": { "name": NAME, "labels": { MANAGED_BY: MANAGER } },
         "webhooks": [{
             "name": "engine-image.midflight.dev",
-            "clientConfig": client_config,
+            "clientConfig": client_config(ENGINE_IMAGE),
             "rules": [{
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
                 "operations": ["UPDATE"], "scope": "Namespaced",
@@ -52,12 +60,30 @@ pub(super) async fn register(
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "engine-image-object.midflight.dev",
-            "clientConfig": client_config,
+            "clientConfig": client_config(ENGINE_IMAGE_OBJECT),
             "rules": [{
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["engineimages"],
                 "operations": ["CREATE", "DELETE"], "scope": "Namespaced",
             }],
             "matchConditions": [somebody_else_asks],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "attachment.midflight.dev",
+            "clientConfig": client_config(ATTACHMENT),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
+                "operations": ["CREATE", "UPDATE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [{ "name": "it-is-attached", "expression": is_attached }],
+            // A volume that comes to an upgraded node nevertheless is moved on; one that cannot come at all is worse.
+            "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "node-upgrade.midflight.dev",
+            "clientConfig": client_config(NODE_UPGRADE),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["dataengineupgrademanagers"],
+                "operations": ["CREATE"], "scope": "Namespaced",
+            }],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }],
     });

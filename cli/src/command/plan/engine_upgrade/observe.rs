@@ -53,7 +53,8 @@ fn nodes_of_replicas(replicas: &[Replica]) -> BTreeMap<String, BTreeSet<NodeName
     nodes
 }
 
-async fn all<K>(client: &Client) -> anyhow::Result<Vec<K>>
+/// All objects of a kind.
+pub(crate) async fn all<K>(client: &Client) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
 {

@@ -1,0 +1,87 @@
+//! Reads what a node upgrade would look at.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::{Client, ResourceExt};
+use midflight_api::longhorn::{
+    DataEngine, DataEngineUpgradeManager, Image, InstanceManager, Node, Replica, Setting, Volume,
+};
+use midflight_api::settings;
+use midflight_api::{ImageRef, NodeName, VolumeRecord};
+use midflight_plan::node_upgrade::{self as plan, Nodes, Pace, Policy, Run};
+
+use crate::command::plan::engine_upgrade::all;
+
+const IMAGE: &str = "default-instance-manager-image";
+
+/// The cluster as an upgrade of all nodes sees it, and how long a node takes here.
+pub(crate) async fn cluster(client: &Client, to: Option<&str>) -> anyhow::Result<(Run, Pace)> {
+    let (volumes, replicas, records, nodes) = tokio::try_join!(
+        all::<Volume>(client),
+        all::<Replica>(client),
+        all::<VolumeRecord>(client),
+        all::<Node>(client),
+    )?;
+    let (managers, images, settings, upgrades) = tokio::try_join!(
+        all::<InstanceManager>(client),
+        all::<Image>(client),
+        all::<Setting>(client),
+        all::<DataEngineUpgradeManager>(client),
+    )?;
+    let values: BTreeMap<String, String> =
+        settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
+    let value = |name: &str| values.get(name).map(String::as_str);
+    let default = || settings::find(IMAGE).map(|setting| setting.default);
+    let image = to.or(value(IMAGE)).or_else(default).unwrap_or_default();
+    let run = Run {
+        now: Timestamp::now(),
+        name: "plan".into(),
+        generation: 1,
+        deleting: false,
+        protected: true,
+        spec: Default::default(),
+        status: Default::default(),
+        default_image: image.into(),
+        policy: Policy::of(value),
+        nodes: nodes_of(&nodes, &managers, &images, &image.into()),
+        volumes: volumes_of(&volumes, &replicas, &records),
+        children: Vec::new(),
+        rival: None,
+    };
+    Ok((run, Pace::learn(&upgrades)))
+}
+
+fn nodes_of(nodes: &[Node], managers: &[InstanceManager], images: &[Image], image: &ImageRef) -> Nodes {
+    let node = |node: &Node| {
+        let name = NodeName::from(node.name_any());
+        let has_it = images.iter().filter(|one| one.spec.image() == image).any(|one| {
+            one.status.as_ref().is_some_and(|status| status.node_deployment_map.get(&name) == Some(&true))
+        });
+        let here =
+            managers.iter().filter(|one| one.spec.node_id == name && one.spec.data_engine == DataEngine::V2);
+        let seen = plan::Node {
+            ready: node.status.as_ref().is_some_and(|status| status.conditions.holds("Ready")),
+            requested: node.spec.data_engine_upgrade_requested,
+            image: if has_it { plan::Image::There } else { plan::Image::Missing },
+            managers: here.map(plan::Manager::of).collect(),
+        };
+        (name, seen)
+    };
+    nodes.iter().map(node).collect()
+}
+
+fn volumes_of(volumes: &[Volume], replicas: &[Replica], records: &[VolumeRecord]) -> Vec<plan::Volume> {
+    let mut of: BTreeMap<String, Vec<&Replica>> = BTreeMap::new();
+    for replica in replicas {
+        of.entry(replica.spec.instance.volume_name.to_string()).or_default().push(replica);
+    }
+    let records: BTreeMap<String, &VolumeRecord> =
+        records.iter().map(|record| (record.name_any(), record)).collect();
+    let volume = |volume: &Volume| {
+        let name = volume.name_any();
+        let record = records.get(&name).map(|record| &record.spec);
+        plan::Volume::of(volume, record, of.get(&name).into_iter().flatten().copied())
+    };
+    volumes.iter().filter(|volume| volume.spec.data_engine == DataEngine::V2).map(volume).collect()
+}

@@ -1,0 +1,189 @@
+//! `midflight upgrade nodes`: replaces the data engine of every node while its volumes serve.
+//!
+//! The invariant: it makes, changes or deletes one DataEngineUpgradeManager; the controllers upgrade the nodes, whether
+//! somebody waits for it or not.
+
+mod follow;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use midflight_api::longhorn::{
+    DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, Setting, UpgradeState,
+};
+use midflight_plan::node_upgrade::forecast;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::command::plan::node_upgrade::{cluster, shown};
+use crate::failure::{Exit, Failure};
+use crate::session::Session;
+use crate::target;
+
+const IMAGE: &str = "default-instance-manager-image";
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// Replace the data engine of every node, live
+///
+/// Creates a DataEngineUpgradeManager; the controllers do the rest, node by node. With --wait every step is told as it is
+/// taken, with the pause of each volume. Exits with 0 if every node is upgraded, with 3 if something is in the way or a
+/// node has failed, with 4 if time is over.
+#[derive(Debug, Args)]
+pub(crate) struct Nodes {
+    /// Instance-manager image to upgrade to; it becomes the default [default: the setting default-instance-manager-image]
+    #[arg(long, value_name = "IMAGE")]
+    to: Option<String>,
+    /// Nodes to upgrade [default: all]
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    nodes: Vec<String>,
+    /// Nodes that may be upgraded at once, where they share no volume
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=100))]
+    parallel: i32,
+    /// Name of the DataEngineUpgradeManager
+    #[arg(long, default_value = "upgrade")]
+    name: String,
+    /// Begin no further node; those that have begun go on
+    #[arg(long, conflicts_with_all = ["resume", "abort", "to", "nodes", "wait"])]
+    pause: bool,
+    /// Go on after a pause, or where the upgrade has failed
+    #[arg(long, conflicts_with_all = ["abort", "to", "nodes"])]
+    resume: bool,
+    /// Bring every node back and give the upgrade up
+    #[arg(long, conflicts_with_all = ["to", "nodes"])]
+    abort: bool,
+    /// Wait until it is over
+    #[arg(long)]
+    wait: bool,
+    /// Seconds to wait at most
+    #[arg(long, default_value_t = 3600, requires = "wait")]
+    timeout: u64,
+}
+
+impl Nodes {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let client = target::client(session).await?;
+        let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
+        if self.abort {
+            return self.give_up(session, &upgrades).await;
+        }
+        let deadline = Instant::now() + Duration::from_secs(self.timeout);
+        if self.pause {
+            self.set_paused(&upgrades, true).await?;
+        } else if self.resume {
+            self.go_on(&upgrades).await?;
+        } else {
+            if let Some(image) = &self.to {
+                make_default(&client, image).await?;
+            }
+            self.begin(&upgrades, deadline).await?;
+        }
+        if self.wait {
+            return follow::follow(session, &client, &self.name, deadline).await;
+        }
+        let (mut seen, pace) = cluster(&client, None).await?;
+        seen.spec.nodes = self.nodes.iter().map(|node| node.as_str().into()).collect();
+        seen.spec.max_parallel_nodes = self.parallel;
+        session.answer(&shown(&forecast(&seen, pace)))?;
+        session.say(format_args!("`midflight upgrade nodes --name {} --wait` follows it", self.name));
+        Ok(())
+    }
+
+    /// Makes the upgrade, in place of one that is over. One that is under way is followed.
+    async fn begin(&self, upgrades: &Api<DataEngineUpgradeManager>, deadline: Instant) -> anyhow::Result<()> {
+        let doing = || format!("create the DataEngineUpgradeManager {}", self.name);
+        let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(doing)?;
+        if let Some(there) = there {
+            let state = there.status.as_ref().map(|status| status.state).unwrap_or_default();
+            match state {
+                UpgradeState::Completed | UpgradeState::Error => {
+                    upgrades.delete(&self.name, &DeleteParams::default()).await.map_err(target::refusal)?;
+                    until_gone(upgrades, &self.name, deadline).await?;
+                }
+                UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
+                    return Ok(());
+                }
+            }
+        }
+        let upgrade = DataEngineUpgradeManager {
+            metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+            spec: DataEngineUpgradeManagerSpec {
+                data_engine: DataEngine::V2,
+                nodes: self.nodes.iter().map(|node| node.as_str().into()).collect(),
+                max_parallel_nodes: self.parallel,
+                paused: false,
+            },
+            status: None,
+        };
+        let made = upgrades.create(&PostParams::default(), &upgrade).await;
+        made.map(drop).map_err(target::refusal).with_context(doing)
+    }
+
+    async fn set_paused(&self, upgrades: &Api<DataEngineUpgradeManager>, paused: bool) -> anyhow::Result<()> {
+        let change = Patch::Merge(json!({ "spec": { "paused": paused } }));
+        let set = upgrades.patch(&self.name, &PatchParams::default(), &change).await;
+        let doing = || format!("set spec.paused of {} to {paused}", self.name);
+        set.map(drop).map_err(target::refusal).with_context(doing)
+    }
+
+    /// An upgrade that has failed goes on when its spec changes.
+    async fn go_on(&self, upgrades: &Api<DataEngineUpgradeManager>) -> anyhow::Result<()> {
+        let upgrade = upgrades.get(&self.name).await.map_err(target::refusal)?;
+        let has_failed = upgrade.status.is_some_and(|status| status.state == UpgradeState::Error);
+        if has_failed && !upgrade.spec.paused {
+            self.set_paused(upgrades, true).await?;
+        }
+        self.set_paused(upgrades, false).await
+    }
+
+    async fn give_up(
+        &self,
+        session: &Session,
+        upgrades: &Api<DataEngineUpgradeManager>,
+    ) -> anyhow::Result<()> {
+        let deleted = upgrades.delete(&self.name, &DeleteParams::default()).await;
+        deleted
+            .map(drop)
+            .map_err(target::refusal)
+            .with_context(|| format!("abort the upgrade {}", self.name))?;
+        if self.wait {
+            until_gone(upgrades, &self.name, Instant::now() + Duration::from_secs(self.timeout)).await?;
+            session.say("every node is back");
+        }
+        Ok(())
+    }
+}
+
+async fn until_gone(
+    upgrades: &Api<DataEngineUpgradeManager>,
+    name: &str,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    while let Some(there) = upgrades.get_opt(name).await.map_err(target::refusal)? {
+        if Instant::now() > deadline {
+            let why = there.status.map(|status| status.message.to_string()).unwrap_or_default();
+            return Err(Failure::with(
+                Exit::TimedOut,
+                format!(
+                    "not every node of {} was back in time: {why}",
+                    there.metadata.name.unwrap_or_default()
+                ),
+                "they go back by themselves; `kubectl get lhnu -n longhorn-system -o yaml` tells what they wait for",
+            ));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+async fn make_default(client: &Client, image: &str) -> anyhow::Result<()> {
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let change = Patch::Merge(json!({ "value": image }));
+    let set = settings.patch(IMAGE, &PatchParams::default(), &change).await;
+    set.map(|setting| setting.name_any())
+        .map(drop)
+        .map_err(target::refusal)
+        .with_context(|| format!("set {IMAGE} to {image}"))
+}

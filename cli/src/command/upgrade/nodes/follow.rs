@@ -1,0 +1,210 @@
+//! Tells of an upgrade of nodes as it moves, until it is over.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use midflight_api::longhorn::{
+    DataEngineUpgradeManager, DataEngineUpgradeManagerStatus, NAMESPACE, NodeDataEngineUpgrade,
+    NodeUpgradeState, UpgradeNodeStatus, UpgradeState,
+};
+use midflight_plan::node_upgrade::Pace;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::LOOK_EVERY;
+use crate::failure::{Exit, Failure};
+use crate::output::{Answer, Paint, duration, table};
+use crate::session::Session;
+use crate::target;
+
+/// What became of the upgrade.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Upgraded {
+    image: String,
+    state: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    nodes: Vec<Node>,
+    volumes: Vec<Moved>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    node: String,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<i64>,
+    longest_pause_us: i64,
+    failures: i32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+}
+
+/// A volume whose engine went elsewhere and came back.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Moved {
+    volume: String,
+    node: String,
+    served_by: String,
+    pause_us: i64,
+    longest_wait_us: i64,
+}
+
+impl Answer for Upgraded {
+    fn to_table(&self, _: Paint) -> String {
+        let mut text = format!("{} to {}\n", self.state, self.image);
+        let rows = self.nodes.iter().map(|one| {
+            let took = one.seconds.map_or("-".to_owned(), duration);
+            [
+                one.node.clone(),
+                one.state.to_owned(),
+                took,
+                milliseconds(one.longest_pause_us),
+                one.message.clone(),
+            ]
+        });
+        text += &table(["NODE", "STATE", "TOOK", "LONGEST PAUSE", "MESSAGE"], rows);
+        if !self.volumes.is_empty() {
+            let rows = self.volumes.iter().map(|one| {
+                let (pause, wait) = (milliseconds(one.pause_us), milliseconds(one.longest_wait_us));
+                [one.volume.clone(), one.node.clone(), one.served_by.clone(), pause, wait]
+            });
+            text += "\n";
+            text += &table(["VOLUME", "NODE", "MEANWHILE ON", "LONGEST PAUSE", "LONGEST WAIT"], rows);
+        }
+        text
+    }
+}
+
+fn milliseconds(us: i64) -> String {
+    if us == 0 { "-".to_owned() } else { format!("{:.2} ms", us as f64 / 1000.0) }
+}
+
+/// Tells every step, until the upgrade is over or time is.
+pub(super) async fn follow(
+    session: &Session,
+    client: &Client,
+    name: &str,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
+    let children: Api<NodeDataEngineUpgrade> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut told = BTreeMap::new();
+    loop {
+        let upgrade = upgrades.get(name).await.map_err(target::refusal).context("look at the upgrade")?;
+        let of = children.list(&ListParams::default()).await.map_err(target::refusal)?;
+        let of: Vec<NodeDataEngineUpgrade> =
+            of.into_iter().filter(|child| child.spec.data_engine_upgrade_manager == *name).collect();
+        let status = upgrade.status.clone().unwrap_or_default();
+        for (about, line) in lines(&upgrade, &of) {
+            if told.get(&about) != Some(&line) {
+                session.say(format_args!("{about}: {line}"));
+                told.insert(about, line);
+            }
+        }
+        match status.state {
+            UpgradeState::Completed => return session.answer(&upgraded(&status, &of)),
+            UpgradeState::Error if is_told(&upgrade) => {
+                session.answer(&upgraded(&status, &of))?;
+                return Err(Failure::with(
+                    Exit::Blocked,
+                    format!("the upgrade {name} has failed: {}", status.message),
+                    format!(
+                        "take away what is in the way, then `midflight upgrade nodes --name {name} --resume --wait`"
+                    ),
+                ));
+            }
+            UpgradeState::Undefined
+            | UpgradeState::Initializing
+            | UpgradeState::Upgrading
+            | UpgradeState::Error => {}
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::with(
+                Exit::TimedOut,
+                format!("the upgrade {name} is not over: {}", status.message),
+                "it goes on by itself; the same command with --wait follows it",
+            ));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Whether the status speaks of the spec as it is.
+fn is_told(upgrade: &DataEngineUpgradeManager) -> bool {
+    let observed = upgrade.status.as_ref().map(|status| status.observed_generation);
+    observed == upgrade.metadata.generation
+}
+
+/// What there is to say, by node and volume.
+fn lines(upgrade: &DataEngineUpgradeManager, children: &[NodeDataEngineUpgrade]) -> Vec<(String, String)> {
+    let status = upgrade.status.clone().unwrap_or_default();
+    let mut lines = vec![(upgrade.name_any(), summary(upgrade, &status))];
+    for child in children {
+        let Some(of) = &child.status else { continue };
+        let node = child.spec.node_id.to_string();
+        let why = if of.failure.is_empty() { String::new() } else { format!(", goes back: {}", of.failure) };
+        lines.push((node.clone(), format!("{}{why}", of.state)));
+        for (volume, entry) in of.volumes.iter().filter(|(_, entry)| !entry.message.is_empty()) {
+            lines.push((format!("{node}: {volume}"), entry.message.to_string()));
+        }
+    }
+    lines
+}
+
+fn summary(upgrade: &DataEngineUpgradeManager, status: &DataEngineUpgradeManagerStatus) -> String {
+    let count = status.upgrade_nodes.len();
+    let done = status.upgrade_nodes.values().filter(|node| node.state == NodeUpgradeState::Completed).count();
+    let pace = Pace::learn([upgrade]);
+    let left = u32::try_from(count - done).unwrap_or(u32::MAX);
+    let rest = pace.node.saturating_mul(left);
+    let eta = match (status.state, pace.learnt_from) {
+        (UpgradeState::Upgrading, 1..) if rest > Duration::ZERO => {
+            format!(", about {} to go", duration(i64::try_from(rest.as_secs()).unwrap_or(i64::MAX)))
+        }
+        _ => String::new(),
+    };
+    let why = if status.message.is_empty() { String::new() } else { format!(": {}", status.message) };
+    format!("{}, {done} of {count} nodes{eta}{why}", status.state)
+}
+
+fn upgraded(status: &DataEngineUpgradeManagerStatus, children: &[NodeDataEngineUpgrade]) -> Upgraded {
+    let node = |(name, entry): (&midflight_api::NodeName, &UpgradeNodeStatus)| Node {
+        node: name.to_string(),
+        state: entry.state.as_str(),
+        seconds: took(entry),
+        longest_pause_us: entry.longest_pause_us,
+        failures: entry.failures,
+        message: entry.message.to_string(),
+    };
+    let volumes = children.iter().flat_map(|child| {
+        let entries = child.status.iter().flat_map(|status| &status.volumes);
+        entries.filter(|(_, entry)| !entry.temporary_node_id.is_empty()).map(|(volume, entry)| Moved {
+            volume: volume.to_string(),
+            node: child.spec.node_id.to_string(),
+            served_by: entry.temporary_node_id.to_string(),
+            pause_us: entry.pause_us,
+            longest_wait_us: entry.longest_wait_us,
+        })
+    });
+    Upgraded {
+        image: status.instance_manager_image.to_string(),
+        state: status.state.as_str(),
+        message: status.message.to_string(),
+        nodes: status.upgrade_nodes.iter().map(node).collect(),
+        volumes: volumes.collect(),
+    }
+}
+
+fn took(entry: &UpgradeNodeStatus) -> Option<i64> {
+    let began: Timestamp = entry.started_at.as_str().parse().ok()?;
+    let ended: Timestamp = entry.completed_at.as_str().parse().ok()?;
+    Some(ended.duration_since(began).as_secs())
+}

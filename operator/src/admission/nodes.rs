@@ -1,0 +1,51 @@
+//! What may be asked for while the data engines of nodes are upgraded.
+
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use midflight_api::VolumeRecord;
+use midflight_api::longhorn::{
+    DataEngineUpgradeManager, NAMESPACE, Node, Replica, UpgradeState, VOLUME_LABEL, Volume,
+};
+use midflight_plan::node_upgrade::{self as plan, Nodes, attach, create};
+use serde_json::Value;
+
+type Verdict = Result<Result<(), String>, kube::Error>;
+
+/// Whether a volume may come to the node that it asks for.
+pub(super) async fn may_be_attached(object: &Value, client: &Client) -> Verdict {
+    let volume: Volume = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
+    let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
+    let nodes = nodes.list(&ListParams::default()).await?;
+    let upgraded: Nodes = nodes
+        .into_iter()
+        .filter(|node| node.spec.data_engine_upgrade_requested)
+        .map(|node| (node.name_any().into(), plan::Node { requested: true, ..plan::Node::default() }))
+        .collect();
+    if upgraded.is_empty() {
+        return Ok(Ok(()));
+    }
+    let name = volume.name_any();
+    let records: Api<VolumeRecord> = Api::namespaced(client.clone(), NAMESPACE);
+    let replicas: Api<Replica> = Api::namespaced(client.clone(), NAMESPACE);
+    let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={name}"));
+    let (record, replicas) = tokio::try_join!(records.get_opt(&name), replicas.list(&of_volume))?;
+    let seen = plan::Volume::of(&volume, record.as_ref().map(|record| &record.spec), &replicas);
+    Ok(attach(&seen, &volume.spec.node_id, &upgraded).map_err(|refusal| refusal.to_string()))
+}
+
+/// Whether an upgrade of nodes may begin.
+pub(super) async fn may_begin(object: &Value, client: &Client) -> Verdict {
+    let upgrade: DataEngineUpgradeManager =
+        serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
+    let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
+    let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
+    let all = ListParams::default();
+    let (nodes, upgrades) = tokio::try_join!(nodes.list(&all), upgrades.list(&all))?;
+    let nodes: Vec<_> = nodes.into_iter().map(|node| node.name_any().into()).collect();
+    let is_active = |other: &&DataEngineUpgradeManager| {
+        let state = other.status.as_ref().map(|status| status.state).unwrap_or_default();
+        !matches!(state, UpgradeState::Completed | UpgradeState::Error)
+    };
+    let active = upgrades.iter().find(is_active).map(ResourceExt::name_any);
+    Ok(create(&upgrade.spec, &nodes, active.as_deref()).map_err(|refusal| refusal.to_string()))
+}

@@ -1,0 +1,200 @@
+//! The upgrade of all nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use midflight_api::longhorn::{
+    DataEngineUpgradeManager, FINALIZER, NAMESPACE, NodeDataEngineUpgrade, NodeDataEngineUpgradeSpec,
+    UpgradeState,
+};
+use midflight_api::{ImageRef, NodeName};
+use midflight_plan::node_upgrade::{Child, Order, Run, RunDecision, asks_for_volumes, decide_run};
+
+use super::cluster::Cluster;
+use super::node::from_now;
+use super::told::{self, Standing};
+use crate::controller::{Controller, Key, News, Next, Objects, Operator, TurnError, Wake};
+
+/// Label of the upgrade of a node: the upgrade that it belongs to, and the node.
+const MANAGER_LABEL: &str = "longhorn.io/data-engine-upgrade-manager";
+const NODE_LABEL: &str = "longhornnode";
+/// How often volumes are looked at that a node waits for.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+pub(crate) struct NodeUpgradeRuns {
+    runs: Objects<DataEngineUpgradeManager>,
+    upgrades: Objects<NodeDataEngineUpgrade>,
+    cluster: Cluster,
+}
+
+pub(crate) struct Look {
+    object: Arc<DataEngineUpgradeManager>,
+    upgrades: Vec<Arc<NodeDataEngineUpgrade>>,
+    observed: Run,
+}
+
+fn is_over(run: &DataEngineUpgradeManager) -> bool {
+    let state = run.status.as_ref().map(|status| status.state).unwrap_or_default();
+    matches!(state, UpgradeState::Completed | UpgradeState::Error)
+}
+
+fn child(upgrade: &NodeDataEngineUpgrade) -> Child {
+    let status = upgrade.status.clone().unwrap_or_default();
+    Child {
+        name: upgrade.name_any(),
+        node: upgrade.spec.node_id.clone(),
+        manager: upgrade.spec.data_engine_upgrade_manager.to_string(),
+        state: status.state,
+        message: status.message.to_string(),
+        failure: status.failure.to_string(),
+        deleting: upgrade.metadata.deletion_timestamp.is_some(),
+        longest_pause_us: status.volumes.values().map(|volume| volume.pause_us).max().unwrap_or_default(),
+    }
+}
+
+impl NodeUpgradeRuns {
+    pub(crate) fn new(operator: &mut Operator) -> NodeUpgradeRuns {
+        NodeUpgradeRuns {
+            runs: operator.objects(),
+            upgrades: operator.objects(),
+            cluster: Cluster::new(operator),
+        }
+    }
+
+    /// The upgrade of a node, which is kept until the node is back in service.
+    fn upgrade_of(
+        run: &DataEngineUpgradeManager,
+        node: &NodeName,
+        image: &ImageRef,
+    ) -> NodeDataEngineUpgrade {
+        let name = run.name_any();
+        let labels = [(MANAGER_LABEL.into(), name.clone()), (NODE_LABEL.into(), node.to_string())];
+        NodeDataEngineUpgrade {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}-{node}")),
+                namespace: run.namespace(),
+                labels: Some(labels.into()),
+                finalizers: Some(vec![FINALIZER.into()]),
+                owner_references: run.controller_owner_ref(&()).map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            },
+            spec: NodeDataEngineUpgradeSpec {
+                node_id: node.clone(),
+                data_engine: run.spec.data_engine,
+                instance_manager_image: image.clone(),
+                data_engine_upgrade_manager: name.into(),
+            },
+            status: None,
+        }
+    }
+
+    async fn carry_out(&self, seen: &mut Look, order: &Order) -> Result<(), TurnError> {
+        let keep = |finalizers: &mut Vec<String>, keep: bool| {
+            finalizers.retain(|finalizer| finalizer != FINALIZER);
+            finalizers.extend(keep.then(|| FINALIZER.to_owned()));
+        };
+        match order {
+            Order::Protect => {
+                Ok(self.runs.change(&mut seen.object, |run| keep(run.finalizers_mut(), true)).await?)
+            }
+            Order::Release => {
+                Ok(self.runs.change(&mut seen.object, |run| keep(run.finalizers_mut(), false)).await?)
+            }
+            Order::Begin { node, image } => {
+                Ok(self.upgrades.create(&Self::upgrade_of(&seen.object, node, image)).await?)
+            }
+            Order::Remove { child } => match seen.upgrades.iter().find(|one| one.name_any() == *child) {
+                Some(upgrade) => Ok(self.upgrades.delete(upgrade).await?),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+impl Controller for NodeUpgradeRuns {
+    const NAME: &'static str = "node-upgrade-run";
+    type Key = Key;
+    type Seen = Look;
+    type Decision = RunDecision;
+
+    fn watch(&self, wake: &Wake<Key>) {
+        wake.on(&self.runs, |run| vec![Key::of(run)]);
+        wake.on(&self.upgrades, |upgrade| {
+            vec![Key::new(NAMESPACE, upgrade.spec.data_engine_upgrade_manager.as_str())]
+        });
+        let runs = self.runs.clone();
+        // One of our own writes that is not shown yet wakes its run itself.
+        let all = move || -> Vec<Key> {
+            runs.all().unwrap_or_default().iter().map(|run| Key::of(&**run)).collect()
+        };
+        let every = all.clone();
+        wake.on(&self.cluster.nodes, move |_| every());
+        wake.on(&self.cluster.settings, move |_| all());
+    }
+
+    async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
+        let Some(object) = self.runs.get(key)? else { return Ok(None) };
+        let status = object.status.clone().unwrap_or_default();
+        let age = |run: &DataEngineUpgradeManager| (run.creation_timestamp(), run.name_any());
+        let runs = self.runs.all()?;
+        let older = runs.iter().filter(|other| !is_over(other) && age(other) < age(&object));
+        let upgrades = self.upgrades.all()?;
+        let default_image = self.cluster.default_image()?;
+        let image = match status.state {
+            UpgradeState::Undefined => &default_image,
+            UpgradeState::Initializing
+            | UpgradeState::Upgrading
+            | UpgradeState::Completed
+            | UpgradeState::Error => &status.instance_manager_image,
+        };
+        let observed = Run {
+            now: Timestamp::now(),
+            name: object.name_any(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            protected: object.finalizers().iter().any(|finalizer| finalizer == FINALIZER),
+            spec: object.spec.clone(),
+            policy: self.cluster.policy()?,
+            nodes: self.cluster.nodes(image)?,
+            volumes: if asks_for_volumes(&status) { self.cluster.all_volumes()? } else { Vec::new() },
+            children: upgrades.iter().map(|upgrade| child(upgrade)).collect(),
+            rival: older.map(|run| run.name_any()).min(),
+            status,
+            default_image,
+        };
+        Ok(Some(Look { object, upgrades, observed }))
+    }
+
+    fn decide(seen: &Look) -> RunDecision {
+        decide_run(&seen.observed)
+    }
+
+    async fn report(&self, seen: &mut Look, decision: &RunDecision) -> Result<(), TurnError> {
+        let mut status = decision.status.clone();
+        let (state, message) = (status.state, status.message.to_string());
+        let standing = Standing::of_run(state);
+        told::set(&mut status.conditions, &standing, state.as_str(), &message, seen.observed.generation);
+        self.runs.report(&mut seen.object, |run| run.status = Some(status)).await?;
+        if state != seen.observed.status.state {
+            let note = match message.as_str() {
+                "" => format!("{state}, to {}", decision.status.instance_manager_image),
+                message => format!("{state}: {message}"),
+            };
+            let (tone, reason) = (told::tone(&standing), told::camel(state.as_str()));
+            self.runs.tell(&seen.object, &News { by: Self::NAME, tone, reason: &reason, note: &note }).await;
+        }
+        Ok(())
+    }
+
+    async fn act(&self, mut seen: Look, decision: RunDecision) -> Result<Next, TurnError> {
+        for order in &decision.orders {
+            self.carry_out(&mut seen, order).await?;
+        }
+        let again = asks_for_volumes(&decision.status).then_some(LOOK_AGAIN);
+        let due = decision.until.map(from_now);
+        Ok(again.into_iter().chain(due).min().map_or(Next::OnChange, Next::After))
+    }
+}

@@ -1,0 +1,128 @@
+//! Brings a node back to service: engines home, replicas in, schedulable, nothing left over.
+//!
+//! The way forth ends with the same steps as the way back. The invariant: an upgrade is released only when nothing
+//! that it moved, stopped, marked or made is left.
+
+use midflight_api::NodeName;
+
+use super::facts::{Replica, Volume};
+use super::node::{Action, Observed, Step, Todo};
+use super::wait::Wait;
+
+/// Engines come home, to whichever instance manager serves there.
+pub(super) fn home(seen: &Observed) -> Todo {
+    let mut todo = Todo::default();
+    for volume in seen.volumes.values().filter(|volume| is_ours(seen, volume) && !volume.deleting) {
+        let name = volume.name.clone();
+        if !volume.is_up() {
+            if !volume.asked.is_empty() {
+                let (to, image) = (NodeName::default(), volume.image.clone());
+                todo.actions.push(Action::Move { volume: name, to, image });
+            }
+            continue;
+        }
+        if volume.node.is_empty() {
+            continue;
+        }
+        let is_home = volume.serves_on == volume.node && volume.seat == volume.node;
+        let manager = seen.nodes.get(&volume.node).and_then(|node| node.serving());
+        match manager {
+            _ if *volume.target() == volume.node && is_home => {}
+            None => todo.waits.push(Wait::NoManager { volume: name, node: volume.node.clone() }),
+            Some(manager) if *volume.target() != volume.node => {
+                let (to, image) = (volume.node.clone(), manager.image.clone());
+                todo.actions.push(Action::Move { volume: name, to, image });
+            }
+            Some(_) => todo.waits.push(Wait::Moves { volume: name, to: volume.node.clone() }),
+        }
+    }
+    todo
+}
+
+/// Whether the upgrade has sent its engine away, or may have.
+fn is_ours(seen: &Observed, volume: &Volume) -> bool {
+    let was_sent =
+        seen.status.volumes.get(&volume.name).is_some_and(|entry| !entry.temporary_node_id.is_empty());
+    was_sent || (volume.node == seen.node && !volume.asked.is_empty() && volume.asked != volume.node)
+}
+
+/// The replicas of the node that were told to leave, with their volumes.
+pub(super) fn replicas(seen: &Observed) -> impl Iterator<Item = (&Volume, &Replica)> {
+    let here = seen.volumes.values().filter_map(|volume| Some((volume, volume.replica_on(&seen.node)?)));
+    here.filter(|(_, replica)| replica.told_to_stop)
+}
+
+/// The node takes volumes and replicas again, and those that left come back.
+fn reopen(seen: &Observed) -> Todo {
+    let mut todo = Todo::default();
+    if seen.here().is_some_and(|node| node.requested) {
+        todo.actions.push(Action::Request(false));
+    }
+    for (volume, replica) in replicas(seen) {
+        let (volume, replica) = (volume.name.clone(), replica.name.clone());
+        todo.actions.push(Action::Start { volume, replica });
+    }
+    todo
+}
+
+/// Replicas come back and volumes are whole again.
+pub(super) fn rebuild(seen: &Observed) -> Todo {
+    let mut todo = reopen(seen);
+    let named = seen.volumes.values().filter(|volume| seen.status.volumes.contains_key(&volume.name));
+    for volume in named.filter(|volume| volume.is_up() && !volume.node.is_empty() && !volume.deleting) {
+        let Some(missed) = volume.replicas.iter().find(|replica| !replica.is_healthy()) else { continue };
+        let name = volume.name.clone();
+        todo.waits.push(match missed.node == seen.node {
+            true => Wait::Rebuilds { volume: name, replica: missed.name.clone() },
+            // What another node lacks is not for this one to wait for on its way back.
+            false if seen.is_returning() => continue,
+            false => Wait::NotHealthy { volume: name, node: missed.node.clone() },
+        });
+    }
+    todo
+}
+
+/// Snapshots go, and volumes that are not attached get the image that their node runs.
+pub(super) fn finish(seen: &Observed) -> Todo {
+    let mut todo = Todo::default();
+    if !seen.is_returning() {
+        let on_node = |volume: &&Volume| volume.owner == seen.node || volume.replica_on(&seen.node).is_some();
+        let detached =
+            seen.volumes.values().filter(|volume| !volume.is_up() && !volume.deleting).filter(on_node);
+        for volume in detached.filter(|volume| volume.image != seen.image) {
+            todo.actions.push(Action::SetImage { volume: volume.name.clone(), image: seen.image.clone() });
+        }
+    }
+    for volume in seen.volumes.values().filter(|volume| is_ours(seen, volume)) {
+        // It is home, and stays free to be attached elsewhere later.
+        if !volume.asked.is_empty() && volume.asked == volume.node {
+            let (to, image) = (NodeName::default(), volume.image.clone());
+            todo.actions.push(Action::Move { volume: volume.name.clone(), to, image });
+        }
+    }
+    for (name, taken) in &seen.snapshots {
+        // The engine removes it, so that of a volume without one goes later.
+        let has_engine =
+            seen.volumes.get(name).is_some_and(|volume| volume.is_up() && !volume.node.is_empty());
+        match taken.deleting {
+            false => todo.actions.push(Action::RemoveSnapshot { volume: name.clone() }),
+            true if has_engine => todo.waits.push(Wait::Removes(name.clone())),
+            true => {}
+        }
+    }
+    todo
+}
+
+/// What is left to be brought back after an attempt has ended.
+pub(super) fn clean(seen: &Observed) -> Step {
+    let mut left = home(seen);
+    for more in [reopen(seen), finish(seen)] {
+        left.actions.extend(more.actions);
+        left.waits.extend(more.waits);
+    }
+    match left.step() {
+        Some(step) => step,
+        None if seen.deleting => Step::Do(vec![Action::Release]),
+        None => Step::Rest,
+    }
+}

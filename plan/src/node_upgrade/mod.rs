@@ -1,0 +1,36 @@
+//! Decides how the data engine of every node is replaced while its volumes serve (seed 004).
+//!
+//! ```text
+//! facts ──▶ preflight ──▶ run: which node is next          (DataEngineUpgradeManager)
+//!   └─────────┴─ place ─▶ node: the next step of one node  (NodeDataEngineUpgrade)
+//!                           └▶ back: how it was before
+//! ```
+//!
+//! Both planners remember nothing: what they decide is written into the status of their object before it is
+//! done, and whoever comes next reads it there. The invariant: a copy of a volume is told to leave, and an instance
+//! manager is deleted, only while another copy of every volume concerned is in service on a node that is not upgraded.
+
+mod admit;
+mod back;
+mod facts;
+mod forecast;
+mod node;
+mod obstacle;
+mod place;
+mod preflight;
+mod run;
+mod wait;
+
+#[cfg(test)]
+mod tests;
+
+pub use admit::{Refusal, attach, create};
+pub use facts::{Copy, Image, Manager, Node, Nodes, Policy, Replica, Volume};
+pub use forecast::{Forecast, Pace, Stage, Target, forecast};
+pub use node::{Action, Decision, Observed, Taken, decide};
+pub use obstacle::Obstacle;
+pub use preflight::{nodes_of_run, preflight};
+pub use run::{
+    Child, Decision as RunDecision, Observed as Run, Order, asks_for_volumes, decide as decide_run,
+};
+pub use wait::Wait;

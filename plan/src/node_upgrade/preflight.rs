@@ -1,0 +1,137 @@
+//! Looks at the whole of an upgrade before the first change.
+//!
+//! The invariant: whatever could be known to stop a node half way is told before any node begins.
+
+use std::collections::BTreeSet;
+
+use midflight_api::longhorn::VolumeState;
+use midflight_api::{ImageRef, NodeName};
+
+use super::facts::{Copy, Image, Nodes, Volume};
+use super::obstacle::Obstacle;
+use super::place::{has_copy_elsewhere, hosts};
+
+/// The nodes of an upgrade: those that are named, or all.
+pub fn nodes_of_run(named: &[NodeName], nodes: &Nodes) -> BTreeSet<NodeName> {
+    if named.is_empty() { nodes.keys().cloned().collect() } else { named.iter().cloned().collect() }
+}
+
+/// All that stands in the way of upgrading these nodes, what lasts first.
+pub fn preflight<'a>(
+    run: &BTreeSet<NodeName>,
+    image: &ImageRef,
+    nodes: &Nodes,
+    volumes: impl IntoIterator<Item = &'a Volume>,
+) -> Vec<Obstacle> {
+    let mut found = cluster(run, image, nodes);
+    for volume in volumes {
+        let touched = run.iter().filter(|node| volume.touches(node));
+        found.extend(touched.filter_map(|node| fit(volume, node, nodes).err()));
+    }
+    found.sort_by_key(Obstacle::passes);
+    found.dedup();
+    found
+}
+
+/// What stands in the way, whatever the volumes are.
+pub(super) fn cluster(run: &BTreeSet<NodeName>, image: &ImageRef, nodes: &Nodes) -> Vec<Obstacle> {
+    let mut found = Vec::new();
+    if image.is_empty() {
+        found.push(Obstacle::NoImage);
+    }
+    let unknown: Vec<NodeName> = run.iter().filter(|node| !nodes.contains_key(*node)).cloned().collect();
+    if !unknown.is_empty() {
+        found.push(Obstacle::UnknownNodes { nodes: unknown });
+    }
+    if nodes.len() < 2 {
+        found.push(Obstacle::SingleNode);
+    }
+    found.extend(missing(run, image, nodes));
+    found.extend(versions(run, image, nodes));
+    let of_run = run.iter().filter_map(|name| Some((name, nodes.get(name)?)));
+    found
+        .extend(of_run.filter(|(_, node)| !node.ready).map(|(name, _)| Obstacle::NodeNotReady(name.clone())));
+    found
+}
+
+/// Nodes of the upgrade that lack its image.
+pub(super) fn missing(run: &BTreeSet<NodeName>, image: &ImageRef, nodes: &Nodes) -> Option<Obstacle> {
+    let lacks = |name: &&NodeName| {
+        nodes.get(*name).is_some_and(|node| node.image == Image::Missing && !node.runs_only(image))
+    };
+    let nodes: Vec<NodeName> = run.iter().filter(lacks).cloned().collect();
+    (!nodes.is_empty()).then(|| Obstacle::ImageMissing { image: image.clone(), nodes })
+}
+
+/// Whether the new instance managers speak with the old ones, as far as one of the new ones has told its versions.
+fn versions(run: &BTreeSet<NodeName>, image: &ImageRef, nodes: &Nodes) -> Option<Obstacle> {
+    let managers = || nodes.iter().flat_map(|(name, node)| node.managers.iter().map(move |one| (name, one)));
+    let (min, max) = managers().find(|(_, one)| one.image == *image && one.versions.1 > 0)?.1.versions;
+    let old = managers().find(|(name, one)| {
+        let apart = one.versions.1 < min || one.versions.0 > max;
+        run.contains(*name) && one.runs() && one.image != *image && one.versions.1 > 0 && apart
+    });
+    old.map(|(node, one)| Obstacle::Versions {
+        image: image.clone(),
+        min,
+        max,
+        node: node.clone(),
+        old_min: one.versions.0,
+        old_max: one.versions.1,
+    })
+}
+
+/// Whether the volume can do without the node for a while. A replica there that was told to leave is not missed.
+pub(super) fn fit(volume: &Volume, node: &NodeName, nodes: &Nodes) -> Result<(), Obstacle> {
+    let name = || volume.name.clone();
+    if volume.deleting {
+        return Ok(());
+    }
+    if volume.replicas.len() == 1 || volume.wanted_replicas == 1 {
+        return Err(Obstacle::SingleReplica(name()));
+    }
+    match volume.state {
+        VolumeState::Attached => {}
+        VolumeState::Undefined
+        | VolumeState::Creating
+        | VolumeState::Detached
+        | VolumeState::Attaching
+        | VolumeState::Detaching
+        | VolumeState::Deleting
+        | VolumeState::Unrecognised => {
+            return Err(Obstacle::Unsettled { volume: name(), state: volume.state });
+        }
+    }
+    if !volume.replicas.iter().any(|replica| replica.copy == Copy::InService) {
+        return Err(Obstacle::Faulted(name()));
+    }
+    let is_missed =
+        |replica: &&super::Replica| !replica.is_healthy() && !(replica.node == *node && replica.told_to_stop);
+    if let Some(missed) = volume.replicas.iter().find(is_missed) {
+        let (volume, node) = (name(), missed.node.clone());
+        return Err(match missed.copy {
+            Copy::Rebuilding => Obstacle::Rebuilding { volume, node },
+            Copy::InService | Copy::Out => Obstacle::Degraded { volume, node },
+        });
+    }
+    if volume.replicas.len() < volume.wanted_replicas {
+        let (count, wanted) = (volume.replicas.len(), volume.wanted_replicas);
+        return Err(Obstacle::TooFew { volume: name(), count, wanted });
+    }
+    if volume.expanding {
+        return Err(Obstacle::Expanding(name()));
+    }
+    if volume.restoring {
+        return Err(Obstacle::Restoring(name()));
+    }
+    if volume.migrating {
+        return Err(Obstacle::Migrating(name()));
+    }
+    if volume.engine_is_on(node) && hosts(volume, node, nodes).next().is_none() {
+        return Err(Obstacle::NoTarget { volume: name(), node: node.clone() });
+    }
+    if !has_copy_elsewhere(volume, node, nodes) {
+        return Err(Obstacle::NoCopyElsewhere { volume: name(), node: node.clone() });
+    }
+    Ok(())
+}

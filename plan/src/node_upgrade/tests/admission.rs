@@ -1,0 +1,45 @@
+//! What people may ask for.
+
+use midflight_api::longhorn::DataEngineUpgradeManagerSpec;
+
+use super::super::{attach, create};
+use super::*;
+
+#[test]
+fn a_volume_is_not_attached_to_a_node_that_is_upgraded() {
+    let mut upgraded = nodes(3);
+    upgraded.get_mut("node-1").unwrap().requested = true;
+    #[rustfmt::skip]
+    let cases = [
+        ("there",              detached("a", 1, &[1, 2]), 1, Some("the data engine of node node-1 is being upgraded")),
+        ("elsewhere",          detached("a", 1, &[1, 2]), 2, None),
+        ("only copy is there", detached("a", 1, &[1]),    2, Some("all copies of the volume")),
+        ("nothing yet",        detached("a", 1, &[]),     2, None),
+    ];
+    for (case, volume, to, expected) in cases {
+        let told = attach(&volume, &name(to), &upgraded).err().map(|refusal| refusal.to_string());
+        match expected {
+            Some(start) => {
+                assert!(told.as_ref().is_some_and(|told| told.starts_with(start)), "{case}: {told:?}")
+            }
+            None => assert_eq!(told, None, "{case}"),
+        }
+    }
+}
+
+#[test]
+fn an_upgrade_is_refused_by_name() {
+    let spec = |nodes: &[usize]| DataEngineUpgradeManagerSpec {
+        nodes: nodes.iter().map(|node| name(*node)).collect(),
+        ..DataEngineUpgradeManagerSpec::default()
+    };
+    let three = [name(1), name(2), name(3)];
+    let told = |nodes: &[usize], all: &[NodeName], active| {
+        create(&spec(nodes), all, active).err().map(|refusal| refusal.to_string()).unwrap_or_default()
+    };
+    assert_eq!(told(&[], &three, None), "");
+    assert_eq!(told(&[1, 3], &three, None), "");
+    assert!(told(&[1, 7, 9], &three, None).contains("not in the cluster: node-7, node-9"));
+    assert!(told(&[], &three[..1], None).starts_with("a cluster of one node"));
+    assert!(told(&[], &three, Some("first")).starts_with("DataEngineUpgradeManager first is not done"));
+}

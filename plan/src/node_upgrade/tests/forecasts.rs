@@ -1,0 +1,56 @@
+//! The plan that people see is what the planner does.
+
+use midflight_api::longhorn::DataEngineUpgradeManagerSpec;
+
+use super::super::run::Observed;
+use super::super::{Pace, forecast};
+use super::*;
+
+fn seen(nodes: Nodes, volumes: Vec<Volume>, parallel: i32) -> Observed {
+    Observed {
+        now: at(0),
+        name: "plan".into(),
+        generation: 1,
+        deleting: false,
+        protected: false,
+        spec: DataEngineUpgradeManagerSpec { max_parallel_nodes: parallel, ..Default::default() },
+        status: Default::default(),
+        default_image: NEW.into(),
+        policy: policy(),
+        nodes,
+        volumes,
+        children: Vec::new(),
+        rival: None,
+    }
+}
+
+#[test]
+fn nodes_come_by_name_together_where_they_share_nothing() {
+    let volumes = || vec![attached("a", 1, &[1, 2, 3]), attached("b", 4, &[4, 5, 6])];
+    let stages = |parallel| {
+        let plan = forecast(&seen(nodes(6), volumes(), parallel), Pace::ASSUMED);
+        let names =
+            |stage: &super::super::Stage| stage.nodes.iter().map(ToString::to_string).collect::<Vec<_>>();
+        (plan.stages.iter().map(names).collect::<Vec<_>>(), plan.duration.as_secs())
+    };
+    let (one, alone) = stages(1);
+    assert_eq!(one.len(), 6);
+    assert_eq!(alone, 360);
+    let (two, together) = stages(2);
+    assert_eq!(two, [["node-1", "node-4"], ["node-2", "node-5"], ["node-3", "node-6"]]);
+    assert_eq!(together, 180);
+}
+
+#[test]
+fn a_plan_tells_where_engines_go_and_what_is_in_the_way() {
+    let mut some = nodes(3);
+    some.get_mut("node-3").unwrap().managers = vec![manager("node-3", NEW, 0)];
+    let volumes = vec![attached("a", 1, &[1, 2, 3]), attached("b", 2, &[1]), detached("c", 1, &[1])];
+    let plan = forecast(&seen(some, volumes, 1), Pace::ASSUMED);
+    assert_eq!(plan.there, [name(3)]);
+    assert_eq!(plan.obstacles.len(), 1, "{:?}", plan.obstacles);
+    let first = &plan.stages[0].volumes;
+    let told: Vec<_> =
+        first.iter().map(|one| (one.volume.as_str(), one.moves_to.clone(), one.replica_leaves)).collect();
+    assert_eq!(told, [("a", Some(name(3)), true), ("b", None, true)], "b serves elsewhere");
+}

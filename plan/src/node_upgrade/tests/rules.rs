@@ -1,0 +1,134 @@
+//! What stands in the way, where engines go, and which nodes run together.
+
+use std::collections::BTreeMap;
+
+use midflight_api::longhorn::VolumeState;
+
+use super::super::facts::Copy;
+use super::super::place::{are_disjoint, choose};
+use super::super::preflight::preflight;
+use super::super::{Image, Nodes, nodes_of_run};
+use super::*;
+
+/// What the preflight of all nodes says, by word, of three nodes with this volume.
+fn found(volume: Volume, nodes: &Nodes) -> Vec<String> {
+    let run = nodes_of_run(&[], nodes);
+    preflight(&run, &NEW.into(), nodes, [&volume]).iter().map(|one| one.word().to_owned()).collect()
+}
+
+#[test]
+fn each_obstacle_of_a_volume_is_found() {
+    let well = || attached("vol-1", 1, &[1, 2, 3]);
+    let copy = |at: usize, copy| move |volume: &mut Volume| volume.replicas[at].copy = copy;
+    #[rustfmt::skip]
+    let cases = [
+        ("well",              well(),                                                         vec![]),
+        ("seed, fails 1",     attached("vol-1", 1, &[1]),                                     vec!["SingleReplica"]),
+        ("seed, fails 2",     attached("vol-1", 1, &[2]),                                     vec!["SingleReplica"]),
+        ("seed, succeeds 2",  attached("vol-1", 1, &[2, 3]),                                  vec![]),
+        ("two replicas",      attached("vol-1", 1, &[1, 2]),                                  vec![]),
+        ("detached",          detached("vol-1", 1, &[1]),                                     vec![]),
+        ("attaching",         with(well(), |v| v.state = VolumeState::Attaching),             vec!["Unsettled"; 3]),
+        ("faulted",           with(well(), |v| v.replicas.iter_mut().for_each(|r| r.copy = Copy::Out)), vec!["Faulted"]),
+        ("degraded",          with(well(), copy(2, Copy::Out)),                               vec!["Degraded"]),
+        ("not seen to run",   with(well(), |v| v.replicas[0].runs = false),                   vec!["Degraded"]),
+        ("rebuilding",        with(well(), copy(1, Copy::Rebuilding)),                        vec!["Rebuilding"]),
+        ("one too few",       with(well(), |v| v.wanted_replicas = 4),                        vec!["Degraded"]),
+        ("expanding",         with(well(), |v| v.expanding = true),                           vec!["Expanding"]),
+        ("restoring",         with(well(), |v| v.restoring = true),                           vec!["Restoring"]),
+        ("moving",            with(well(), |v| v.migrating = true),                           vec!["Migrating"]),
+        ("going",             with(attached("vol-1", 1, &[1]), |v| v.deleting = true),        vec![]),
+    ];
+    for (case, volume, expected) in cases {
+        let mut all = found(volume, &nodes(3));
+        let is_one = expected.len() <= 1;
+        all.truncate(if is_one { 1 } else { 3 });
+        assert_eq!(all, expected, "{case}");
+    }
+}
+
+#[test]
+fn a_reason_is_told_in_the_words_of_the_seed() {
+    let (volume, run) = (attached("vol-1", 1, &[2]), nodes_of_run(&[], &nodes(3)));
+    let found = preflight(&run, &NEW.into(), &nodes(3), [&volume]);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].advice().starts_with("single replica of vol-1; "), "{}", found[0].advice());
+}
+
+#[test]
+fn each_obstacle_of_the_cluster_is_found() {
+    let change = |change: fn(&mut Nodes)| {
+        let mut all = nodes(3);
+        change(&mut all);
+        all
+    };
+    let two = "node-2";
+    #[rustfmt::skip]
+    let cases = [
+        ("well",          nodes(3),                                                                          vec![]),
+        ("one node",      nodes(1),                                                                          vec!["SingleNode"]),
+        ("no image",      change(|all| all.get_mut("node-2").unwrap().image = Image::Missing),               vec!["ImageMissing"]),
+        ("it runs it",    change(|all| { let node = all.get_mut("node-2").unwrap();
+                                         node.image = Image::Missing;
+                                         node.managers = vec![manager("node-2", NEW, 0)]; }),                vec![]),
+        ("not ready",     change(|all| all.get_mut("node-2").unwrap().ready = false),                        vec!["NodeNotReady"]),
+        ("apart",         change(|all| { all.get_mut("node-1").unwrap().managers = vec![manager("node-1", NEW, 0)];
+                                         all.get_mut("node-1").unwrap().managers[0].versions = (3, 4); }),   vec!["IncompatibleVersions"]),
+    ];
+    for (case, nodes, expected) in cases {
+        let volume = detached("vol-1", 1, &[1, 2, 3]);
+        assert_eq!(found(volume, &nodes), expected, "{case}: {two}");
+    }
+    let unknown = preflight(&[name(7)].into(), &NEW.into(), &nodes(3), []);
+    assert_eq!(unknown[0].to_string(), "node-7 is not in the cluster");
+    assert_eq!(preflight(&[name(1)].into(), &"".into(), &nodes(3), [])[0].word(), "NoDefaultImage");
+}
+
+#[test]
+fn only_volumes_of_the_nodes_that_are_upgraded_count() {
+    let single = attached("vol-1", 1, &[2]);
+    assert!(preflight(&[name(3)].into(), &NEW.into(), &nodes(3), [&single]).is_empty());
+    assert_eq!(preflight(&[name(2)].into(), &NEW.into(), &nodes(3), [&single]).len(), 1);
+}
+
+#[test]
+fn engines_go_where_a_healthy_copy_is_and_spread() {
+    let volumes: Vec<Volume> =
+        ["a", "b", "c", "d"].iter().map(|name| attached(name, 1, &[1, 2, 3])).collect();
+    let all: Vec<&Volume> = volumes.iter().collect();
+    let places = |nodes: &Nodes, volumes: &[&Volume], load: &[(usize, usize)]| {
+        let load = load.iter().map(|(node, count)| (name(*node), *count)).collect();
+        let chosen = choose(volumes, &name(1), nodes, &load);
+        chosen.into_values().map(|node| node.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&nodes(3), &all, &[]), ["node-2", "node-3", "node-2", "node-3"]);
+    assert_eq!(places(&nodes(3), &all, &[(2, 2)]), ["node-3", "node-3", "node-2", "node-3"]);
+    let mut lost = nodes(3);
+    lost.get_mut("node-2").unwrap().ready = false;
+    assert_eq!(places(&lost, &all, &[]), ["node-3"; 4]);
+    let sick = with(attached("a", 1, &[1, 2, 3]), |volume| volume.replicas[1].copy = Copy::Rebuilding);
+    assert_eq!(places(&nodes(3), &[&sick], &[]), ["node-3"]);
+    let away = with(attached("a", 1, &[1, 2, 3]), |volume| {
+        (volume.serves_on, volume.seat) = (name(3), name(3));
+    });
+    assert_eq!(places(&nodes(3), &[&away], &[(3, 9)]), ["node-3"], "it stays where it is");
+    let mut upgraded = nodes(3);
+    upgraded.get_mut("node-3").unwrap().requested = true;
+    assert_eq!(places(&upgraded, &all, &[]), ["node-2"; 4]);
+}
+
+#[test]
+fn nodes_run_together_only_if_no_volume_has_anything_on_both() {
+    #[rustfmt::skip]
+    let cases = [
+        ("apart",                   attached("a", 1, &[1, 2]),                                                true),
+        ("replicas on both",        attached("a", 1, &[1, 4]),                                                false),
+        ("attached there",          attached("a", 4, &[1, 2]),                                                false),
+        ("detached, on both",       detached("a", 9, &[1, 4]),                                                false),
+        ("serves there meanwhile",  with(attached("a", 1, &[1, 2]), |volume| volume.asked = name(4)),         false),
+    ];
+    for (case, volume, expected) in cases {
+        assert_eq!(are_disjoint(&name(1), &name(4), [&volume]), expected, "{case}");
+    }
+    assert!(choose(&[], &name(1), &nodes(3), &BTreeMap::new()).is_empty());
+}

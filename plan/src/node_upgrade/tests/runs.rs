@@ -1,0 +1,194 @@
+//! The upgrade of all nodes: which is next, what fails, what ends it.
+
+use midflight_api::longhorn::{
+    DataEngineUpgradeManagerSpec, DataEngineUpgradeManagerStatus, NodeUpgradeState, UpgradeNodeStatus,
+    UpgradeState,
+};
+
+use super::super::run::{Child, Observed};
+use super::super::{Image, Order, decide_run};
+use super::world::World;
+use super::*;
+use UpgradeState::*;
+
+fn seen(state: UpgradeState) -> Observed {
+    let entries = (1..=3).map(|node| (name(node), UpgradeNodeStatus::default()));
+    Observed {
+        now: at(10),
+        name: "run".into(),
+        generation: 1,
+        deleting: false,
+        protected: true,
+        spec: DataEngineUpgradeManagerSpec { max_parallel_nodes: 1, ..Default::default() },
+        status: DataEngineUpgradeManagerStatus {
+            state,
+            since: at(0).to_string().into(),
+            instance_manager_image: if state == Undefined { "".into() } else { NEW.into() },
+            observed_generation: 1,
+            upgrade_nodes: if state == Upgrading { entries.collect() } else { Default::default() },
+            ..Default::default()
+        },
+        default_image: NEW.into(),
+        policy: policy(),
+        nodes: nodes(3),
+        volumes: vec![attached("a", 1, &[1, 2, 3])],
+        children: Vec::new(),
+        rival: None,
+    }
+}
+
+fn change(mut seen: Observed, change: impl FnOnce(&mut Observed)) -> Observed {
+    change(&mut seen);
+    seen
+}
+
+fn child(node: usize, state: NodeUpgradeState) -> Child {
+    Child {
+        name: format!("run-{}", name(node)),
+        node: name(node),
+        manager: "run".into(),
+        state,
+        message: "child".into(),
+        failure: if state == NodeUpgradeState::Error { "why".into() } else { String::new() },
+        deleting: false,
+        longest_pause_us: 7,
+    }
+}
+
+fn entry(seen: &mut Observed, node: usize, state: NodeUpgradeState) {
+    seen.status.upgrade_nodes.get_mut(&name(node)).unwrap().state = state;
+}
+
+#[test]
+fn an_upgrade_goes_from_state_to_state() {
+    #[rustfmt::skip]
+    let cases = [
+        ("takes the image",     seen(Undefined),                                                                      Initializing, ""),
+        ("image is missing",    change(seen(Undefined), |s| s.nodes.get_mut("node-2").unwrap().image = Image::Missing), Error, "im:v2 is not on node-2; wait"),
+        ("waits for another",   change(seen(Undefined), |s| s.rival = Some("first".into())),                          Undefined,    "waits for the upgrade first to end"),
+        ("all is well",         seen(Initializing),                                                                   Upgrading,    ""),
+        ("single replica",      change(seen(Initializing), |s| s.volumes.push(attached("vol-1", 1, &[2]))),           Error,        "single replica of vol-1; "),
+        ("one node",            change(seen(Initializing), |s| s.nodes.retain(|node, _| *node == name(1))),           Error,        "a cluster of one node"),
+        ("degraded waits",      change(seen(Initializing), |s| s.volumes[0].replicas[1].runs = false),                Initializing, "waits: a is degraded"),
+        ("but not for ever",    change(seen(Initializing), |s| { s.volumes[0].replicas[1].runs = false; s.now = at(600); }), Error, "a is degraded"),
+        ("paused",              change(seen(Initializing), |s| s.spec.paused = true),                                 Initializing, "paused"),
+        ("nothing happens",     change(seen(Error), |s| s.status.message = "why".into()),                             Error,        "why"),
+        ("is resumed",          change(seen(Error), |s| s.generation = 2),                                            Undefined,    ""),
+        ("is not, while paused", change(seen(Error), |s| { s.generation = 2; s.spec.paused = true; }),                Error,        ""),
+        ("is over",             seen(Completed),                                                                      Completed,    ""),
+        ("another image",       change(seen(Upgrading), |s| s.default_image = "im:v3".into()),                        Undefined,    ""),
+    ];
+    for (case, seen, state, message) in cases {
+        let decision = decide_run(&seen);
+        assert_eq!(decision.status.state, state, "{case}: {}", decision.status.message);
+        assert!(decision.status.message.as_str().starts_with(message), "{case}: {}", decision.status.message);
+        assert!(decision.orders.is_empty(), "{case}");
+    }
+}
+
+#[test]
+fn nodes_are_those_that_are_named_or_all() {
+    let nodes = |seen: Observed| decide_run(&seen).status.upgrade_nodes.into_keys().collect::<Vec<_>>();
+    assert_eq!(nodes(seen(Initializing)), [name(1), name(2), name(3)]);
+    assert_eq!(
+        nodes(change(seen(Initializing), |s| s.spec.nodes = vec![name(3), name(1)])),
+        [name(1), name(3)]
+    );
+}
+
+#[test]
+fn a_node_is_written_down_before_its_upgrade_is_made() {
+    let first = decide_run(&seen(Upgrading));
+    assert_eq!(first.status.upgrading_node, name(1));
+    assert_eq!(first.status.upgrade_nodes[&name(1)].state, NodeUpgradeState::Initializing);
+    assert!(first.orders.is_empty());
+    let then = decide_run(&change(seen(Upgrading), |s| s.status = first.status.clone()));
+    assert_eq!(then.orders, [Order::Begin { node: name(1), image: NEW.into() }]);
+    let made = change(seen(Upgrading), |s| {
+        s.status = then.status.clone();
+        s.children = vec![child(1, NodeUpgradeState::SwitchingOver)];
+    });
+    let after = decide_run(&made).status;
+    assert_eq!(after.upgrade_nodes[&name(1)].state, NodeUpgradeState::SwitchingOver);
+    assert_eq!(after.upgrade_nodes[&name(2)].state, NodeUpgradeState::Undefined, "one at a time");
+}
+
+#[test]
+fn a_node_that_fails_comes_again_after_the_others_and_not_for_ever() {
+    let mut one = change(seen(Upgrading), |s| entry(s, 1, NodeUpgradeState::SwitchingOver));
+    one.children = vec![child(1, NodeUpgradeState::Error)];
+    let status = decide_run(&one).status;
+    let failed = &status.upgrade_nodes[&name(1)];
+    assert_eq!((failed.state, failed.failures), (NodeUpgradeState::Undefined, 1));
+    assert_eq!(failed.retry_at.as_str(), at(70).to_string());
+    assert_eq!(status.upgrade_nodes[&name(2)].state, NodeUpgradeState::Initializing, "the next one begins");
+
+    let again = change(one.clone(), |s| {
+        s.status = status.clone();
+        s.now = at(70);
+        entry(s, 2, NodeUpgradeState::Completed);
+        entry(s, 3, NodeUpgradeState::Completed);
+    });
+    assert_eq!(decide_run(&again).orders, [Order::Remove { child: "run-node-1".into() }]);
+    let gone = change(again, |s| s.children.clear());
+    assert_eq!(decide_run(&gone).status.upgrade_nodes[&name(1)].state, NodeUpgradeState::Initializing);
+
+    let last = change(gone, |s| {
+        entry(s, 1, NodeUpgradeState::SwitchingOver);
+        s.children = vec![child(1, NodeUpgradeState::Error)];
+    });
+    let over = decide_run(&last).status;
+    assert_eq!(over.state, Error);
+    assert_eq!(over.message.as_str(), "node-1: failed 2 times, last: why");
+}
+
+#[test]
+fn a_child_that_vanishes_is_a_failure_and_never_a_success() {
+    let one = change(seen(Upgrading), |s| entry(s, 1, NodeUpgradeState::RebuildingReplica));
+    let entry = decide_run(&one).status.upgrade_nodes[&name(1)].clone();
+    assert_eq!((entry.state, entry.failures), (NodeUpgradeState::Undefined, 1));
+}
+
+#[test]
+fn paused_means_that_no_further_node_begins() {
+    let mut one = change(seen(Upgrading), |s| s.spec.paused = true);
+    assert_eq!(decide_run(&one).status.upgrading_node, "");
+    one.children = vec![child(1, NodeUpgradeState::SwitchingOver)];
+    entry(&mut one, 1, NodeUpgradeState::SwitchingOver);
+    let status = decide_run(&one).status;
+    assert_eq!(status.upgrading_node, name(1), "what has begun goes on");
+    assert_eq!(status.message, "paused: no further node begins");
+}
+
+#[test]
+fn a_deleted_upgrade_goes_when_every_node_is_back() {
+    let mut one = change(seen(Upgrading), |s| s.deleting = true);
+    one.children = vec![child(1, NodeUpgradeState::SwitchingOver)];
+    assert_eq!(decide_run(&one).orders, [Order::Remove { child: "run-node-1".into() }]);
+    one.children[0].deleting = true;
+    assert!(decide_run(&one).orders.is_empty());
+    one.children.clear();
+    assert_eq!(decide_run(&one).orders, [Order::Release]);
+}
+
+#[test]
+fn upgrades_of_others_count() {
+    let mut one = seen(Upgrading);
+    one.children = vec![Child { manager: "other".into(), ..child(3, NodeUpgradeState::SwitchingOver) }];
+    assert_eq!(decide_run(&one).status.upgrading_node, "");
+}
+
+#[test]
+fn three_nodes_are_upgraded_and_all_is_as_before() {
+    let volumes = by_name(vec![
+        attached("a", 1, &[1, 2, 3]),
+        attached("b", 2, &[1, 2]),
+        attached("c", 1, &[2, 3]),
+        detached("d", 3, &[3]),
+    ]);
+    let mut world = World::new(nodes(3), volumes, 1);
+    assert!(world.goes_on(1000));
+    assert_eq!(world.whole.state, Completed, "{world:#?}");
+    assert!(world.is_whole() && world.runs_everywhere(NEW));
+    assert!(world.volumes.values().all(|volume| volume.image == NEW && volume.asked.is_empty()));
+}

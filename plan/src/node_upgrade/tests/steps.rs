@@ -1,0 +1,174 @@
+//! The next step of one node, state by state.
+
+use midflight_api::longhorn::{NodeDataEngineUpgradeStatus, NodeUpgradeState, VolumeUpgradeStatus};
+
+use super::super::{Action, Observed, Taken, decide};
+use super::*;
+use NodeUpgradeState::*;
+
+/// What an upgrade of node-1 sees in a state, with one volume that it has named, snapshotted, and sent to node-2.
+fn seen(state: NodeUpgradeState, volume: Volume) -> Observed {
+    let to = if matches!(state, SwitchingOver | UpgradingInstanceManager | SwitchingBack) {
+        name(2)
+    } else {
+        "".into()
+    };
+    let entry = VolumeUpgradeStatus { temporary_node_id: to, ..Default::default() };
+    let is_marked = !matches!(state, Undefined | Finalizing | Completed | Error);
+    let mut nodes = nodes(3);
+    nodes.get_mut("node-1").unwrap().requested = is_marked;
+    let taken = Taken { ready: true, ..Taken::default() };
+    let has_snapshot = !matches!(state, Undefined | Completed | Error);
+    Observed {
+        now: at(10),
+        node: name(1),
+        image: NEW.into(),
+        default_image: NEW.into(),
+        policy: policy(),
+        deleting: false,
+        status: NodeDataEngineUpgradeStatus {
+            state,
+            since: at(0).to_string().into(),
+            volumes: if state == Undefined {
+                Default::default()
+            } else {
+                [(volume.name.clone(), entry)].into()
+            },
+            ..Default::default()
+        },
+        nodes,
+        snapshots: if has_snapshot { [(volume.name.clone(), taken)].into() } else { Default::default() },
+        volumes: by_name(vec![volume]),
+        load: Default::default(),
+    }
+}
+
+/// What comes next, in short: a state, an action, or a wait.
+fn next(seen: &Observed) -> String {
+    let decision = decide(seen);
+    match (decision.status.state == seen.status.state, decision.actions.as_slice()) {
+        (false, []) if decision.status.failure.is_empty() => decision.status.state.to_string(),
+        (false, []) => format!("{}, since {}", decision.status.state, decision.status.failure),
+        (true, [])
+            if decision.status.volumes != seen.status.volumes && decision.status.message.is_empty() =>
+        {
+            "notes".into()
+        }
+        (true, []) => decision.status.message.to_string(),
+        (true, [first, ..]) => format!("{first:?}").split([' ', '(']).next().unwrap_or_default().to_owned(),
+        (false, _) => panic!("says and does at once: {decision:?}"),
+    }
+}
+
+fn out(volume: Volume) -> Volume {
+    with(volume, |volume| {
+        let replica = &mut volume.replicas[0];
+        (replica.told_to_stop, replica.runs, replica.copy) = (true, false, Copy::Out);
+    })
+}
+
+fn away(volume: Volume) -> Volume {
+    with(volume, |volume| (volume.asked, volume.serves_on, volume.seat) = (name(2), name(2), name(2)))
+}
+
+fn change(mut seen: Observed, change: impl FnOnce(&mut Observed)) -> Observed {
+    change(&mut seen);
+    seen
+}
+
+fn new_manager(seen: &mut Observed) {
+    seen.nodes.get_mut("node-1").unwrap().managers = vec![manager("node-1", NEW, 0)];
+}
+
+#[test]
+fn each_state_does_what_the_seed_lists_one_step_at_a_time() {
+    let well = || attached("vol-1", 1, &[1, 2, 3]);
+    let told = |volume| with(volume, |volume: &mut Volume| volume.replicas[0].told_to_stop = true);
+    #[rustfmt::skip]
+    let cases = [
+        ("begins",                 seen(Undefined, well()),                                                        "initializing"),
+        ("runs it already",        change(seen(Undefined, well()), new_manager),                                   "finalizing"),
+        ("marks the node",         change(seen(Initializing, well()), |s| s.nodes.get_mut("node-1").unwrap().requested = false), "Request"),
+        ("names volumes",          change(seen(Initializing, well()), |s| s.status.volumes.clear()),               "notes"),
+        ("takes snapshots",        change(seen(Initializing, well()), |s| s.snapshots.clear()),                    "TakeSnapshot"),
+        ("waits for them",         change(seen(Initializing, well()), |s| s.snapshots.get_mut("vol-1").unwrap().ready = false), "a snapshot of vol-1 is being taken"),
+        ("all are there",          seen(Initializing, well()),                                                     "failing-replicas"),
+        ("degraded waits",         seen(Initializing, with(well(), |v| v.replicas[1].copy = Copy::Out)),           "vol-1 is degraded: its replica on node-2 is not in service; wait for the rebuild; if none runs, make room for the replica or lower numberOfReplicas"),
+        ("replicas leave",         seen(FailingReplicas, well()),                                                  "Stop"),
+        ("no other copy",          seen(FailingReplicas, with(well(), |v| { v.replicas[1].copy = Copy::Out; v.replicas[2].runs = false; })), "vol-1 has no healthy replica outside of node-1; bring back a node that has a replica of it"),
+        ("waits for them",         seen(FailingReplicas, told(well())),                                            "replica vol-1-r-1 of vol-1 leaves its engine"),
+        ("all are out",            seen(FailingReplicas, out(well())),                                             "switching-over"),
+        ("none is here",           seen(FailingReplicas, attached("vol-1", 1, &[2, 3])),                           "switching-over"),
+        ("chooses a node",         change(seen(SwitchingOver, out(well())), |s| s.status.volumes.get_mut("vol-1").unwrap().temporary_node_id = "".into()), "notes"),
+        ("moves the engine",       seen(SwitchingOver, out(well())),                                               "Move"),
+        ("waits for it",           seen(SwitchingOver, with(out(well()), |v| v.asked = name(2))),                  "the engine of vol-1 moves to node-2"),
+        ("it is away",             seen(SwitchingOver, away(out(well()))),                                         "upgrading-instance-manager"),
+        ("engine is elsewhere",    seen(SwitchingOver, out(with(attached("vol-1", 2, &[1, 2, 3]), |_| {}))),       "upgrading-instance-manager"),
+        ("its node dies",          change(seen(SwitchingOver, away(out(well()))), |s| s.nodes.get_mut("node-2").unwrap().ready = false), "notes"),
+        ("the old one is used",    change(seen(UpgradingInstanceManager, away(out(well()))), |s| s.nodes.get_mut("node-1").unwrap().managers[0].instances = 2), "instance manager im:v1-node-1 still holds 2 engines and replicas"),
+        ("the old one goes",       seen(UpgradingInstanceManager, away(out(well()))),                              "DeleteManager"),
+        ("it is going",            change(seen(UpgradingInstanceManager, away(out(well()))), |s| s.nodes.get_mut("node-1").unwrap().managers[0].deleting = true), "instance manager im:v1-node-1 is going"),
+        ("the new one starts",     change(seen(UpgradingInstanceManager, away(out(well()))), |s| drop(s.nodes.get_mut("node-1").unwrap().managers.remove(0))), "the instance manager of im:v2 on node-1 does not run yet"),
+        ("it runs",                change(seen(UpgradingInstanceManager, away(out(well()))), new_manager),         "switching-back"),
+        ("comes home",             change(seen(SwitchingBack, away(out(well()))), new_manager),                    "Move"),
+        ("waits for it",           change(seen(SwitchingBack, with(away(out(well())), |v| v.asked = name(1))), new_manager), "the engine of vol-1 moves to node-1"),
+        ("is home",                change(seen(SwitchingBack, out(well())), new_manager),                          "rebuilding-replica"),
+        ("opens the node",         change(seen(RebuildingReplica, out(well())), new_manager),                      "Request"),
+        ("replicas come back",     change(seen(RebuildingReplica, out(well())), |s| s.nodes.get_mut("node-1").unwrap().requested = false), "Start"),
+        ("waits for them",         change(seen(RebuildingReplica, with(well(), |v| v.replicas[0].copy = Copy::Rebuilding)), |s| s.nodes.get_mut("node-1").unwrap().requested = false), "replica vol-1-r-1 of vol-1 is rebuilt"),
+        ("all are whole",          change(seen(RebuildingReplica, well()), |s| s.nodes.get_mut("node-1").unwrap().requested = false), "finalizing"),
+        ("snapshots go",           seen(Finalizing, well()),                                                       "RemoveSnapshot"),
+        ("detached volumes",       change(seen(Finalizing, detached("vol-1", 1, &[1])), |s| s.snapshots.clear()),  "SetImage"),
+        ("of other nodes",         change(seen(Finalizing, detached("vol-1", 2, &[2])), |s| s.snapshots.clear()),  "completed"),
+        ("is completed",           change(seen(Finalizing, well()), |s| s.snapshots.clear()),                      "completed"),
+        ("rests",                  seen(Completed, well()),                                                        ""),
+        ("goes",                   change(seen(Completed, well()), |s| s.deleting = true),                         "Release"),
+    ];
+    for (case, seen, expected) in cases {
+        assert_eq!(next(&seen), expected, "{} {case}", seen.status.state);
+    }
+}
+
+#[test]
+fn every_state_has_a_way_back() {
+    let well = || attached("vol-1", 1, &[1, 2, 3]);
+    let back = |seen: Observed| change(seen, |seen| seen.status.failure = "why".into());
+    let ended = |state, volume| change(back(seen(state, volume)), |seen| seen.snapshots.clear());
+    let unmarked =
+        |seen| change(seen, |seen: &mut Observed| seen.nodes.get_mut("node-1").unwrap().requested = false);
+    #[rustfmt::skip]
+    let cases = [
+        ("deleted at once",        change(seen(Undefined, well()), |s| s.deleting = true),                         "error, since aborted: the upgrade was deleted"),
+        ("deleted",                change(seen(Initializing, well()), |s| s.deleting = true),                      "switching-back, since aborted: the upgrade was deleted"),
+        ("another image",          change(seen(SwitchingOver, out(well())), |s| s.default_image = "im:v3".into()), "switching-back, since default-instance-manager-image became im:v3 meanwhile"),
+        ("another image, too late", change(seen(Finalizing, well()), |s| s.default_image = "im:v3".into()),         "RemoveSnapshot"),
+        ("too late",               change(seen(SwitchingOver, with(out(well()), |v| v.asked = name(2))), |s| s.now = at(600)), "switching-back, since switching-over was not over within 600 s: the engine of vol-1 moves to node-2"),
+        ("single by now",          seen(Initializing, attached("vol-1", 1, &[2])),                                 "switching-back, since single replica of vol-1; raise its numberOfReplicas to 2 and wait until it is healthy, or detach it"),
+        ("comes home",             back(seen(SwitchingBack, away(out(well())))),                                   "Move"),
+        ("nobody is home",         change(back(seen(SwitchingBack, away(out(well())))), |s| s.nodes.get_mut("node-1").unwrap().ready = false), "why; goes back: vol-1 cannot come home: no instance manager of the v2 data engine runs on node-1; bring the node back, or set default-instance-manager-image to an image that starts there"),
+        ("gives up for now",       change(back(seen(SwitchingBack, away(out(well())))), |s| { s.nodes.get_mut("node-1").unwrap().ready = false; s.now = at(600); }), "error, since why"),
+        ("and still tries",        ended(Error, away(out(well()))),                                                "Move"),
+        ("is home",                back(seen(SwitchingBack, well())),                                              "rebuilding-replica, since why"),
+        ("replicas come back",     unmarked(back(seen(RebuildingReplica, out(well())))),                           "Start"),
+        ("others are not missed",  unmarked(back(seen(RebuildingReplica, with(well(), |v| v.replicas[2].runs = false)))), "finalizing, since why"),
+        ("snapshots go",           back(seen(Finalizing, well())),                                                 "RemoveSnapshot"),
+        ("images stay",            ended(Finalizing, detached("vol-1", 1, &[1])),                                  "error, since why"),
+        ("is back",                ended(Error, well()),                                                           "why"),
+        ("goes",                   change(ended(Error, well()), |s| s.deleting = true),                            "Release"),
+        ("does not go before",     change(ended(Error, out(well())), |s| s.deleting = true),                       "Start"),
+    ];
+    for (case, seen, expected) in cases {
+        assert_eq!(next(&seen), expected, "{} {case}", seen.status.state);
+    }
+}
+
+/// A volume that somebody attaches elsewhere meanwhile is let go of, too, before the instance manager goes.
+#[test]
+fn a_volume_that_comes_later_is_not_forgotten() {
+    let later = attached("later", 2, &[1, 2, 3]);
+    let mut seen = seen(UpgradingInstanceManager, away(out(attached("vol-1", 1, &[1, 2, 3]))));
+    seen.volumes.insert("later".into(), later);
+    assert_eq!(next(&seen), "notes");
+    seen.status.volumes.insert("later".into(), VolumeUpgradeStatus::default());
+    assert_eq!(decide(&seen).actions, [Action::Stop { volume: "later".into(), replica: "later-r-1".into() }]);
+}

@@ -1,0 +1,66 @@
+//! What the upgrade of a node waits for.
+//!
+//! The invariant: each wait names what it is about, and ends by itself or at the deadline of its state.
+
+use midflight_api::{ImageRef, NodeName, ReplicaName, VolumeName};
+
+use super::obstacle::Obstacle;
+
+/// Why a node is not further. Shown to the user verbatim.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Wait {
+    #[error("{}", .0.advice())]
+    Unfit(Obstacle),
+    #[error("a snapshot of {0} is being taken")]
+    Snapshot(VolumeName),
+    #[error("a snapshot of {volume} could not be taken: {why}")]
+    NoSnapshot { volume: VolumeName, why: String },
+    #[error("replica {replica} of {volume} leaves its engine")]
+    Leaves { volume: VolumeName, replica: ReplicaName },
+    #[error("the engine of {volume} moves to {to}")]
+    Moves { volume: VolumeName, to: NodeName },
+    #[error("instance manager {manager} still holds {instances} engines and replicas")]
+    Holds { manager: String, instances: usize },
+    #[error("instance manager {0} is going")]
+    Goes(String),
+    #[error("the instance manager of {image} on {node} does not run yet")]
+    Starts { node: NodeName, image: ImageRef },
+    #[error(
+        "{volume} cannot come home: no instance manager of the v2 data engine runs on {node}; bring the node back, or set \
+         default-instance-manager-image to an image that starts there"
+    )]
+    NoManager { volume: VolumeName, node: NodeName },
+    #[error("replica {replica} of {volume} is rebuilt")]
+    Rebuilds { volume: VolumeName, replica: ReplicaName },
+    #[error("{volume} is not healthy: its replica on {node} is not in service")]
+    NotHealthy { volume: VolumeName, node: NodeName },
+    #[error("the snapshot of {0} that the upgrade took is being removed")]
+    Removes(VolumeName),
+}
+
+impl Wait {
+    /// The volume that it is about.
+    pub(super) fn volume(&self) -> Option<&VolumeName> {
+        match self {
+            Wait::Unfit(obstacle) => obstacle.volume(),
+            Wait::Snapshot(volume)
+            | Wait::NoSnapshot { volume, .. }
+            | Wait::Leaves { volume, .. }
+            | Wait::Moves { volume, .. }
+            | Wait::NoManager { volume, .. }
+            | Wait::Rebuilds { volume, .. }
+            | Wait::NotHealthy { volume, .. }
+            | Wait::Removes(volume) => Some(volume),
+            Wait::Holds { .. } | Wait::Goes(_) | Wait::Starts { .. } => None,
+        }
+    }
+}
+
+/// All that is waited for, in one sentence.
+pub(super) fn message(waits: &[Wait]) -> String {
+    match waits {
+        [] => String::new(),
+        [one] => one.to_string(),
+        [first, rest @ ..] => format!("{first}; and {} more", rest.len()),
+    }
+}
