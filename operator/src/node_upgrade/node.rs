@@ -125,8 +125,8 @@ impl NodeUpgrades {
         Ok(self.cluster.volumes.change(&mut Arc::clone(&volume.object), edit).await?)
     }
 
-    async fn carry_out(&self, seen: &Look, action: &Action) -> Result<(), TurnError> {
-        match action {
+    async fn carry_out(&self, seen: &Look, action: Action) -> Result<(), TurnError> {
+        match &action {
             Action::Request(on) => self.ask_node(&seen.object.spec.node_id, *on).await,
             Action::TakeSnapshot { volume } => self.take_snapshot(seen, volume).await,
             Action::RemoveSnapshot { volume } => match seen.snapshots.get(volume) {
@@ -246,7 +246,7 @@ impl Controller for NodeUpgrades {
     }
 
     async fn act(&self, seen: Look, decision: Decision) -> Result<Next, TurnError> {
-        let sent = futures::stream::iter(&decision.actions).map(|action| self.carry_out(&seen, action));
+        let sent = futures::stream::iter(decision.actions).map(|action| self.carry_out(&seen, action));
         let sent: Vec<Result<(), TurnError>> = sent.buffer_unordered(AT_ONCE).collect().await;
         sent.into_iter().collect::<Result<(), TurnError>>()?;
         Ok(match decision.until {

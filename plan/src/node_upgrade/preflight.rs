@@ -106,7 +106,7 @@ pub(super) fn fit(volume: &Volume, node: &NodeName, nodes: &Nodes) -> Result<(),
         return Err(Obstacle::Faulted(name()));
     }
     let is_missed =
-        |replica: &&super::Replica| !replica.is_healthy() && !(replica.node == *node && replica.told_to_stop);
+        |replica: &&super::Replica| !(replica.is_healthy() || replica.node == *node && replica.told_to_stop);
     if let Some(missed) = volume.replicas.iter().find(is_missed) {
         let (volume, node) = (name(), missed.node.clone());
         return Err(match missed.copy {

@@ -382,10 +382,10 @@ impl Plane {
                 continue;
             }
             match (replica.spec.instance.desire_state, state) {
-                (InstanceState::Stopped, InstanceState::Running) => {
-                    if self.mode(&volume, &name, MemberMode::Error).await {
-                        self.say::<Replica>(&name, json!({ "currentState": "stopped" })).await;
-                    }
+                (InstanceState::Stopped, InstanceState::Running)
+                    if self.mode(&volume, &name, MemberMode::Error).await =>
+                {
+                    self.say::<Replica>(&name, json!({ "currentState": "stopped" })).await;
                 }
                 (InstanceState::Running, InstanceState::Stopped) => {
                     self.say::<Replica>(&name, json!({ "currentState": "running" })).await;

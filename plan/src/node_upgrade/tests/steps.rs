@@ -13,7 +13,7 @@ fn seen(state: NodeUpgradeState, volume: Volume) -> Observed {
     } else {
         "".into()
     };
-    let entry = VolumeUpgradeStatus { temporary_node_id: to, ..Default::default() };
+    let entry = VolumeUpgradeStatus { state, temporary_node_id: to, ..Default::default() };
     let is_marked = !matches!(state, Undefined | Finalizing | Completed | Error);
     let mut nodes = nodes(3);
     nodes.get_mut("node-1").unwrap().requested = is_marked;
