@@ -2,7 +2,9 @@
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
+use midflight_api::longhorn::{
+    DataEngineUpgradeManager, EngineImage, NAMESPACE, Node, Replica, Setting, Volume,
+};
 use serde_json::{Value, json};
 
 use super::Admission;
@@ -121,6 +123,65 @@ async fn an_engine_image_that_is_needed_cannot_be_deleted() {
     assert!(delete("default").await.contains("is the default engine image"));
     assert!(delete("used").await.contains("used is used by 2 volumes"));
     assert_eq!(delete("free").await, "");
+    serving.abort();
+    cluster.close().await;
+}
+
+/// Seed 004, webhook validation, and what may be asked of an upgrade of nodes.
+#[tokio::test]
+async fn an_upgrade_of_nodes_is_guarded_by_name() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let admission = Admission::open().await.unwrap();
+    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let (own, user) = (&cluster.client, &cluster.user("user"));
+    let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(user.clone(), NAMESPACE);
+    let begin = async |name: &str, spec: Value| {
+        let object = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "DataEngineUpgradeManager",
+            "metadata": { "name": name }, "spec": spec });
+        let made = upgrades.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await;
+        made.map(drop).map_err(|error| error.to_string())
+    };
+    make::<Node>(own, "node-1", json!({ "name": "node-1" }), json!({})).await;
+    let refused = begin("upgrade", json!({ "dataEngine": "v2" })).await.unwrap_err();
+    assert!(refused.contains("a cluster of one node"), "{refused}");
+    make::<Node>(own, "node-2", json!({ "name": "node-2" }), json!({})).await;
+    let refused = begin("upgrade", json!({ "dataEngine": "v2", "nodes": ["node-2", "node-9"] })).await;
+    assert!(refused.unwrap_err().contains("not in the cluster: node-9"));
+    assert!(
+        begin("upgrade", json!({ "dataEngine": "v1" })).await.unwrap_err().contains("set dataEngine to v2")
+    );
+    begin("upgrade", json!({ "dataEngine": "v2" })).await.unwrap();
+    let refused = begin("second", json!({ "dataEngine": "v2" })).await.unwrap_err();
+    assert!(refused.contains("DataEngineUpgradeManager upgrade is not done"), "{refused}");
+    let change = async |spec: Value| {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        upgrades.patch("upgrade", &PatchParams::default(), &patch).await.map(drop)
+    };
+    change(json!({ "paused": true })).await.unwrap();
+    change(json!({ "nodes": ["node-1"] })).await.unwrap_err();
+
+    for volume in ["old", "new"] {
+        let spec = json!({ "size": "1073741824", "dataEngine": "v2", "nodeID": if volume == "old" { "node-1" } else { "" } });
+        make::<Volume>(user, volume, spec, json!({})).await;
+    }
+    let volumes: Api<Volume> = Api::namespaced(user.clone(), NAMESPACE);
+    let attach = async |volume: &str, node: &str| {
+        let patch = Patch::Merge(json!({ "spec": { "nodeID": node } }));
+        volumes
+            .patch(volume, &PatchParams::default(), &patch)
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    let nodes: Api<Node> = Api::namespaced(own.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({ "spec": { "dataEngineUpgradeRequested": true } }));
+    nodes.patch("node-1", &PatchParams::default(), &patch).await.unwrap();
+    let refused = attach("new", "node-1").await.unwrap_err();
+    assert!(refused.contains("the data engine of node node-1 is being upgraded"), "{refused}");
+    attach("new", "node-2").await.expect("other nodes take volumes");
+    attach("old", "").await.expect("detaching is allowed");
     serving.abort();
     cluster.close().await;
 }

@@ -74,15 +74,13 @@ impl Volume {
         let spec = &object.spec;
         let seat = record.and_then(|record| record.engine.as_ref()).map(|seat| seat.node_id.clone());
         let seat = seat.unwrap_or_default();
-        let seen = [&status.current_target_node_id, &status.current_engine_node_id];
-        let seen = seen.into_iter().find(|node| !node.is_empty()).cloned().unwrap_or_default();
         let kept = replicas.into_iter().filter(|replica| replica.metadata.deletion_timestamp.is_none());
         Volume {
             name: object.name_any().into(),
             state: status.state,
             node: spec.node_id.clone(),
             asked: spec.target_node_id.clone(),
-            serves_on: seen,
+            serves_on: status.current_target_node_id,
             seat,
             owner: status.owner_id,
             image: spec.image.clone(),

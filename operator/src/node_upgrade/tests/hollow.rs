@@ -15,6 +15,7 @@ use kube::{Client, Resource, ResourceExt};
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, Image, InstanceManager, InstanceManagerState, InstanceState,
     NAMESPACE, Node, NodeDataEngineUpgrade, NodeUpgradeState, Replica, Setting, Snapshot, Volume,
+    VolumeState,
 };
 use midflight_api::{MemberMode, VolumeRecord};
 use serde::Serialize;
@@ -28,7 +29,7 @@ use crate::controllers::run_node_upgrades;
 use crate::testing::Cluster;
 use crate::write::Writer;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const OLD: &str = "im:old";
 pub(super) const NEW: &str = "im:new";
 
@@ -174,7 +175,7 @@ impl Hollow {
         }
         let spec = json!({ "size": "1073741824", "image": OLD, "dataEngine": "v2", "nodeID": on, "numberOfReplicas": copies.len() });
         let state = if on.is_empty() { "detached" } else { "attached" };
-        let status = json!({ "state": state, "currentTargetNodeID": on, "currentNodeID": on, "ownerID": copies[0], "currentImage": OLD });
+        let status = json!({ "state": state, "robustness": "healthy", "currentTargetNodeID": on, "currentNodeID": on, "ownerID": copies[0], "currentImage": OLD });
         self.make::<Volume>(name, spec, status).await;
     }
 
@@ -405,7 +406,8 @@ impl Plane {
             let name = volume.name_any();
             // An engine that was not moved may be asked to stay at home.
             let is_stuck = self.stuck.lock().unwrap().contains(&name) && *target != spec.node_id;
-            if spec.node_id.is_empty() || status.current_target_node_id == *target || is_stuck {
+            let is_attached = status.state == VolumeState::Attached;
+            if !is_attached || status.current_target_node_id == *target || is_stuck {
                 continue;
             }
             let to = target.clone();

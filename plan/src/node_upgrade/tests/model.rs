@@ -126,16 +126,19 @@ impl Model for Cluster {
                     || state.lost.is_some()
                     || state.world.runs_everywhere(super::NEW)
             }),
-            Property::always("whatever happened, it ends, and all serves", |cluster: &Cluster, state: &State| {
-                let mut hash = DefaultHasher::new();
-                state.hash(&mut hash);
-                if hash.finish() % cluster.looks_at_one_in != 0 {
-                    return true;
-                }
-                let mut after = state.world.clone();
-                state.lost.iter().for_each(|node| after.bring_back(node));
-                after.goes_on(BOUND) && after.is_whole()
-            }),
+            Property::always(
+                "whatever happened, it ends, and all serves",
+                |cluster: &Cluster, state: &State| {
+                    let mut hash = DefaultHasher::new();
+                    state.hash(&mut hash);
+                    if hash.finish() % cluster.looks_at_one_in != 0 {
+                        return true;
+                    }
+                    let mut after = state.world.clone();
+                    state.lost.iter().for_each(|node| after.bring_back(node));
+                    after.goes_on(BOUND) && after.is_whole()
+                },
+            ),
             Property::sometimes("it is completed", |_, state: &State| {
                 state.world.whole.state == UpgradeState::Completed
             }),
