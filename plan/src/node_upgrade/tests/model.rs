@@ -168,7 +168,7 @@ fn check(start: World, crashes: u8, losses: u8, looks_at_one_in: u64) -> usize {
     checker.unique_state_count()
 }
 
-/// A few of the layouts; `dev/soak model` takes all of them, with one node that is lost.
+/// A few of the layouts; `dev/soak node-upgrade` takes all of them, with one node that is lost.
 #[test]
 fn every_order_of_events_keeps_the_promises() {
     let all = layouts();
