@@ -37,6 +37,8 @@ pub struct Config {
     pub data: PathBuf,
     /// What stands for `/run` on the node, with a short path for sockets.
     pub run: PathBuf,
+    /// What stands for `/backups` on every node: the folder that backups go to.
+    pub backups: PathBuf,
     /// The nodes with which it may share the files of images.
     pub neighbours: image::Neighbours,
     /// Version of the program, shown in `kubectl get nodes`.

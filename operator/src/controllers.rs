@@ -19,7 +19,10 @@ use crate::engine_upgrade::EngineUpgrades;
 use crate::figures::Figures;
 use crate::mount::Datasets;
 use crate::node_upgrade::{NodeUpgradeRuns, NodeUpgrades};
-use crate::storage::{EngineImages, InstanceManagers, Nodes, Orders, PrePull, Snapshots, Volumes};
+use crate::storage::{
+    BackupTargets, Backups, EngineImages, InstanceManagers, Nodes, Orders, PrePull, Restores, Snapshots,
+    Volumes,
+};
 use crate::workload;
 use crate::write::Writer;
 
@@ -46,6 +49,12 @@ pub async fn run_counting(writer: Arc<Writer>, standing: &Standing, figures: Fig
         operator.add(managers);
         let snapshots = Snapshots::new(&mut operator, Arc::clone(&orders));
         operator.add(snapshots);
+        let targets = BackupTargets::new(&mut operator, Arc::clone(&orders));
+        operator.add(targets);
+        let backups = Backups::new(&mut operator, Arc::clone(&orders));
+        operator.add(backups);
+        let restores = Restores::new(&mut operator, Arc::clone(&orders));
+        operator.add(restores);
         let volumes = Volumes::new(&mut operator, orders);
         operator.add(volumes);
         add_node_upgrades(&mut operator);

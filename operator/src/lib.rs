@@ -19,7 +19,7 @@ mod workload;
 mod write;
 
 pub use admission::{Admission, AdmissionError};
-pub use bootstrap::{BootstrapError, Standing, bootstrap, bootstrap_with};
+pub use bootstrap::{BootstrapError, Standing, bootstrap, bootstrap_with, make_backup_target};
 pub use controllers::{run, run_counting, run_datasets, run_engine_upgrades};
 pub use figures::Figures;
 pub use write::{Cut, Moment, WriteError, Writer};

@@ -60,6 +60,34 @@ impl Cluster {
         Ok(())
     }
 
+    /// The process of a role that `up` started.
+    pub fn process(&self, role: &str) -> anyhow::Result<i32> {
+        let record = std::fs::read(self.dir().join("run").join(format!("{role}.json")))?;
+        let record: serde_json::Value = serde_json::from_slice(&record)?;
+        let pid = record["pid"].as_i64().context("a record has a pid")?;
+        Ok(i32::try_from(pid)?)
+    }
+
+    /// The processes of a role that the pods of a node run, and what those have started.
+    pub fn processes_of(&self, node: &str, role: &str) -> anyhow::Result<Vec<i32>> {
+        let pods = self.dir().join("nodes").join(node).join("pods").display().to_string();
+        let is_one = |process: &std::fs::DirEntry| {
+            let read = |file: &str| std::fs::read(process.path().join(file)).unwrap_or_default();
+            let arguments = read("cmdline");
+            let is_role = arguments.split(|byte| *byte == 0).nth(1) == Some(role.as_bytes());
+            is_role && String::from_utf8_lossy(&read("environ")).contains(&pods)
+        };
+        let found = std::fs::read_dir("/proc")?.flatten().filter(is_one);
+        Ok(found.filter_map(|process| process.file_name().to_str()?.parse().ok()).collect())
+    }
+
+    pub async fn kill(&self, pids: &[i32]) -> anyhow::Result<()> {
+        let pids = pids.iter().map(ToString::to_string);
+        // Those who were faster have ended already, which it complains of.
+        Command::new("kill").arg("-9").args(pids).output().await?;
+        Ok(())
+    }
+
     fn dir(&self) -> PathBuf {
         self.folder.path().join("c")
     }

@@ -17,8 +17,8 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
 use midflight_api::longhorn::{
-    self, ConditionStatus, DataEngine, Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE,
-    Setting, Snapshot, Volume,
+    self, Backup, BackupState, BackupTarget, ConditionStatus, DataEngine, Engine, EngineImage,
+    InstanceManager, InstanceManagerState, NAMESPACE, Setting, Snapshot, Volume,
 };
 use midflight_block::instance::end_all;
 use midflight_operator::{Standing, Writer, bootstrap};
@@ -369,6 +369,51 @@ impl Storage {
         let engine = engines.get_opt(&format!("{volume}-e-0")).await?;
         let status = engine.and_then(|engine| engine.status).unwrap_or_default();
         Ok(status.snapshots.into_keys().collect())
+    }
+
+    pub fn backups(&self) -> Api<Backup> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// A folder for backups, which every node sees.
+    pub async fn make_backup_target(&self, name: &str) -> anyhow::Result<()> {
+        let targets: Api<BackupTarget> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let object = json!({
+            "apiVersion": "longhorn.io/v1beta2", "kind": "BackupTarget", "metadata": { "name": name },
+            "spec": { "backupTargetURL": format!("file://{}", self.room("backups").display()) },
+        });
+        targets.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        Ok(())
+    }
+
+    pub async fn create_backup(
+        &self,
+        snapshot: &str,
+        name: &str,
+        volume: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let labels = volume.map(|volume| json!({ "backup-volume": volume }));
+        let object = json!({
+            "apiVersion": "longhorn.io/v1beta2", "kind": "Backup", "metadata": { "name": name, "labels": labels },
+            "spec": { "snapshotName": snapshot },
+        });
+        self.backups().create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        Ok(())
+    }
+
+    /// Backs a snapshot up; the backup is complete when this returns.
+    pub async fn back_up(&self, snapshot: &str, name: &str) -> anyhow::Result<Backup> {
+        self.create_backup(snapshot, name, None).await?;
+        let complete = async || {
+            let backup = self.backups().get(name).await?;
+            let status = backup.status.clone().unwrap_or_default();
+            ensure!(status.state != BackupState::Error, "backup {name}: {}", status.error);
+            Ok((status.state == BackupState::Completed).then_some(backup))
+        };
+        let made = self.until(&format!("backup {name} is complete"), complete).await;
+        let Err(error) = made else { return made };
+        let now = serde_json::to_string_pretty(&self.backups().get(name).await?)?;
+        Err(error.context(format!("{now}\n{}", self.logs())))
     }
 
     /// Asks again until there is an answer.

@@ -12,6 +12,7 @@ fn config() -> Config {
         kubeconfig: PathBuf::new(),
         data: PathBuf::new(),
         run: "/run".into(),
+        backups: PathBuf::new(),
         neighbours: Neighbours::below(PathBuf::new(), PathBuf::new()),
         version: "1.2.3".into(),
     }

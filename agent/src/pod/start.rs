@@ -85,7 +85,7 @@ impl Start<'_> {
         let environment = environment(self.pod, self.container, &held.run.environment, sources, &place)
             .map_err(StartError::Configuration)?;
         let command = self.command(held, &environment.iter().cloned().collect())?;
-        let node = Node { data: &config.data, run: &config.run };
+        let node = Node { data: &config.data, run: &config.run, backups: &config.backups };
         let own = self.container.working_dir.as_ref();
         let working = own.unwrap_or(&held.run.working_directory).clone();
         let (namespace, pod) = (self.pod.namespace().unwrap_or_default(), self.pod.name_any());

@@ -1,6 +1,7 @@
 //! The volumes of a pod: where they are on the node, and where containers see them.
 //!
-//! The one invariant: a path of a pod never leads out of its node's folder, except to the machine's devices.
+//! The one invariant: a path of a pod never leads out of its node's folder, except to the machine's devices and to the
+//! cluster's folder of backups.
 
 use std::{
     fs, io,
@@ -20,6 +21,8 @@ pub(super) struct Node<'a> {
     pub(super) data: &'a Path,
     /// What stands for its `/run`; short, because sockets live there.
     pub(super) run: &'a Path,
+    /// What stands for `/backups` on every node.
+    pub(super) backups: &'a Path,
 }
 
 /// Why a volume cannot be mounted.
@@ -126,6 +129,9 @@ fn on_node(path: &str, node: &Node<'_>) -> Option<PathBuf> {
     if first("/run") {
         return inside(&path["/run".len()..]);
     }
+    if first("/backups") {
+        return below(node.backups, &path["/backups".len()..]);
+    }
     if first("/var/run") {
         return inside(&path["/var/run".len()..]);
     }
@@ -170,7 +176,8 @@ mod tests {
             "spec": { "volumes": [whole], "containers": [{ "name": "c", "volumeMounts": [mounts_at] }] },
         }))
         .unwrap();
-        let node = Node { data: &root.join("data"), run: &root.join("run") };
+        let (data, run, backups) = (root.join("data"), root.join("run"), root.join("backups"));
+        let node = Node { data: &data, run: &run, backups: &backups };
         let container = &pod.spec.as_ref().unwrap().containers[0];
         let all = mounts(&pod, container, &root.join("pod"), &node);
         all.map(|mut all| all.remove(0)).map_err(|error| error.to_string())
@@ -185,6 +192,7 @@ mod tests {
         assert_eq!(source(host("/var/lib/x")), Ok(root.join("data/var/lib/x")));
         assert_eq!(source(host("/run/x")), Ok(root.join("run/x")));
         assert_eq!(source(host("/var/run/y")), Ok(root.join("run/y")));
+        assert_eq!(source(host("/backups")), Ok(root.join("backups")));
         assert_eq!(source(host("/running")), Ok(root.join("data/running")));
         assert_eq!(source(host("/dev")), Ok("/dev".into()));
         assert_eq!(source(json!({ "emptyDir": {} })), Ok(root.join("pod/volumes/v")));

@@ -45,8 +45,11 @@ kind! {
         printcolumn(name = "LastSyncedAt", type_ = "string", description = "The backup target last synced time", json_path = ".status.lastSyncedAt"),
     )]
     pub struct BackupTargetSpec {
-        /// Where backups go, such as `file:///var/backups`.
+        /// Folder that backups go to, such as `file:///backups`, as every node sees it.
         #[serde(rename = "backupTargetURL")]
+        #[schemars(extend("x-kubernetes-validations" = [
+            rule("self == '' || self.matches('^file:///[^?#%]+$')", "backups go to folders only; say file:///FOLDER"),
+        ]))]
         pub backup_target_url: Location,
         /// Secret with the credentials of an object store.
         pub credential_secret: ObjectName,
@@ -91,12 +94,15 @@ kind! {
         printcolumn(name = "LastSyncedAt", type_ = "string", description = "The backup last synced time", json_path = ".status.lastSyncedAt"),
     )]
     pub struct BackupSpec {
-        /// Snapshot to back up.
+        /// Snapshot to back up; empty for a backup that was found in its target.
         #[schemars(extend("x-kubernetes-validations" = [
             rule("self == oldSelf", "a backup stays with its snapshot; create another backup"),
         ]))]
         pub snapshot_name: ObjectName,
-        /// Whether unchanged blocks are sent again.
+        /// Only `incremental`: a target keeps every block once, by its hash.
+        #[schemars(extend("x-kubernetes-validations" = [
+            rule("self != 'full'", "a target keeps every block once, whoever sends it; leave backupMode out"),
+        ]))]
         pub backup_mode: BackupMode,
         /// Labels to keep with the backup.
         #[schemars(extend("maxProperties" = 64))]

@@ -170,6 +170,8 @@ kind! {
         /// Backup to restore the volume from, as in `status.url` of a Backup.
         #[schemars(extend("x-kubernetes-validations" = [
             rule("self == oldSelf", "fromBackup cannot change; create another volume to restore another backup"),
+            rule("self == '' || (self.matches('^file:///[^?#%]+[?]') && self.matches('[?&]backup=[^&]+') && self.matches('[?&]volume=[^&]+'))",
+                 "fromBackup is status.url of a Backup: file:///FOLDER?backup=NAME&volume=VOLUME"),
         ]))]
         pub from_backup: Location,
         /// Backup target that backups of this volume go to; empty is `default`.

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 const SEAT_A: &str = r#"{"name":"v-e-0","nodeID":"node-1"}"#;
 const SEAT_B: &str = r#"{"name":"v-e-1","nodeID":"node-2"}"#;
 
+const BACKUP: &str = "file:///b?backup=x&volume=v";
+
 /// A change of a spec, or a new one when there is no old, and the start of the
 /// refusal; empty if it is accepted.
 #[rustfmt::skip]
@@ -25,7 +27,7 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("a size",             "Volume", None, json!({"size": "1073741824"}), ""),
         ("no size",            "Volume", None, json!({}), "a volume needs a size"),
         ("size zero",          "Volume", None, json!({"size": "0"}), "a volume needs a size"),
-        ("from a backup",      "Volume", None, json!({"fromBackup": "file:///b?backup=x"}), ""),
+        ("from a backup",      "Volume", None, json!({"fromBackup": "file:///b?backup=x&volume=v"}), ""),
         ("odd size",           "Volume", None, json!({"size": "1073741825"}), "size must be a multiple of 4096"),
         ("grows",              "Volume", Some(json!({"size": "4096"})), json!({"size": "8192"}), ""),
         ("shrinks",            "Volume", Some(json!({"size": "8192"})), json!({"size": "4096"}), "a volume can grow but not shrink"),
@@ -35,7 +37,9 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("a target of v1",     "Volume", None, json!({"size": "4096", "targetNodeID": "node-2"}), "only the target of a v2 volume"),
         ("standby of nothing", "Volume", None, json!({"size": "4096", "Standby": true}), "a standby volume follows a backup"),
         ("becomes standby",    "Volume", Some(json!({"size": "4096", "fromBackup": "x"})), json!({"size": "4096", "fromBackup": "x", "Standby": true}), "a volume cannot become a standby"),
-        ("is activated",       "Volume", Some(json!({"size": "4096", "fromBackup": "x", "Standby": true})), json!({"size": "4096", "fromBackup": "x", "Standby": false}), ""),
+        ("is activated",       "Volume", Some(json!({"size": "4096", "fromBackup": BACKUP, "Standby": true})), json!({"size": "4096", "fromBackup": BACKUP, "Standby": false}), ""),
+        ("from no backup",     "Volume", None, json!({"fromBackup": "file:///b?backup=x"}), "fromBackup is status.url of a Backup"),
+        ("from elsewhere",     "Volume", None, json!({"fromBackup": "s3://b?backup=x&volume=v"}), "fromBackup is status.url of a Backup"),
         ("other backup",       "Volume", Some(json!({"size": "4096", "fromBackup": "x"})), json!({"size": "4096", "fromBackup": "y"}), "fromBackup cannot change"),
         ("unserved frontend",  "Volume", None, json!({"size": "4096", "frontend": "iscsi"}), "this frontend is not served"),
         ("nbd",                "Volume", None, json!({"size": "4096", "frontend": "nbd"}), ""),
@@ -47,6 +51,9 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("other image",        "EngineImage", Some(json!({"image": "a"})), json!({"image": "b"}), "the image of an EngineImage cannot change"),
         ("other volume",       "Snapshot", Some(json!({"volume": "a"})), json!({"volume": "b"}), "a snapshot stays with its volume"),
         ("other snapshot",     "Backup", Some(json!({"snapshotName": "a"})), json!({"snapshotName": "b"}), "a backup stays with its snapshot"),
+        ("sent again",         "Backup", None, json!({"snapshotName": "a", "backupMode": "full"}), "a target keeps every block once"),
+        ("a folder",           "BackupTarget", None, json!({"backupTargetURL": "file:///backups"}), ""),
+        ("not a folder",       "BackupTarget", None, json!({"backupTargetURL": "s3://bucket@region/"}), "backups go to folders only"),
         ("a duration",         "BackupTarget", None, json!({"pollInterval": "5m30s"}), ""),
         ("not a duration",     "BackupTarget", None, json!({"pollInterval": "often"}), "pollInterval is a duration"),
 

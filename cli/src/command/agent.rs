@@ -41,6 +41,7 @@ async fn be_node(folder: &Folder, number: u8, stage: &mut Stage) -> anyhow::Resu
         name: Role::Node(number).to_string(),
         address: node_address(number),
         kubeconfig: folder.node_kubeconfig(number),
+        backups: folder.backups(),
         neighbours: Neighbours::below(folder.nodes(), folder.run().join("pulls")),
         data,
         run,

@@ -26,6 +26,9 @@ use crate::{
     session::Session,
 };
 
+/// Where backups go unless somebody says otherwise, as every node sees it.
+const BACKUPS: &str = "file:///backups";
+
 /// Serve the API of the embedded cluster and run its controllers
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -72,6 +75,7 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     let writer = Arc::new(Writer::new(client));
     let standing =
         midflight_operator::bootstrap_with(&writer).await.context("install Midflight's own kinds")?;
+    midflight_operator::make_backup_target(&writer, BACKUPS).await.context("say where backups go")?;
     let admission = Admission::open().await.context("prepare to judge changes of volumes")?;
     admission.register(&writer).await.context("have the API ask about changes of volumes")?;
     stage.ready()?;

@@ -1,5 +1,7 @@
 //! `midflight volume`: the life of volumes, over the same objects that kubectl sees.
 
+mod backup;
+mod restore;
 mod show;
 mod snapshot;
 mod wait;
@@ -14,6 +16,8 @@ use midflight_api::longhorn::{
 use serde_json::{Value, json};
 
 use crate::{failure::Failure, session::Session, target};
+use backup::BackupCommand;
+use restore::Restore;
 use show::{Listed, Shown};
 use snapshot::SnapshotCommand;
 use wait::{Goal, Patience};
@@ -41,6 +45,12 @@ enum Command {
     Expand(Expand),
     /// Take, list and remove snapshots
     Snapshot(SnapshotCommand),
+    /// Make, list and remove backups
+    Backup(BackupCommand),
+    /// Make a volume from a backup
+    Restore(Restore),
+    /// Let a standby volume serve clients
+    Activate(Named),
     /// Remove a volume and its data
     Rm(Named),
 }
@@ -51,6 +61,15 @@ struct Create {
     /// Size, such as 8Mi, 20Gi or a number of bytes; rounded up to whole blocks of 4 KiB
     #[arg(long, value_parser = size)]
     size: Size,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// What every new volume has.
+#[derive(Debug, Args)]
+struct Shape {
     /// Copies, each on a node of its own
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=20))]
     replicas: i32,
@@ -60,8 +79,6 @@ struct Create {
     /// How clients reach it
     #[arg(long, default_value = "nbd")]
     frontend: FrontendName,
-    #[command(flatten)]
-    patience: Patience,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -161,6 +178,9 @@ impl VolumeCommand {
                 expand.patience.wait(&volumes, &expand.name, Goal::Grown).await
             }
             Command::Snapshot(snapshots) => snapshots.run(session, client).await,
+            Command::Backup(backups) => backups.run(session, client).await,
+            Command::Restore(restore) => restore.run(client).await,
+            Command::Activate(named) => restore::activate(named, client).await,
             Command::Rm(named) => {
                 find(&volumes, &named.name).await?;
                 let gone = volumes.delete(&named.name, &DeleteParams::default()).await;
@@ -173,8 +193,15 @@ impl VolumeCommand {
 
 impl Create {
     fn object(self) -> Volume {
-        let spec = VolumeSpec {
-            size: self.size,
+        let spec = VolumeSpec { size: self.size, ..self.shape.spec() };
+        let metadata = ObjectMeta { name: Some(self.name), ..ObjectMeta::default() };
+        Volume { metadata, spec, status: None }
+    }
+}
+
+impl Shape {
+    fn spec(self) -> VolumeSpec {
+        VolumeSpec {
             number_of_replicas: self.replicas,
             data_engine: match self.engine {
                 EngineName::V1 => DataEngine::V1,
@@ -186,9 +213,7 @@ impl Create {
                 FrontendName::None => Frontend::None,
             },
             ..VolumeSpec::default()
-        };
-        let metadata = ObjectMeta { name: Some(self.name), ..ObjectMeta::default() };
-        Volume { metadata, spec, status: None }
+        }
     }
 }
 

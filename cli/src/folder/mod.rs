@@ -26,6 +26,7 @@ const SOCKET_PATH_BYTES: usize = 107;
 const SOCKET_NAME_BYTES: usize = 40;
 /// All that Midflight puts into a folder; `down --purge` removes these and nothing else.
 const CONTENTS: &[&str] = &[
+    "backups",
     "kubeconfig",
     "kubeconfig.unfinished",
     "logs",
@@ -147,6 +148,11 @@ impl Folder {
     /// The images of the cluster.
     pub(crate) fn registry(&self) -> PathBuf {
         self.root.join("registry")
+    }
+
+    /// What every node sees as `/backups`. It may be a link to a folder elsewhere.
+    pub(crate) fn backups(&self) -> PathBuf {
+        self.root.join("backups")
     }
 
     pub(crate) fn node(&self, number: u8) -> PathBuf {

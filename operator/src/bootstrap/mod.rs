@@ -19,10 +19,11 @@ use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::CustomResourceExt;
 use kube::runtime::wait::{self, await_condition, conditions};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{NAMESPACE, Setting};
+use midflight_api::longhorn::{BackupTarget, BackupTargetSpec, NAMESPACE, Setting};
 use midflight_api::settings::{Definition, TABLE};
 use midflight_api::{MANAGED_BY, MANAGER};
 use midflight_plan::install::{self, Action, Owner, Seen, StandDown};
+use midflight_plan::storage::backup::DEFAULT_TARGET;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
@@ -59,6 +60,8 @@ pub enum BootstrapError {
     NotServed { name: String },
     #[error("make the namespace {NAMESPACE}")]
     Namespace { source: Box<WriteError> },
+    #[error("make the backup target {DEFAULT_TARGET}")]
+    BackupTarget { source: Box<WriteError> },
     #[error("make the setting {name}")]
     Setting { name: &'static str, source: Box<WriteError> },
 }
@@ -226,6 +229,18 @@ async fn make_setting(writer: &Writer, setting: &'static Definition) -> Result<(
             }
         }
     }
+}
+
+/// Makes the backup target of volumes that name none, unless somebody has made it before.
+pub async fn make_backup_target(writer: &Writer, url: &str) -> Result<(), BootstrapError> {
+    let targets: Api<BackupTarget> = Api::namespaced(writer.client().clone(), NAMESPACE);
+    if find(&targets, DEFAULT_TARGET).await?.is_some() {
+        return Ok(());
+    }
+    let spec = BackupTargetSpec { backup_target_url: url.into(), ..BackupTargetSpec::default() };
+    let object = BackupTarget::new(DEFAULT_TARGET, spec);
+    let made = writer.send("create", DEFAULT_TARGET, targets.create(&ours(), &object)).await;
+    made_or_there(made).map_err(|source| BootstrapError::BackupTarget { source: Box::new(source) })
 }
 
 fn made_or_there<K>(made: Result<K, WriteError>) -> Result<(), WriteError> {

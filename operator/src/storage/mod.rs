@@ -1,5 +1,6 @@
 //! Storage controllers: the shells around `plan::storage`.
 
+mod backup;
 mod deployment;
 mod engine_image;
 mod engines;
@@ -14,6 +15,7 @@ mod snapshot;
 mod tests;
 mod volume;
 
+pub(crate) use backup::{BackupTargets, Backups, Restores};
 pub(crate) use engine_image::EngineImages;
 pub(crate) use instance_manager::InstanceManagers;
 pub(crate) use nodes::Nodes;

@@ -42,6 +42,8 @@ const BINARIES: &str = "/engine-binaries";
 const SOCKETS: &str = "/run/midflight";
 /// Folders of the instance managers of a node.
 const MANAGERS: &str = "/instance-manager";
+/// The folder that backups go to, the same for every node.
+const BACKUPS: &str = "/backups";
 /// Where a pod finds the kubeconfig of its node: a folder, since a file would stay the same when it is replaced.
 const ACCESS: &str = "/midflight-node";
 
@@ -86,6 +88,7 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
                     { "name": "copies", "mountPath": folder },
                     { "name": "sockets", "mountPath": SOCKETS },
                     { "name": "binaries", "mountPath": BINARIES },
+                    { "name": "backups", "mountPath": BACKUPS },
                     { "name": "access", "mountPath": ACCESS, "readOnly": true },
                 ],
             }],
@@ -93,6 +96,7 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
                 host_path("copies", &folder),
                 host_path("sockets", SOCKETS),
                 host_path("binaries", BINARIES),
+                host_path("backups", BACKUPS),
                 { "name": "access", "hostPath": { "path": "/access", "type": "Directory" } },
             ],
         },

@@ -1,5 +1,6 @@
 //! The life of volumes, and of the images and instance managers that serve them.
 
+pub mod backup;
 pub mod deployment;
 pub mod engine_image;
 pub mod instance_manager;

@@ -88,7 +88,7 @@ impl SnapshotCommand {
 
 const HINT: &str = "`midflight volume snapshot ls` tells how it is; it goes on by itself";
 
-fn object(name: &str, volume: &str) -> Snapshot {
+pub(super) fn object(name: &str, volume: &str) -> Snapshot {
     let metadata = ObjectMeta {
         name: Some(name.into()),
         labels: Some([(VOLUME_LABEL.to_owned(), volume.to_owned())].into()),

@@ -33,6 +33,10 @@ pub(super) enum Goal {
     State(&'static str),
     /// It has the size that it should have; one that is detached grows when it is next attached.
     Grown,
+    /// It holds the backup that it was made from; a standby the newest.
+    Restored,
+    /// It follows no backup any more.
+    Activated,
     Gone,
 }
 
@@ -44,6 +48,14 @@ impl Goal {
             (Goal::State(state), _) => is(state),
             (Goal::Grown, Some(volume)) => is("detached") || size(volume, volumes).await? >= volume.spec.size,
             (Goal::Grown, None) => false,
+            (Goal::Restored, _) => {
+                status.is_some_and(|status| status.restore_initiated && !status.restore_required)
+            }
+            (Goal::Activated, Some(volume)) => {
+                !volume.spec.standby
+                    && status.is_some_and(|status| !status.is_standby && !status.restore_required)
+            }
+            (Goal::Activated, None) => false,
             (Goal::Gone, volume) => volume.is_none(),
         })
     }
@@ -107,6 +119,10 @@ pub(super) fn why(volume: Option<&Volume>) -> String {
     let Some(status) = volume.and_then(|volume| volume.status.as_ref()) else {
         return "no controller has looked at it yet".into();
     };
-    let waits = status.conditions.get("Settled").map(|condition| condition.message.to_string());
+    let message = |kind: &str| {
+        let text = status.conditions.get(kind).map(|condition| condition.message.to_string());
+        text.filter(|text| !text.is_empty())
+    };
+    let waits = message("Restore").or_else(|| message("Settled"));
     waits.filter(|text| !text.is_empty()).unwrap_or_else(|| format!("it is {}", status.state))
 }

@@ -9,6 +9,7 @@ mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt;
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
     Engine, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Snapshot, Volume,
@@ -100,6 +101,16 @@ impl Controller for Volumes {
         wake.on_change(&self.snapshots, |old, new| match standing(old) == standing(new) {
             true => Vec::new(),
             false => old.or(new).map(|snapshot| key(snapshot.spec.volume.as_str())).into_iter().collect(),
+        });
+        let (replicas, on) = (self.replicas.clone(), self.replicas_on);
+        wake.on_change(&self.nodes, move |old, new| {
+            let leaves = |node: Option<&Node>| node.is_some_and(|node| node.spec.eviction_requested);
+            if leaves(old) == leaves(new) {
+                return Vec::new();
+            }
+            let node = old.or(new).map(ResourceExt::name_any).unwrap_or_default();
+            let there = replicas.by(on, &node).unwrap_or_default();
+            there.iter().map(|replica| key(replica.spec.instance.volume_name.as_str())).collect()
         });
         let (replicas, on) = (self.replicas.clone(), self.replicas_on);
         let (volumes, volumes_on) = (self.volumes.clone(), self.volumes_on);

@@ -76,6 +76,10 @@ impl Volumes {
             default_image: settings::value(&self.settings, default_image(volume.spec.data_engine))?.into(),
             replenish_after: self.replenish_after()?,
         };
+        for replica in &mut observed.replicas {
+            let node = self.nodes.get(&super::key(replica.spec.instance.node_id.as_str()))?;
+            replica.spec.eviction_requested = node.is_some_and(|node| node.spec.eviction_requested);
+        }
         observed.managers = self.managers_of(&observed)?;
         observed.places = self.places(&observed)?;
         observed.serving = self.serving(&observed).await?;
@@ -118,7 +122,9 @@ impl Volumes {
     fn places(&self, seen: &Observed) -> Result<Vec<Place>, Stale> {
         let wanted = usize::try_from(seen.volume.spec.number_of_replicas).unwrap_or(1).max(1);
         let is_going = |replica: &midflight_api::longhorn::Replica| {
-            replica.metadata.deletion_timestamp.is_some() || !replica.spec.failed_at.is_empty()
+            replica.metadata.deletion_timestamp.is_some()
+                || !replica.spec.failed_at.is_empty()
+                || replica.spec.eviction_requested
         };
         let is_whole = seen.replicas.len() >= wanted && !seen.replicas.iter().any(is_going);
         if seen.record.is_some() && is_whole && seen.volume.metadata.deletion_timestamp.is_none() {
@@ -132,7 +138,7 @@ impl Volumes {
             let is_ready = status.is_some_and(|status| status.conditions.holds("Ready"));
             let closed = if !is_ready {
                 Some(Closed::NotReady)
-            } else if !node.spec.allow_scheduling {
+            } else if !node.spec.allow_scheduling || node.spec.eviction_requested {
                 Some(Closed::Off)
             } else if node.spec.data_engine_upgrade_requested {
                 Some(Closed::Upgrading)

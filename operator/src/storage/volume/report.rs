@@ -40,6 +40,9 @@ impl Volumes {
             let observed = &seen.observed;
             let edit = |replica: &mut Replica| {
                 health(replica, observed);
+                let name = replica.name_any();
+                let seen = observed.replicas.iter().find(|seen| seen.name_any() == name);
+                replica.spec.eviction_requested = seen.is_some_and(|seen| seen.spec.eviction_requested);
                 replica.spec.instance.image = decision.standing.image.clone();
             };
             self.replicas.change(replica, edit).await?;
@@ -183,6 +186,7 @@ fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
     status.target_move = standing.moved.clone();
     status.current_image = standing.image.clone();
     status.engine_change = standing.change.clone();
+    status.frontend_disabled = standing.frontend_disabled;
     match standing.robustness {
         Robustness::Degraded | Robustness::Faulted if status.last_degraded_at.is_empty() => {
             status.last_degraded_at = now.into();

@@ -157,6 +157,8 @@ pub enum Wait {
     Content,
     #[error("it has no engine image; set spec.image, or the setting default-engine-image")]
     NoImage,
+    #[error("its size is that of the backup in spec.fromBackup, which is not known yet")]
+    NoSize,
     #[error("replica {0} is coming up")]
     ReplicaStarts(ReplicaName),
     #[error("the engine is coming up")]
@@ -171,6 +173,8 @@ pub enum Wait {
     NoPlace(NoPlace),
     #[error("replica {replica} cannot be reached; it is replaced if it is not back by {until}")]
     Missing { replica: ReplicaName, until: jiff::Timestamp },
+    #[error("replica {replica} is to leave node {node}, and can be copied only while the volume is attached")]
+    CannotLeave { replica: ReplicaName, node: NodeName },
     #[error("a replica is being rebuilt")]
     Rebuilding,
     #[error("the engine of {image} serves; it has to do so for a while before the replicas follow")]

@@ -94,9 +94,41 @@ impl Observed {
         self.volume.metadata.deletion_timestamp.is_some()
     }
 
-    /// The node that the volume should be attached to.
+    /// The node that the volume should be attached to: where it is asked for, else where it is brought to its backup.
     pub(super) fn wanted_node(&self) -> Option<&NodeName> {
-        Some(&self.volume.spec.node_id).filter(|node| !node.is_empty() && !self.deleting())
+        if self.deleting() {
+            return None;
+        }
+        self.asked_node().or_else(|| self.node_for_restore().filter(|_| self.follows_backup()))
+    }
+
+    /// The node that somebody wants the volume on.
+    pub(super) fn asked_node(&self) -> Option<&NodeName> {
+        Some(&self.volume.spec.node_id).filter(|node| !node.is_empty())
+    }
+
+    /// Where it is, as long as that serves; else a node of one of its replicas.
+    fn node_for_restore(&self) -> Option<&NodeName> {
+        let can_serve = |node: &&NodeName| self.manager(node, "").is_some();
+        let there = self.attached_node().filter(can_serve);
+        let replicas = || self.kept().map(|replica| &replica.spec.instance.node_id).find(can_serve);
+        there.or_else(replicas).or_else(|| self.attached_node())
+    }
+
+    /// Whether the volume is still to be brought to a backup, or follows one: clients have to wait.
+    pub(super) fn follows_backup(&self) -> bool {
+        let spec = &self.volume.spec;
+        let is_restored =
+            self.volume.status.as_ref().is_some_and(|status| {
+                status.restore_initiated && !status.restore_required && !status.is_standby
+            });
+        !spec.from_backup.is_empty() && (spec.standby || !is_restored)
+    }
+
+    /// How clients are to reach the volume now.
+    pub(super) fn frontend(&self) -> Frontend {
+        let spec = &self.volume.spec;
+        if spec.disable_frontend || self.follows_backup() { Frontend::None } else { spec.frontend }
     }
 
     /// The node that the record gives the volume to.
@@ -125,6 +157,15 @@ impl Observed {
     /// Replicas that are to stay.
     pub(super) fn kept(&self) -> impl Iterator<Item = &Replica> {
         self.replicas.iter().filter(|replica| !is_going(replica))
+    }
+
+    /// Of those, the ones whose node is emptied.
+    pub(super) fn evicted(&self) -> impl Iterator<Item = &Replica> {
+        self.kept().filter(|replica| replica.spec.eviction_requested)
+    }
+
+    pub(super) fn not_evicted(&self) -> impl Iterator<Item = &Replica> {
+        self.kept().filter(|replica| !replica.spec.eviction_requested)
     }
 
     pub(super) fn going(&self) -> impl Iterator<Item = &Replica> {

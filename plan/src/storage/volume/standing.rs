@@ -26,6 +26,8 @@ pub struct Standing {
     /// Where the target was seen to serve.
     pub target: NodeName,
     pub switchover: SwitchoverState,
+    /// Whether it is attached where clients do not reach it.
+    pub frontend_disabled: bool,
     /// Whether every replica has a node.
     pub scheduled: Result<(), String>,
     /// Why nothing is done, if that is not as it should be.
@@ -59,6 +61,7 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
         moved: target::moved(seen, next),
         target: target::current(seen),
         switchover: target::switchover(seen),
+        frontend_disabled: state == VolumeState::Attached && seen.frontend() == Frontend::None,
         scheduled,
         waiting,
     }
@@ -72,8 +75,10 @@ fn state(seen: &Observed) -> VolumeState {
         return VolumeState::Creating;
     }
     let engine = seen.running_engine().map(|(_, engine)| engine.state);
-    let is_open = match seen.volume.spec.frontend {
-        Frontend::None => engine == Some(InstanceState::Running),
+    // Whoever asked for the volume has to wait until it holds what it should.
+    let is_awaited = seen.follows_backup() && seen.asked_node().is_some() && !seen.volume.spec.standby;
+    let is_open = match seen.frontend() {
+        Frontend::None => engine == Some(InstanceState::Running) && !is_awaited,
         _ => seen.endpoint().is_some(),
     };
     match (seen.wanted_node(), seen.attached_node()) {

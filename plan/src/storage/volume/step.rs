@@ -27,6 +27,9 @@ pub(super) fn next(seen: &Observed) -> Step {
     if seen.has_processes() && image.is_empty() {
         return Err(Wait::NoImage);
     }
+    if seen.volume.spec.size.bytes() == 0 {
+        return Err(Wait::NoSize);
+    }
     if let Some(step) = make(seen) {
         return step;
     }
@@ -80,6 +83,7 @@ fn detached(seen: &Observed) -> Step {
         .or_else(|| trim(seen))
         .or_else(|| replenish(seen))
         .or_else(|| leave::wait(seen).map(Err))
+        .or_else(|| keep_evicted(seen))
         .unwrap_or(Err(Wait::Content))
 }
 
@@ -123,7 +127,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         Some((InstanceState::Starting, _)) => return Err(Wait::EngineStarts),
         Some(_) | None => return start_engine(seen, manager, seen.image()),
     };
-    if seen.volume.spec.frontend != Frontend::None && seen.endpoint().is_none() {
+    if seen.frontend() != Frontend::None && seen.endpoint().is_none() {
         let Some(near) = seen.manager(node, seen.engine_in_charge().as_str()) else {
             return Err(Wait::NoManager(node.clone()));
         };
@@ -144,6 +148,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| give_up(seen))
         .or_else(|| replenish(seen))
         .or_else(|| target::wait(seen).or_else(|| leave::wait(seen)).map(Err))
+        .or_else(|| evict(seen))
         .unwrap_or_else(|| Err(upgrade::rest(seen)))
 }
 
@@ -283,9 +288,31 @@ fn expand(seen: &Observed, manager: &str) -> Option<Step> {
     (serving.size < size).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
 }
 
+/// Lets replicas leave a node that is emptied, each when there is another in its place.
+fn evict(seen: &Observed) -> Option<Step> {
+    let leaving = seen.evicted().next()?;
+    let serves = |replica: &&Replica| {
+        seen.member(&replica.name_any()).is_some_and(|member| member.mode == MemberMode::ReadWrite)
+    };
+    if seen.not_evicted().filter(serves).count() >= seen.wanted_replicas() {
+        return Some(Ok(Action::DeleteReplica { replica: leaving.name_any().into() }));
+    }
+    if seen.not_evicted().count() >= seen.wanted_replicas() {
+        return Some(Err(Wait::Rebuilding));
+    }
+    another(seen)
+}
+
+/// Nothing can be copied while nobody serves the volume.
+fn keep_evicted(seen: &Observed) -> Option<Step> {
+    let leaving = seen.evicted().next()?;
+    let (replica, node) = (leaving.name_any().into(), node_of(leaving).clone());
+    Some(Err(Wait::CannotLeave { replica, node }))
+}
+
 /// Lets one go of those that are too many: one that is not in service, else the last by name.
 fn trim(seen: &Observed) -> Option<Step> {
-    let kept: Vec<&Replica> = seen.kept().collect();
+    let kept: Vec<&Replica> = seen.not_evicted().collect();
     if kept.len() <= seen.wanted_replicas() || seen.leaving().next().is_some() {
         return None;
     }
@@ -331,6 +358,12 @@ fn replenish(seen: &Observed) -> Option<Step> {
         let rebuilt = seen.members().iter().any(|member| member.mode == MemberMode::WriteOnly);
         return rebuilt.then_some(Err(Wait::Rebuilding));
     }
+    another(seen)
+}
+
+/// Makes a replica on a node that has none.
+fn another(seen: &Observed) -> Option<Step> {
+    let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
     let version = seen.record.as_ref()?.member_version;
     Some(match schedule(&seen.places, &taken, seen.volume.spec.size) {
         Ok(node) => Ok(make_replica(seen, &format!("version/{version}"), node)),

@@ -1,6 +1,8 @@
 //! A volume is driven through its life in a small world that does what it is told.
 
+mod emptied;
 mod leaving;
+mod standby;
 mod targets;
 mod world;
 

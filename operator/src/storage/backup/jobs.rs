@@ -1,0 +1,128 @@
+//! Work that instance managers do for a while: who listens to it, and how far it is.
+//!
+//! The invariant: nothing here is needed to go on. Work of which nobody knows is ordered again, and then ends at once or
+//! is refused until it has ended.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use midflight_plan::storage::backup::Work;
+use tokio::task::AbortHandle;
+use tonic::{Code, Response, Status, Streaming};
+
+use crate::controller::{Key, Wake};
+use crate::storage::orders::proto::{self, backup_event::Event};
+
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(60);
+/// What is not allowed may have been so only at that moment; this often it was not.
+const MEANT: u32 = 3;
+
+struct Job {
+    what: String,
+    work: Work,
+    failures: u32,
+    task: AbortHandle,
+}
+
+/// The work of one controller, by the key that it is for.
+#[derive(Default)]
+pub(super) struct Jobs {
+    all: Arc<Mutex<HashMap<Key, Job>>>,
+    wake: OnceLock<Wake<Key>>,
+}
+
+fn lock(all: &Mutex<HashMap<Key, Job>>) -> MutexGuard<'_, HashMap<Key, Job>> {
+    all.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Jobs {
+    /// Whom to wake when something is heard.
+    pub(super) fn wakes(&self, wake: &Wake<Key>) {
+        // Set once: a controller is added once.
+        let _ = self.wake.set(wake.clone());
+    }
+
+    /// What was ordered last for a key, and how far it is.
+    pub(super) fn of(&self, key: &Key) -> (String, Work) {
+        let all = lock(&self.all);
+        all.get(key).map_or_else(|| (String::new(), Work::None), |job| (job.what.clone(), job.work.clone()))
+    }
+
+    pub(super) fn forget(&self, key: &Key) {
+        if let Some(job) = lock(&self.all).remove(key) {
+            job.task.abort();
+        }
+    }
+
+    /// Orders something, and listens until its end.
+    pub(super) fn follow(
+        &self,
+        key: &Key,
+        what: String,
+        order: impl Future<Output = Result<Response<Streaming<proto::BackupEvent>>, Status>> + Send + 'static,
+    ) {
+        let Some(wake) = self.wake.get().cloned() else { return };
+        let (all, of) = (Arc::clone(&self.all), key.clone());
+        // Held until the job is known, so that its task finds it.
+        let mut jobs = lock(&self.all);
+        let task = tokio::spawn(async move {
+            let tell = |work: Result<Work, Status>| {
+                if let Some(job) = lock(&all).get_mut(&of) {
+                    job.hear(work);
+                }
+                wake.one(of.clone());
+            };
+            let ended = listen(order, |percent| tell(Ok(Work::Running { percent }))).await;
+            tell(ended);
+        });
+        let failures = jobs.get(key).filter(|job| job.what == what).map_or(0, |job| job.failures);
+        let job = Job { what, work: Work::Running { percent: 0 }, failures, task: task.abort_handle() };
+        if let Some(before) = jobs.insert(key.clone(), job) {
+            before.task.abort();
+        }
+    }
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        lock(&self.all).values().for_each(|job| job.task.abort());
+    }
+}
+
+impl Job {
+    fn hear(&mut self, work: Result<Work, Status>) {
+        self.work = work.unwrap_or_else(|status| {
+            self.failures += 1;
+            let wait = SignedDuration::from_secs(1 << self.failures.min(6)).min(LONGEST_WAIT);
+            Work::Failed {
+                why: status.message().to_owned(),
+                is_final: status.code() == Code::InvalidArgument && self.failures >= MEANT,
+                again: Timestamp::now().saturating_add(wait).unwrap_or(Timestamp::MAX),
+            }
+        });
+    }
+}
+
+async fn listen(
+    order: impl Future<Output = Result<Response<Streaming<proto::BackupEvent>>, Status>>,
+    tell: impl Fn(i32),
+) -> Result<Work, Status> {
+    let mut events = order.await?.into_inner();
+    while let Some(event) = events.message().await? {
+        match event.event {
+            Some(Event::Progress(now)) => tell(percent(&now)),
+            Some(Event::Created(made)) => return Ok(Work::Done { new_bytes: made.new_bytes }),
+            Some(Event::Restored(done)) => return Ok(Work::Done { new_bytes: done.written_bytes }),
+            // Something else that a later instance manager tells.
+            Some(Event::Verified(_)) | None => {}
+        }
+    }
+    Err(Status::aborted("the instance manager has ended before the work"))
+}
+
+/// Short of all, until the end is heard.
+fn percent(now: &proto::Progress) -> i32 {
+    let hundredths = now.done_bytes.saturating_mul(100).checked_div(now.total_bytes).unwrap_or_default();
+    i32::try_from(hundredths.min(99)).unwrap_or(99)
+}

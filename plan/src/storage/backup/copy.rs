@@ -1,0 +1,454 @@
+//! Decides the next step of a backup: a snapshot is copied to a target once, and kept there until it is deleted.
+//!
+//! ```text
+//! asked for ──▶ Pending ──▶ InProgress ──▶ Completed ──deleted──▶ removed from the target ──▶ gone
+//!                               └────────▶ Error             found in the target ──▶ Completed
+//! ```
+//!
+//! The invariant: a backup is `Completed` only when its target has said that it has it.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use midflight_api::Size;
+use midflight_api::longhorn::{
+    Backup, BackupState, BackupStatus, BackupTarget, FINALIZER, Snapshot, Volume, VolumeState,
+};
+
+use super::{BadPlace, Folder, Place, TARGET, VOLUME, Work};
+use crate::storage::volume::Serving;
+
+/// A backup and what it hangs on.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    pub now: Timestamp,
+    pub backup: Backup,
+    /// Name of the volume it is of; empty if nothing says it.
+    pub volume_name: String,
+    pub volume: Option<Volume>,
+    pub snapshot: Option<Snapshot>,
+    /// Name of the target that it belongs to.
+    pub target_name: String,
+    pub target: Option<BackupTarget>,
+    /// What the volume's engine says, if it was reached.
+    pub engine: Option<Serving>,
+    /// Whether the engine's node is being upgraded.
+    pub is_upgrading: bool,
+    pub work: Work,
+    /// What the target has under this name, if it was asked.
+    pub found: Option<Result<Option<Found>, String>>,
+}
+
+/// A backup as its target has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub snapshot: String,
+    pub created: Timestamp,
+    pub size: Size,
+}
+
+/// One step. Each is safe to repeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Keep the object until its backup is gone; say of which volume and where it is.
+    Protect,
+    /// Let the engine's instance manager copy the snapshot.
+    Copy { folder: Folder },
+    /// Remove it from the target, then let the object go.
+    Remove { folder: Folder },
+    /// Nothing of it is left.
+    Release,
+}
+
+/// Why nothing is being done. Shown to the user verbatim.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Wait {
+    #[error("all is as it should be")]
+    Content,
+    #[error("it is not said of which volume: name a snapshot that exists, or set the label {VOLUME}")]
+    NoVolumeName,
+    #[error("there is no BackupTarget {0}")]
+    NoTarget(String),
+    #[error("{0}")]
+    BadTarget(BadPlace),
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("the target has no such backup")]
+    NotThere,
+    #[error("the target has a backup of this name, of another snapshot; choose another name")]
+    OtherThere,
+    #[error("volume {0} does not exist")]
+    NoVolume(String),
+    #[error("volume {0} follows a backup; activate it first")]
+    Standby(String),
+    #[error("volume {0} is not attached, and only a volume that is attached can be backed up")]
+    Detached(String),
+    #[error("the engine of volume {0} does not answer")]
+    Silent(String),
+    #[error("volume {volume} has no snapshot {snapshot}; take it first")]
+    NoSnapshot { volume: String, snapshot: String },
+    #[error("the node of its engine is being upgraded; it is backed up afterwards")]
+    Upgrading,
+    #[error("{percent} percent are copied")]
+    Copying { percent: i32 },
+    #[error("{why}; it is tried again")]
+    Failed { why: String, again: Timestamp },
+    #[error("{0}")]
+    GivenUp(String),
+}
+
+/// What is to be written down and done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub status: BackupStatus,
+    pub next: Result<Action, Wait>,
+}
+
+pub fn decide(seen: &Observed) -> Decision {
+    let next = next(seen);
+    Decision { status: status(seen, &next), next }
+}
+
+/// The newest of those that are complete and stay.
+pub fn newest<'a>(backups: impl IntoIterator<Item = &'a Backup>) -> Option<&'a Backup> {
+    let age = |backup: &&Backup| {
+        let status = backup.status.as_ref()?;
+        let when = |text: &str| text.parse::<Timestamp>().ok();
+        Some((
+            when(status.backup_created_at.as_str()),
+            when(status.snapshot_created_at.as_str()),
+            backup.name_any(),
+        ))
+    };
+    let counts = |backup: &&Backup| is_complete(backup) && backup.metadata.deletion_timestamp.is_none();
+    backups.into_iter().filter(counts).max_by_key(age)
+}
+
+fn is_complete(backup: &Backup) -> bool {
+    backup.status.as_ref().is_some_and(|status| status.state == BackupState::Completed)
+}
+
+impl Observed {
+    fn state(&self) -> BackupState {
+        self.backup.status.as_ref().map(|status| status.state).unwrap_or_default()
+    }
+
+    /// Whether the target has to be asked what it has under this name.
+    pub fn wants_to_know(&self) -> bool {
+        if self.backup.metadata.deletion_timestamp.is_some() {
+            return false;
+        }
+        let is_foreign = self.backup.spec.snapshot_name.is_empty();
+        match self.state() {
+            BackupState::Completed | BackupState::Error | BackupState::Deleting => false,
+            BackupState::New | BackupState::Pending => is_foreign,
+            BackupState::InProgress | BackupState::Unknown | BackupState::Unrecognised => {
+                is_foreign || matches!(self.work, Work::None | Work::Done { .. })
+            }
+        }
+    }
+
+    /// The folder of its target.
+    pub fn folder(&self) -> Result<Folder, Wait> {
+        let target = self.target.as_ref().ok_or_else(|| Wait::NoTarget(self.target_name.clone()))?;
+        Folder::parse(target.spec.backup_target_url.as_str()).map_err(Wait::BadTarget)
+    }
+}
+
+fn next(seen: &Observed) -> Result<Action, Wait> {
+    let is_protected = seen.backup.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    if seen.backup.metadata.deletion_timestamp.is_some() {
+        return if is_protected { delete(seen) } else { Err(Wait::Content) };
+    }
+    if seen.volume_name.is_empty() {
+        return Err(Wait::NoVolumeName);
+    }
+    let says = |label: &str, value: &str| seen.backup.labels().get(label).is_some_and(|there| there == value);
+    if !is_protected || !says(VOLUME, &seen.volume_name) || !says(TARGET, &seen.target_name) {
+        return Ok(Action::Protect);
+    }
+    match seen.state() {
+        BackupState::Completed => return Err(Wait::Content),
+        BackupState::Error => {
+            let why = seen.backup.status.as_ref().map(|status| status.error.to_string());
+            return Err(Wait::GivenUp(why.unwrap_or_default()));
+        }
+        BackupState::New
+        | BackupState::Pending
+        | BackupState::InProgress
+        | BackupState::Unknown
+        | BackupState::Deleting
+        | BackupState::Unrecognised => {}
+    }
+    let folder = seen.folder()?;
+    let asked = &seen.backup.spec.snapshot_name;
+    match &seen.found {
+        Some(Err(why)) => return Err(Wait::Unreachable(why.clone())),
+        Some(Ok(Some(found))) if asked.is_empty() || found.snapshot == asked.as_str() => {
+            return Err(Wait::Content);
+        }
+        Some(Ok(Some(_))) => return Err(Wait::OtherThere),
+        Some(Ok(None)) if asked.is_empty() => return Err(Wait::NotThere),
+        Some(Ok(None)) | None => {}
+    }
+    copy(seen, folder)
+}
+
+/// Copies the snapshot, if the volume's engine can be asked for it.
+fn copy(seen: &Observed, folder: Folder) -> Result<Action, Wait> {
+    match &seen.work {
+        Work::Running { percent } => return Err(Wait::Copying { percent: *percent }),
+        Work::Failed { why, is_final: true, .. } => return Err(Wait::GivenUp(why.clone())),
+        Work::Failed { why, again, .. } if *again > seen.now => {
+            return Err(Wait::Failed { why: why.clone(), again: *again });
+        }
+        Work::Failed { .. } | Work::None | Work::Done { .. } => {}
+    }
+    let name = || seen.volume_name.clone();
+    let volume = seen.volume.as_ref().filter(|volume| volume.metadata.deletion_timestamp.is_none());
+    let volume = volume.ok_or_else(|| Wait::NoVolume(name()))?;
+    let status = volume.status.clone().unwrap_or_default();
+    if volume.spec.standby || status.is_standby || status.restore_required {
+        return Err(Wait::Standby(name()));
+    }
+    let Some(engine) = seen.engine.as_ref().filter(|engine| engine.serving) else {
+        let is_attached = status.state == VolumeState::Attached;
+        return Err(if is_attached { Wait::Silent(name()) } else { Wait::Detached(name()) });
+    };
+    let snapshot = seen.backup.spec.snapshot_name.as_str();
+    if !engine.snapshots.iter().any(|known| known == snapshot) {
+        return Err(Wait::NoSnapshot { volume: name(), snapshot: snapshot.to_owned() });
+    }
+    if seen.is_upgrading {
+        return Err(Wait::Upgrading);
+    }
+    Ok(Action::Copy { folder })
+}
+
+fn delete(seen: &Observed) -> Result<Action, Wait> {
+    let was_ordered = !matches!(seen.state(), BackupState::New | BackupState::Pending);
+    if let Work::Running { percent } = seen.work {
+        return Err(Wait::Copying { percent });
+    }
+    // What belongs to no target that is known cannot be reached, and holds nothing up.
+    match seen.folder() {
+        Ok(folder) if was_ordered && !seen.volume_name.is_empty() => Ok(Action::Remove { folder }),
+        Ok(_) | Err(_) => Ok(Action::Release),
+    }
+}
+
+fn status(seen: &Observed, next: &Result<Action, Wait>) -> BackupStatus {
+    let mut status = seen.backup.status.clone().unwrap_or_default();
+    let is_deleting = seen.backup.metadata.deletion_timestamp.is_some();
+    status.state = match next {
+        _ if is_deleting => match status.state {
+            BackupState::New | BackupState::Pending => status.state,
+            _ => BackupState::Deleting,
+        },
+        Ok(Action::Copy { .. }) | Err(Wait::Copying { .. }) => BackupState::InProgress,
+        Ok(Action::Protect | Action::Remove { .. } | Action::Release) => status.state,
+        Err(Wait::Content) => BackupState::Completed,
+        Err(Wait::NotThere | Wait::OtherThere | Wait::GivenUp(_)) => BackupState::Error,
+        // The volume will not come back, and half a backup is none.
+        Err(Wait::NoVolume(_)) if status.state == BackupState::InProgress => BackupState::Error,
+        Err(_) if matches!(status.state, BackupState::New | BackupState::Pending) => BackupState::Pending,
+        Err(_) => status.state,
+    };
+    status.error = match next {
+        Err(Wait::Content | Wait::Copying { .. }) => "".into(),
+        Err(wait) => wait.to_string().into(),
+        Ok(_) => status.error,
+    };
+    status.backup_target_name = seen.target_name.as_str().into();
+    status.volume_name = seen.volume_name.as_str().into();
+    if status.snapshot_name.is_empty() {
+        status.snapshot_name = seen.backup.spec.snapshot_name.clone();
+    }
+    if !seen.backup.spec.labels.is_empty() {
+        status.labels = seen.backup.spec.labels.clone();
+    }
+    of_volume(&mut status, seen);
+    if let Err(Wait::Copying { percent }) = next {
+        status.progress = *percent;
+    }
+    if let (Some(Ok(Some(found))), BackupState::Completed) = (&seen.found, status.state) {
+        of_found(&mut status, found, seen);
+    }
+    status
+}
+
+fn of_volume(status: &mut BackupStatus, seen: &Observed) {
+    if let Some(volume) = &seen.volume {
+        let owner = volume.status.as_ref().map(|status| status.owner_id.clone()).unwrap_or_default();
+        if status.state != BackupState::Completed {
+            status.owner_id = owner;
+        }
+        if status.volume_created.is_empty() && !seen.backup.spec.snapshot_name.is_empty() {
+            let created = volume.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
+            status.volume_created = created.unwrap_or_default().into();
+        }
+    }
+    if let Some(snapshot) = seen.snapshot.as_ref().and_then(|snapshot| snapshot.status.as_ref())
+        && status.snapshot_created_at.is_empty()
+    {
+        status.snapshot_created_at = snapshot.creation_time.clone();
+    }
+}
+
+fn of_found(status: &mut BackupStatus, found: &Found, seen: &Observed) {
+    status.progress = 100;
+    status.snapshot_name = found.snapshot.as_str().into();
+    status.backup_created_at = found.created.to_string().into();
+    (status.size, status.volume_size) = (found.size, found.size);
+    status.last_synced_at = seen.now.to_string().into();
+    if let Work::Done { new_bytes } = seen.work {
+        status.newly_upload_data_size = Size::from_bytes(new_bytes);
+    }
+    if let Ok(folder) = seen.folder() {
+        let (volume, backup) = (seen.volume_name.clone(), seen.backup.name_any());
+        status.url = Place { folder, volume, backup }.to_string().into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn backup() -> Observed {
+        let mut backup = Backup::new("b-1", Default::default());
+        backup.spec.snapshot_name = "monday".into();
+        backup.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        let labels = [(VOLUME, "vol-1"), (TARGET, "default")];
+        backup.metadata.labels = Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        let mut volume = Volume::new("vol-1", Default::default());
+        volume.status.get_or_insert_default().state = VolumeState::Attached;
+        let mut target = BackupTarget::new("default", Default::default());
+        target.spec.backup_target_url = "file:///backups".into();
+        Observed {
+            now: at(1_000),
+            backup,
+            volume_name: "vol-1".into(),
+            volume: Some(volume),
+            snapshot: None,
+            target_name: "default".into(),
+            target: Some(target),
+            engine: Some(Serving {
+                serving: true,
+                size: Size::from_bytes(4096),
+                snapshots: vec!["monday".into()],
+                rebuilt_bytes: 0,
+            }),
+            is_upgrading: false,
+            work: Work::None,
+            found: None,
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut Observed)) -> Observed {
+        let mut seen = backup();
+        change(&mut seen);
+        seen
+    }
+
+    fn in_state(state: BackupState, change: impl FnOnce(&mut Observed)) -> Observed {
+        with(|seen| {
+            seen.backup.status.get_or_insert_default().state = state;
+            change(seen);
+        })
+    }
+
+    fn deleted(state: BackupState, change: impl FnOnce(&mut Observed)) -> Observed {
+        in_state(state, |seen| {
+            seen.backup.metadata.deletion_timestamp = Some(Time(seen.now));
+            change(seen);
+        })
+    }
+
+    fn found() -> Found {
+        Found { snapshot: "monday".into(), created: at(900), size: Size::from_bytes(4096) }
+    }
+
+    #[test]
+    fn a_backup_is_made_once_and_removed_once() {
+        use BackupState::*;
+        let folder = || Folder::parse("file:///backups").unwrap();
+        let there = |seen: &mut Observed| seen.found = Some(Ok(Some(found())));
+        let name = || "vol-1".to_owned();
+        let failed = |is_final, again| Work::Failed { why: "no".into(), is_final, again: at(again) };
+        #[rustfmt::skip]
+        let cases = [
+            ("new",               with(|seen| seen.backup.metadata.finalizers = None), Ok(Action::Protect),                     New),
+            ("without labels",    with(|seen| seen.backup.metadata.labels = None),     Ok(Action::Protect),                     New),
+            ("of nobody knows",   with(|seen| seen.volume_name.clear()),               Err(Wait::NoVolumeName),                 Pending),
+            ("protected",         backup(),                                            Ok(Action::Copy { folder: folder() }),   InProgress),
+            ("without target",    with(|seen| seen.target = None),                     Err(Wait::NoTarget("default".into())),   Pending),
+            ("detached",          with(|seen| { seen.engine = None; seen.volume.as_mut().unwrap().status = None; }), Err(Wait::Detached(name())), Pending),
+            ("silent",            with(|seen| seen.engine = None),                     Err(Wait::Silent(name())),               Pending),
+            ("no snapshot",       with(|seen| seen.engine.as_mut().unwrap().snapshots.clear()), Err(Wait::NoSnapshot { volume: name(), snapshot: "monday".into() }), Pending),
+            ("no volume",         with(|seen| seen.volume = None),                     Err(Wait::NoVolume(name())),             Pending),
+            ("of a standby",      with(|seen| seen.volume.as_mut().unwrap().spec.standby = true), Err(Wait::Standby(name())),   Pending),
+            ("node is upgraded",  with(|seen| seen.is_upgrading = true),               Err(Wait::Upgrading),                    Pending),
+            ("under way",         in_state(InProgress, |seen| seen.work = Work::Running { percent: 40 }), Err(Wait::Copying { percent: 40 }), InProgress),
+            ("ordered before us", in_state(InProgress, |seen| seen.found = Some(Ok(None))), Ok(Action::Copy { folder: folder() }), InProgress),
+            ("done",              in_state(InProgress, there),                         Err(Wait::Content),                      Completed),
+            ("known to be done",  in_state(Completed, |_| {}),                         Err(Wait::Content),                      Completed),
+            ("failed a while ago", in_state(InProgress, |seen| seen.work = failed(false, 999)), Ok(Action::Copy { folder: folder() }), InProgress),
+            ("failed just now",   in_state(InProgress, |seen| seen.work = failed(false, 1001)), Err(Wait::Failed { why: "no".into(), again: at(1001) }), InProgress),
+            ("failed for good",   in_state(InProgress, |seen| seen.work = failed(true, 1001)), Err(Wait::GivenUp("no".into())),  Error),
+            ("volume went away",  in_state(InProgress, |seen| { seen.volume = None; seen.found = Some(Ok(None)); }), Err(Wait::NoVolume(name())), Error),
+            ("name is taken",     in_state(InProgress, |seen| { there(seen); seen.backup.spec.snapshot_name = "tuesday".into(); }), Err(Wait::OtherThere), Error),
+            ("found in a target", with(|seen| { there(seen); seen.backup.spec.snapshot_name = "".into(); seen.volume = None; }), Err(Wait::Content), Completed),
+            ("not in the target", with(|seen| { seen.found = Some(Ok(None)); seen.backup.spec.snapshot_name = "".into(); }), Err(Wait::NotThere), Error),
+            ("deleted",           deleted(Completed, |_| {}),                          Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted, never made", deleted(Pending, |_| {}),                          Ok(Action::Release),                     Pending),
+            ("deleted under way", deleted(InProgress, |seen| seen.work = Work::Running { percent: 1 }), Err(Wait::Copying { percent: 1 }), Deleting),
+            ("deleted, target gone", deleted(Completed, |seen| seen.target = None),    Ok(Action::Release),                     Deleting),
+        ];
+        for (case, seen, expected, state) in cases {
+            let decision = decide(&seen);
+            assert_eq!(decision.next, expected, "{case}");
+            assert_eq!(decision.status.state, state, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_complete_backup_says_where_it_is_and_how_large() {
+        let seen = in_state(BackupState::InProgress, |seen| {
+            (seen.found, seen.work) = (Some(Ok(Some(found()))), Work::Done { new_bytes: 77 });
+        });
+        let status = decide(&seen).status;
+        assert_eq!(status.url.as_str(), "file:///backups?backup=b-1&volume=vol-1");
+        assert_eq!((status.progress, status.newly_upload_data_size), (100, Size::from_bytes(77)));
+        assert_eq!(
+            (status.volume_size.bytes(), status.backup_created_at.as_str()),
+            (4096, "1970-01-01T00:15:00Z")
+        );
+        let mut again = seen.clone();
+        again.backup.status = Some(status.clone());
+        (again.found, again.work, again.now) = (None, Work::None, at(2_000));
+        assert!(!again.wants_to_know());
+        assert_eq!(decide(&again).status, status, "nothing changes while nothing happens");
+    }
+
+    #[test]
+    fn the_newest_counts_only_while_it_is_whole() {
+        let made = |name: &str, second: i64, state: BackupState| {
+            let mut backup = Backup::new(name, Default::default());
+            let status = backup.status.get_or_insert_default();
+            (status.state, status.backup_created_at) = (state, at(second).to_string().into());
+            backup
+        };
+        let all = [
+            made("b", 20, BackupState::Completed),
+            made("a", 10, BackupState::Completed),
+            made("c", 30, BackupState::InProgress),
+        ];
+        assert_eq!(newest(&all).map(ResourceExt::name_any).as_deref(), Some("b"));
+        assert_eq!(newest([]), None);
+    }
+}

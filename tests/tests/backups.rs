@@ -1,0 +1,206 @@
+//! Backups as objects on real engines: made, found again, restored, followed by a standby that is activated.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use midflight_api::longhorn::{Backup, BackupState, BackupTarget, DataEngine, Engine, NAMESPACE, Volume};
+use midflight_tests::storage::{Storage, run};
+use serde_json::{Value, json};
+
+const SIZE: u64 = 8 << 20;
+
+fn spec(more: &Value) -> Value {
+    let mut spec = json!({ "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd" });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    spec
+}
+
+async fn write(endpoint: &str, byte: &str, place: &str) {
+    let write = format!("write -P {byte} {place} 64k");
+    run("qemu-io", &["-f", "raw", "-c", &write, "-c", "flush", endpoint]).await.unwrap();
+}
+
+async fn read(endpoint: &str, byte: &str, place: &str) {
+    let read = format!("read -P {byte} {place} 64k");
+    run("qemu-io", &["-f", "raw", "-c", &read, endpoint]).await.unwrap();
+}
+
+async fn status_of(storage: &Storage, volume: &str) -> anyhow::Result<midflight_api::longhorn::VolumeStatus> {
+    Ok(storage.volumes().get(volume).await?.status.unwrap_or_default())
+}
+
+/// Waits until a volume holds a backup, as its engine says.
+async fn until_holds(storage: &Storage, volume: &str, backup: &str) {
+    let engines: Api<Engine> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let holds = async || {
+        let engine = engines.get_opt(&format!("{volume}-e-0")).await?;
+        let status = engine.and_then(|engine| engine.status).unwrap_or_default();
+        Ok((status.last_restored_backup.as_str() == backup).then_some(()))
+    };
+    let reached = storage.until(&format!("{volume} holds {backup}"), holds).await;
+    let now = async || serde_json::to_string_pretty(&storage.volumes().get(volume).await.unwrap()).unwrap();
+    if let Err(error) = reached {
+        panic!("{error:#}: {}\n{}", now().await, storage.logs());
+    }
+}
+
+async fn source(storage: &Storage) -> String {
+    let source = json!({ "size": SIZE.to_string(), "nodeID": "node-1" });
+    storage.create_volume("vol-1", spec(&source)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    storage.endpoint("vol-1").await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_backed_up_restored_and_followed_by_a_standby() {
+    let storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    storage.make_backup_target("default").await.unwrap();
+    let endpoint = source(&storage).await;
+    write(&endpoint, "0x11", "1M").await;
+    storage.take_snapshot("vol-1", "monday").await.unwrap();
+    let first = storage.back_up("monday", "b-1").await.unwrap().status.unwrap();
+    assert_eq!((first.progress, first.volume_size.bytes()), (100, SIZE));
+    assert!(first.newly_upload_data_size.bytes() > 0, "{first:?}");
+
+    // Restored to a volume of its own, whose size nobody has said.
+    write(&endpoint, "0x22", "1M").await;
+    let from = json!({ "fromBackup": first.url, "nodeID": "node-2" });
+    storage.create_volume("vol-2", spec(&from)).await.unwrap();
+    storage.until_volume("vol-2", "attached", "healthy").await.unwrap();
+    let restored = status_of(&storage, "vol-2").await.unwrap();
+    assert!(restored.restore_initiated && !restored.restore_required && !restored.is_standby);
+    assert_eq!(storage.volumes().get("vol-2").await.unwrap().spec.size.bytes(), SIZE);
+    read(&storage.endpoint("vol-2").await.unwrap(), "0x11", "1M").await;
+
+    // A standby follows what comes, and grows with its volume.
+    let standby = json!({ "fromBackup": first.url, "Standby": true });
+    storage.create_volume("vol-3", spec(&standby)).await.unwrap();
+    until_holds(&storage, "vol-3", "b-1").await;
+    let follows = status_of(&storage, "vol-3").await.unwrap();
+    assert!(follows.is_standby && follows.frontend_disabled, "{follows:?}");
+    assert_eq!(storage.endpoint("vol-3").await.unwrap(), "", "nobody reaches a standby");
+    storage.change_volume("vol-1", json!({ "size": (2 * SIZE).to_string() })).await.unwrap();
+    let grown = async || {
+        let engines: Api<Engine> = Api::namespaced(storage.client.clone(), NAMESPACE);
+        let size = engines.get("vol-1-e-0").await?.status.unwrap_or_default().current_size;
+        Ok((size.bytes() == 2 * SIZE).then_some(()))
+    };
+    storage.until("vol-1 has grown", grown).await.unwrap();
+    write(&endpoint, "0x33", "12M").await;
+    storage.take_snapshot("vol-1", "tuesday").await.unwrap();
+    let second = storage.back_up("tuesday", "b-2").await.unwrap().status.unwrap();
+    assert!(second.newly_upload_data_size < first.volume_size, "only what changed is sent: {second:?}");
+    until_holds(&storage, "vol-3", "b-2").await;
+    let last = status_of(&storage, "vol-1").await.unwrap();
+    assert_eq!(last.last_backup.as_str(), "b-2");
+
+    // It serves when it is activated, with what the newest backup holds.
+    storage.change_volume("vol-3", json!({ "Standby": false, "nodeID": "node-1" })).await.unwrap();
+    let active = async || {
+        let status = status_of(&storage, "vol-3").await?;
+        let is_active = !status.is_standby && !status.restore_required && !status.frontend_disabled;
+        Ok((is_active && status.state.as_str() == "attached").then_some(()))
+    };
+    storage.until("the standby serves", active).await.unwrap();
+    let endpoint = storage.endpoint("vol-3").await.unwrap();
+    read(&endpoint, "0x22", "1M").await;
+    read(&endpoint, "0x33", "12M").await;
+    write(&endpoint, "0x44", "2M").await;
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
+    let storage = Storage::start(1, DataEngine::V2).await.unwrap();
+    storage.make_backup_target("default").await.unwrap();
+    let one = json!({ "size": SIZE.to_string(), "nodeID": "node-1", "numberOfReplicas": 1 });
+    storage.create_volume("vol-1", spec(&one)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    write(&storage.endpoint("vol-1").await.unwrap(), "0x11", "0").await;
+    storage.take_snapshot("vol-1", "monday").await.unwrap();
+    for name in ["b-1", "b-2"] {
+        storage.back_up("monday", name).await.unwrap();
+    }
+    let backups: Api<Backup> = storage.backups();
+    let names = async || -> anyhow::Result<Vec<String>> {
+        Ok(backups.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect())
+    };
+
+    // Objects that somebody has lost come back from the folder.
+    let drop_finalizers = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    backups.patch("b-1", &PatchParams::default(), &drop_finalizers).await.unwrap();
+    backups.delete("b-1", &DeleteParams::default()).await.unwrap();
+    let targets: Api<BackupTarget> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let look = async || {
+        let now = jiff::Timestamp::now().to_string();
+        let ask = Patch::Merge(json!({ "spec": { "syncRequestedAt": now } }));
+        targets.patch("default", &PatchParams::default(), &ask).await.unwrap();
+    };
+    look().await;
+    let found = async || {
+        let backup = backups.get_opt("b-1").await?.and_then(|backup| backup.status).unwrap_or_default();
+        Ok((backup.state == BackupState::Completed).then_some(backup))
+    };
+    let found = storage.until("the backup is found again", found).await.unwrap();
+    assert_eq!((found.snapshot_name.as_str(), found.volume_name.as_str()), ("monday", "vol-1"));
+    assert!(found.url.as_str().ends_with("?backup=b-1&volume=vol-1"), "{}", found.url);
+
+    // What is deleted is gone from the folder, and does not come back.
+    backups.delete("b-2", &DeleteParams::default()).await.unwrap();
+    let gone = async || Ok((names().await? == ["b-1"]).then_some(()));
+    storage.until("the object of b-2 is gone", gone).await.unwrap();
+    look().await;
+    let synced = async || {
+        let target = targets.get("default").await?;
+        let at = |text: &str| text.parse::<jiff::Timestamp>().ok();
+        let last = target.status.as_ref().and_then(|status| at(status.last_synced_at.as_str()));
+        Ok((last >= at(target.spec.sync_requested_at.as_str())).then_some(()))
+    };
+    storage.until("the target was looked through", synced).await.unwrap();
+    assert_eq!(names().await.unwrap(), ["b-1"]);
+    assert!(!storage.room("backups").join("volumes/vol-1/b-2").exists());
+
+    // One that somebody removed from the folder loses its object.
+    std::fs::remove_file(storage.room("backups").join("volumes/vol-1/b-1")).unwrap();
+    look().await;
+    let none = async || Ok(names().await?.is_empty().then_some(()));
+    storage.until("the object of b-1 is gone", none).await.unwrap();
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_backed_up_or_restored_says_why() {
+    let storage = Storage::start(1, DataEngine::V2).await.unwrap();
+    storage.make_backup_target("default").await.unwrap();
+    let refused = |spec: Value| async {
+        let made = storage.create_volume("bad", spec).await;
+        made.unwrap_err().to_string()
+    };
+    let odd = refused(spec(&json!({ "fromBackup": "monday" }))).await;
+    assert!(odd.contains("fromBackup is status.url of a Backup"), "{odd}");
+    let nothing = refused(spec(&json!({ "size": "4096", "Standby": true }))).await;
+    assert!(nothing.contains("a standby volume follows a backup"), "{nothing}");
+
+    let says = async |volume: &str, word: &str| {
+        let found = async || {
+            let volume: Volume = storage.volumes().get(volume).await?;
+            let conditions = volume.status.unwrap_or_default().conditions;
+            let message = conditions.get("Restore").map(|condition| condition.message.to_string());
+            Ok(message.filter(|message| message.contains(word)))
+        };
+        storage.until(&format!("{volume} says {word}"), found).await.unwrap()
+    };
+    let unknown = json!({ "fromBackup": "file:///nowhere?backup=b&volume=v" });
+    storage.create_volume("vol-x", spec(&unknown)).await.unwrap();
+    says("vol-x", "no backup target has").await;
+
+    storage.create_backup("monday", "b-1", Some("vol-0")).await.unwrap();
+    let waits = async || {
+        let status = storage.backups().get("b-1").await?.status.unwrap_or_default();
+        Ok((status.error.as_str() == "volume vol-0 does not exist").then_some(status))
+    };
+    let waits = storage.until("the backup says what it waits for", waits).await.unwrap();
+    assert_eq!(waits.state, BackupState::Pending);
+    storage.stop().await;
+}
