@@ -70,6 +70,7 @@ pub(crate) enum Command {
     Down(command::down::Down),
     Status(command::status::Status),
     Image(command::image::Image),
+    Node(command::node::NodeCommand),
     Plan(command::plan::Plan),
     Upgrade(command::upgrade::Upgrade),
     Volume(command::volume::VolumeCommand),
@@ -112,6 +113,7 @@ impl Command {
             | Command::Down(_)
             | Command::Status(_)
             | Command::Image(_)
+            | Command::Node(_)
             | Command::Plan(_)
             | Command::Upgrade(_)
             | Command::Volume(_)
@@ -131,6 +133,7 @@ impl Command {
             Command::Down(down) => session.block_on(down.run(session)),
             Command::Status(status) => session.block_on(status.run(session)),
             Command::Image(image) => image.run(session),
+            Command::Node(node) => session.block_on(node.run(session)),
             Command::Plan(plan) => session.block_on(plan.run(session)),
             Command::Upgrade(upgrade) => session.block_on(upgrade.run(session)),
             Command::Volume(volume) => session.block_on(volume.run(session)),

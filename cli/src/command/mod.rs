@@ -13,6 +13,7 @@ pub(crate) mod image;
 pub(crate) mod instance;
 pub(crate) mod migrate;
 pub(crate) mod mount;
+pub(crate) mod node;
 pub(crate) mod plan;
 mod role;
 pub(crate) mod serve;

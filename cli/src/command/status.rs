@@ -2,6 +2,7 @@
 
 mod observe;
 mod show;
+mod storage;
 
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::{
 };
 
 /// Show the cluster on one screen
+///
+/// Nodes, engine images, volumes by state and image, what is going on, and what is blocked and why.
 ///
 /// Exits with 0 if the control plane runs and every node is ready, with 1 if it does not run or does not answer, and
 /// with 3 if a node is not ready.
@@ -59,6 +62,8 @@ struct Api {
     /// Which of its own checks fail.
     not_ready: Option<String>,
     nodes: Vec<Node>,
+    /// Absent where the kinds of volumes are not served.
+    storage: Option<storage::Storage>,
     kinds_built_in: usize,
     kinds_installed: usize,
     objects: i64,

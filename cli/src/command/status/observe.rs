@@ -15,7 +15,7 @@ use kube::{
     discovery::verbs,
 };
 
-use super::{Api, Control, Node, Seen};
+use super::{Api, Control, Node, Seen, storage};
 use crate::{
     folder::Folder,
     listen,
@@ -56,12 +56,17 @@ pub(super) fn folder(folder: &Folder) -> anyhow::Result<Seen> {
 pub(super) async fn api(session: &Session, folder: Option<&Folder>) -> anyhow::Result<Api> {
     let client = target::client(session).await?;
     let version = client.apiserver_version().await.map_err(refusal).context("ask the API for its version")?;
-    let (nodes, kinds, counted) =
-        tokio::try_join!(nodes(&client, folder), installed_kinds(&client), count(&client))?;
+    let (nodes, kinds, counted, storage) = tokio::try_join!(
+        nodes(&client, folder),
+        installed_kinds(&client),
+        count(&client),
+        storage::observe(&client)
+    )?;
     Ok(Api {
         version: version.git_version,
         not_ready: readiness(&client).await,
         nodes,
+        storage,
         kinds_built_in: counted.kinds.saturating_sub(kinds),
         kinds_installed: kinds,
         objects: counted.objects,

@@ -1,7 +1,11 @@
 //! How the cluster looks on one screen.
 
+use super::storage::Storage;
 use super::{Node, Seen};
 use crate::output::{Answer, Paint, duration, quoted, size, table};
+
+/// Of what is going on or blocked, on one screen.
+const MOST_SHOWN: usize = 10;
 
 impl Answer for Seen {
     fn to_table(&self, paint: Paint) -> String {
@@ -34,8 +38,45 @@ impl Answer for Seen {
         };
         text += &format!("objects     {}, resourceVersion {}{hidden}\n\n", api.objects, api.resource_version);
         text += &table(["NODE", "STATUS", "ADDRESS", "AGENT", "HEARD", "VERSION"], api.nodes.iter().map(row));
+        if let Some(storage) = &api.storage {
+            text += &shown(storage);
+        }
         text
     }
+}
+
+/// The parts that have something to say, each after an empty line.
+fn shown(storage: &Storage) -> String {
+    let mut text = String::new();
+    if !storage.images.is_empty() {
+        let rows = storage.images.iter().map(|image| {
+            let (has, should) = image.nodes;
+            let name =
+                if image.is_default { format!("{} (default)", image.name) } else { image.name.clone() };
+            [name, image.state.clone(), format!("{has} of {should}"), image.references.to_string()]
+        });
+        text += &format!("\n{}", table(["ENGINE IMAGE", "STATE", "NODES", "REFERENCES"], rows));
+    }
+    if !storage.volumes.is_empty() {
+        let rows = storage.volumes.iter().map(|group| {
+            let cells = [&group.state, &group.robustness, &group.engine, &group.image];
+            let [state, robustness, engine, image] =
+                cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell.clone() });
+            [group.count.to_string(), state, robustness, engine, image]
+        });
+        text += &format!("\n{}", table(["VOLUMES", "STATE", "ROBUSTNESS", "ENGINE", "IMAGE"], rows));
+    }
+    for (title, items) in [("GOING ON", &storage.going_on), ("BLOCKED", &storage.blocked)] {
+        if items.is_empty() {
+            continue;
+        }
+        let rows = items.iter().take(MOST_SHOWN).map(|item| [item.what.clone(), item.why.clone()]);
+        text += &format!("\n{}", table([title, ""], rows));
+        if let Some(more) = items.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+            text += &format!("and {more} more; `midflight status -o json` has all\n");
+        }
+    }
+    text
 }
 
 fn row(node: &Node) -> [String; 6] {

@@ -1,0 +1,231 @@
+//! `midflight node`: nodes as storage sees them, and how they are emptied.
+
+mod show;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use midflight_api::longhorn::{InstanceManager, NAMESPACE, Node, Replica, Volume};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::failure::{Exit, Failure};
+use crate::{session::Session, target};
+use show::{Listed, Shown};
+
+/// Show nodes, empty them and take them back
+#[derive(Debug, Args)]
+pub(crate) struct NodeCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List nodes
+    Ls,
+    /// Show a node with what it runs and holds
+    Show { name: String },
+    /// Let nothing new come to a node, and its replicas go to others
+    ///
+    /// Volumes that are attached there stay: detach or move them. Exits with 3 if replicas or volumes cannot leave.
+    Drain {
+        name: String,
+        /// Wait until no replica and no volume is left there
+        #[arg(long)]
+        wait: bool,
+        /// Seconds to wait at most
+        #[arg(long, default_value_t = 600, requires = "wait")]
+        timeout: u64,
+    },
+    /// Let replicas and pods come to a node again
+    Uncordon { name: String },
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long what keeps a node from being empty has to last before nobody waits for it any more.
+const BLOCKED_FOR: Duration = Duration::from_secs(5);
+
+/// All that is known of nodes.
+struct World {
+    machines: Vec<core::Node>,
+    nodes: Vec<Node>,
+    managers: Vec<InstanceManager>,
+    replicas: Vec<Replica>,
+    volumes: Vec<Volume>,
+}
+
+impl NodeCommand {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let client = target::client(session).await?;
+        match self.command {
+            Command::Ls => session.answer(&Listed::of(&look(&client).await?)),
+            Command::Show { name } => {
+                let world = look(&client).await?;
+                let shown = Shown::of(&world, &name).ok_or_else(|| unknown(&name))?;
+                session.answer(&shown)
+            }
+            Command::Drain { name, wait, timeout } => {
+                open(&client, &name, false).await?;
+                match wait {
+                    true => until_empty(&client, &name, Duration::from_secs(timeout)).await,
+                    false => Ok(()),
+                }
+            }
+            Command::Uncordon { name } => open(&client, &name, true).await,
+        }
+    }
+}
+
+fn unknown(name: &str) -> anyhow::Error {
+    Failure::error(format!("there is no node {name}"), "`midflight node ls` lists them")
+}
+
+async fn look(client: &Client) -> anyhow::Result<World> {
+    let all = ListParams::default();
+    let namespaced = |doing: &'static str| move || format!("list {doing}");
+    let (nodes, managers, replicas, volumes) = (
+        Api::<Node>::namespaced(client.clone(), NAMESPACE),
+        Api::<InstanceManager>::namespaced(client.clone(), NAMESPACE),
+        Api::<Replica>::namespaced(client.clone(), NAMESPACE),
+        Api::<Volume>::namespaced(client.clone(), NAMESPACE),
+    );
+    let machines = Api::<core::Node>::all(client.clone());
+    Ok(World {
+        machines: machines.list(&all).await.map_err(target::refusal).with_context(namespaced("nodes"))?.items,
+        nodes: nodes
+            .list(&all)
+            .await
+            .map_err(target::refusal)
+            .with_context(namespaced("nodes of storage"))?
+            .items,
+        managers: managers
+            .list(&all)
+            .await
+            .map_err(target::refusal)
+            .with_context(namespaced("instance managers"))?
+            .items,
+        replicas: replicas
+            .list(&all)
+            .await
+            .map_err(target::refusal)
+            .with_context(namespaced("replicas"))?
+            .items,
+        volumes: volumes.list(&all).await.map_err(target::refusal).with_context(namespaced("volumes"))?.items,
+    })
+}
+
+/// Lets things come to a node, or leave it.
+async fn open(client: &Client, name: &str, open: bool) -> anyhow::Result<()> {
+    let machines = Api::<core::Node>::all(client.clone());
+    let nodes = Api::<Node>::namespaced(client.clone(), NAMESPACE);
+    let doing = || format!("{} node {name}", if open { "open" } else { "close" });
+    if machines.get_opt(name).await.map_err(target::refusal).with_context(doing)?.is_none() {
+        return Err(unknown(name));
+    }
+    let how = PatchParams::default();
+    let cordon = Patch::Merge(json!({ "spec": { "unschedulable": !open } }));
+    machines.patch(name, &how, &cordon).await.map_err(target::refusal).with_context(doing)?;
+    let evict = Patch::Merge(json!({ "spec": { "allowScheduling": open, "evictionRequested": !open } }));
+    nodes.patch(name, &how, &evict).await.map_err(target::refusal).with_context(doing)?;
+    Ok(())
+}
+
+/// What keeps a node from being empty.
+#[derive(Debug, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// It goes by itself.
+    Moves(String),
+    /// Somebody has to do something.
+    Stuck(String),
+}
+
+fn left_on(world: &World, name: &str) -> Left {
+    let there = |replica: &&Replica| replica.spec.instance.node_id == name;
+    let replicas: Vec<&Replica> = world.replicas.iter().filter(there).collect();
+    let attached = world.volumes.iter().find(|volume| volume.spec.node_id == name);
+    let why = |volume: &str| {
+        let volume = world.volumes.iter().find(|one| one.name_any() == volume)?;
+        let conditions = &volume.status.as_ref()?.conditions;
+        let unscheduled = conditions.get("Schedulable").map(|condition| condition.message.to_string());
+        unscheduled
+            .filter(|text| !text.is_empty())
+            .map(|text| format!("volume {}: {text}", volume.name_any()))
+    };
+    let stuck = replicas.iter().find_map(|replica| why(replica.spec.instance.volume_name.as_str()));
+    match (stuck, replicas.first(), attached) {
+        (Some(why), _, _) => Left::Stuck(why),
+        (None, Some(replica), _) => {
+            Left::Moves(format!("{} replicas are there, such as {}", replicas.len(), replica.name_any()))
+        }
+        (None, None, Some(volume)) => {
+            let name = volume.name_any();
+            Left::Stuck(format!("volume {name} is attached there; `midflight volume detach {name}`"))
+        }
+        (None, None, None) => Left::Nothing,
+    }
+}
+
+async fn until_empty(client: &Client, name: &str, patience: Duration) -> anyhow::Result<()> {
+    let (deadline, mut moved) = (Instant::now() + patience, Instant::now());
+    let hint = "`midflight node show` tells what is there; it goes on by itself when it can";
+    loop {
+        let why = match left_on(&look(client).await?, name) {
+            Left::Nothing => return Ok(()),
+            Left::Moves(why) => {
+                moved = Instant::now();
+                why
+            }
+            Left::Stuck(why) if moved.elapsed() > BLOCKED_FOR => {
+                return Err(Failure::with(
+                    Exit::Blocked,
+                    format!("node {name} cannot be emptied: {why}"),
+                    hint,
+                ));
+            }
+            Left::Stuck(why) => why,
+        };
+        if Instant::now() > deadline {
+            let late = format!("node {name} was not empty within {} s: {why}", patience.as_secs());
+            return Err(Failure::with(Exit::TimedOut, late, hint));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_whether_what_is_left_goes_by_itself() {
+        let replica = |name: &str, node: &str| {
+            let mut replica = Replica::new(name, Default::default());
+            replica.spec.instance.node_id = node.into();
+            replica.spec.instance.volume_name = "vol-1".into();
+            replica
+        };
+        let volume = |node: &str| {
+            let mut volume = Volume::new("vol-1", Default::default());
+            volume.spec.node_id = node.into();
+            volume
+        };
+        let world = |replicas, volumes| World {
+            machines: Vec::new(),
+            nodes: Vec::new(),
+            managers: Vec::new(),
+            replicas,
+            volumes,
+        };
+        assert_eq!(left_on(&world(vec![replica("r", "node-2")], vec![volume("")]), "node-1"), Left::Nothing);
+        let moves = left_on(&world(vec![replica("r", "node-1")], vec![volume("node-1")]), "node-1");
+        assert!(matches!(moves, Left::Moves(_)), "{moves:?}");
+        let stuck = left_on(&world(vec![], vec![volume("node-1")]), "node-1");
+        assert!(matches!(stuck, Left::Stuck(_)), "{stuck:?}");
+    }
+}

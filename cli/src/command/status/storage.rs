@@ -1,0 +1,279 @@
+//! What storage does: its images, its volumes, what is going on, and what is blocked and why.
+//!
+//! The invariant: every volume is counted once, and what waits says for what in its own words.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use midflight_api::longhorn::{
+    Backup, BackupState, BackupTarget, ConditionStatus, EngineImage, NAMESPACE, Robustness, Setting, Volume,
+    VolumeState,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::target::refusal;
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Storage {
+    pub(super) images: Vec<Image>,
+    pub(super) volumes: Vec<Group>,
+    /// What moves by itself.
+    pub(super) going_on: Vec<Item>,
+    /// What waits for something or somebody.
+    pub(super) blocked: Vec<Item>,
+}
+
+/// An engine image.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Image {
+    pub(super) name: String,
+    pub(super) is_default: bool,
+    pub(super) state: String,
+    /// Nodes that have it, and nodes that should.
+    pub(super) nodes: (usize, usize),
+    pub(super) references: i64,
+}
+
+/// Volumes that are alike.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Group {
+    pub(super) state: String,
+    pub(super) robustness: String,
+    pub(super) engine: String,
+    pub(super) image: String,
+    pub(super) count: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Item {
+    pub(super) what: String,
+    pub(super) why: String,
+}
+
+/// The objects that are looked at.
+#[derive(Debug, Default)]
+struct Objects {
+    default_image: String,
+    images: Vec<EngineImage>,
+    volumes: Vec<Volume>,
+    backups: Vec<Backup>,
+    targets: Vec<BackupTarget>,
+}
+
+/// Nothing where the kinds of volumes are not served.
+pub(super) async fn observe(client: &Client) -> anyhow::Result<Option<Storage>> {
+    let Some(volumes) = all::<Volume>(client).await? else { return Ok(None) };
+    let settings = all::<Setting>(client).await?.unwrap_or_default();
+    let default = settings.into_iter().find(|setting| setting.name_any() == "default-engine-image");
+    Ok(Some(Storage::of(&Objects {
+        default_image: default.map(|setting| setting.value).unwrap_or_default(),
+        images: all(client).await?.unwrap_or_default(),
+        volumes,
+        backups: all(client).await?.unwrap_or_default(),
+        targets: all(client).await?.unwrap_or_default(),
+    })))
+}
+
+async fn all<K>(client: &Client) -> anyhow::Result<Option<Vec<K>>>
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned,
+{
+    match Api::<K>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await {
+        Ok(list) => Ok(Some(list.items)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(refusal(error)).with_context(|| format!("list {}", K::plural(&()))),
+    }
+}
+
+impl Storage {
+    fn of(seen: &Objects) -> Storage {
+        let mut storage = Storage {
+            images: seen.images.iter().map(|image| image_of(image, &seen.default_image)).collect(),
+            volumes: groups(&seen.volumes),
+            ..Storage::default()
+        };
+        for volume in &seen.volumes {
+            storage.place(&format!("volume {}", volume.name_any()), volume_does(volume));
+        }
+        for backup in &seen.backups {
+            storage.place(&format!("backup {}", backup.name_any()), backup_does(backup));
+        }
+        for target in &seen.targets {
+            let status = target.status.clone().unwrap_or_default();
+            let unavailable = status.conditions.get("Unavailable");
+            let why = unavailable.filter(|condition| condition.status == ConditionStatus::True);
+            let does = why.map(|condition| Does::Waits(condition.message.to_string()));
+            storage.place(&format!("backup target {}", target.name_any()), does);
+        }
+        storage
+    }
+
+    fn place(&mut self, what: &str, does: Option<Does>) {
+        match does {
+            Some(Does::Moves(why)) => self.going_on.push(Item { what: what.to_owned(), why }),
+            Some(Does::Waits(why)) => self.blocked.push(Item { what: what.to_owned(), why }),
+            None => {}
+        }
+    }
+}
+
+/// What something does that is not at rest.
+enum Does {
+    Moves(String),
+    Waits(String),
+}
+
+fn image_of(image: &EngineImage, default: &str) -> Image {
+    let status = image.status.clone().unwrap_or_default();
+    let has = status.node_deployment_map.values().filter(|there| **there).count();
+    Image {
+        name: image.spec.image.to_string(),
+        is_default: image.spec.image.as_str() == default,
+        state: if status.incompatible { "incompatible".into() } else { status.state.to_string() },
+        nodes: (has, status.node_deployment_map.len()),
+        references: status.ref_count.into(),
+    }
+}
+
+fn groups(volumes: &[Volume]) -> Vec<Group> {
+    let mut counts: BTreeMap<[String; 4], usize> = BTreeMap::new();
+    for volume in volumes {
+        let status = volume.status.clone().unwrap_or_default();
+        let image = if status.current_image.is_empty() { &volume.spec.image } else { &status.current_image };
+        let state = if status.state == VolumeState::Undefined { VolumeState::Creating } else { status.state };
+        let key = [
+            state.to_string(),
+            status.robustness.to_string(),
+            volume.spec.data_engine.to_string(),
+            image.to_string(),
+        ];
+        *counts.entry(key).or_default() += 1;
+    }
+    let group = |([state, robustness, engine, image], count): ([String; 4], usize)| Group {
+        state,
+        robustness,
+        engine,
+        image,
+        count,
+    };
+    counts.into_iter().map(group).collect()
+}
+
+fn volume_does(volume: &Volume) -> Option<Does> {
+    let Some(status) = &volume.status else {
+        return Some(Does::Moves("no controller has looked at it yet".into()));
+    };
+    let message = |kind: &str, holds: ConditionStatus| {
+        let condition = status.conditions.get(kind).filter(|condition| condition.status == holds);
+        condition.map(|condition| condition.message.to_string()).filter(|text| !text.is_empty())
+    };
+    if let Some(how_far) = message("Restore", ConditionStatus::True) {
+        return Some(Does::Moves(format!("is restored: {how_far}")));
+    }
+    if let Some(why) =
+        message("Restore", ConditionStatus::False).or_else(|| message("Settled", ConditionStatus::False))
+    {
+        return Some(Does::Waits(why));
+    }
+    if volume.is_upgrading() && !status.current_image.is_empty() {
+        return Some(Does::Moves(format!("goes from {} to {}", status.current_image, volume.spec.image)));
+    }
+    if status.expansion_required {
+        return Some(Does::Moves("is to grow, when it is attached at the latest".into()));
+    }
+    match (status.state, status.robustness) {
+        (VolumeState::Attached, Robustness::Degraded) => Some(Does::Moves("is degraded, and heals".into())),
+        (VolumeState::Attached, Robustness::Faulted) => Some(Does::Waits("no replica can be reached".into())),
+        (VolumeState::Attached | VolumeState::Detached, _) => None,
+        (state, _) => Some(Does::Moves(format!("is {state}"))),
+    }
+}
+
+fn backup_does(backup: &Backup) -> Option<Does> {
+    let status = backup.status.clone().unwrap_or_default();
+    match status.state {
+        BackupState::Completed => None,
+        BackupState::InProgress if status.error.is_empty() => {
+            Some(Does::Moves(format!("{} percent are copied", status.progress)))
+        }
+        BackupState::Error | BackupState::Pending | BackupState::InProgress | BackupState::Unknown => {
+            Some(Does::Waits(status.error.to_string()))
+        }
+        BackupState::New | BackupState::Deleting | BackupState::Unrecognised => Some(Does::Moves(
+            if status.state == BackupState::Deleting { "is removed" } else { "is new" }.into(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use midflight_api::longhorn::Condition;
+
+    use super::*;
+
+    fn volume(name: &str, state: VolumeState, robustness: Robustness) -> Volume {
+        let mut volume = Volume::new(name, Default::default());
+        volume.spec.image = "engine:1".into();
+        let status = volume.status.get_or_insert_default();
+        (status.state, status.robustness, status.current_image) = (state, robustness, "engine:1".into());
+        volume
+    }
+
+    fn says(mut volume: Volume, kind: &str, holds: ConditionStatus, message: &str) -> Volume {
+        let condition =
+            Condition { kind: kind.into(), status: holds, message: message.into(), ..Condition::default() };
+        volume.status.get_or_insert_default().conditions.set(condition);
+        volume
+    }
+
+    #[test]
+    fn counts_volumes_and_tells_what_moves_from_what_waits() {
+        use {Robustness::*, VolumeState::*};
+        let mut upgrading = volume("up", Attached, Healthy);
+        upgrading.spec.image = "engine:2".into();
+        let mut made = Backup::new("b-1", Default::default());
+        made.status.get_or_insert_default().state = BackupState::InProgress;
+        made.status.get_or_insert_default().progress = 40;
+        let seen = Objects {
+            volumes: vec![
+                volume("a", Attached, Healthy),
+                volume("b", Attached, Healthy),
+                volume("c", Detached, Unknown),
+                upgrading,
+                says(
+                    volume("d", Attached, Degraded),
+                    "Settled",
+                    ConditionStatus::False,
+                    "no node for another replica",
+                ),
+                says(volume("e", Attached, Healthy), "Restore", ConditionStatus::True, "7 percent"),
+            ],
+            backups: vec![made],
+            ..Objects::default()
+        };
+        let storage = Storage::of(&seen);
+        assert_eq!(storage.volumes.iter().map(|group| group.count).sum::<usize>(), 6);
+        let told = |items: &[Item]| -> Vec<String> {
+            items.iter().map(|item| format!("{}: {}", item.what, item.why)).collect()
+        };
+        assert_eq!(told(&storage.blocked), ["volume d: no node for another replica"]);
+        assert_eq!(
+            told(&storage.going_on),
+            [
+                "volume up: goes from engine:1 to engine:2",
+                "volume e: is restored: 7 percent",
+                "backup b-1: 40 percent are copied"
+            ]
+        );
+    }
+}

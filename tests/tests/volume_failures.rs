@@ -1,0 +1,108 @@
+//! What a volume does when its nodes, its disks or its places fail it.
+
+use std::path::Path;
+
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use midflight_api::longhorn::{DataEngine, NAMESPACE, Node, Replica};
+use midflight_tests::load::Load;
+use midflight_tests::storage::{Storage, run};
+use serde_json::{Value, json};
+
+const SIZE: u64 = 8 << 20;
+
+fn spec(replicas: u8) -> Value {
+    json!({
+        "size": SIZE.to_string(), "numberOfReplicas": replicas, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
+    })
+}
+
+async fn nodes_of(storage: &Storage, volume: &str) -> anyhow::Result<Vec<String>> {
+    let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let all = replicas.list(&ListParams::default().labels(&format!("longhornvolume={volume}"))).await?;
+    let mut nodes: Vec<String> =
+        all.iter().map(|replica| replica.spec.instance.node_id.to_string()).collect();
+    nodes.sort();
+    Ok(nodes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_all_of_whose_replicas_failed_serves_again_with_all_of_its_data() {
+    let mut storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    storage.create_volume("vol-1", spec(2)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let endpoint = storage.endpoint("vol-1").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "write -P 0x5a 1M 64k", "-c", "flush", &endpoint]).await.unwrap();
+    for node in ["node-1", "node-2"] {
+        storage.kill_manager(node).await.unwrap();
+    }
+    storage.until_volume("vol-1", "attached", "faulted").await.unwrap();
+    let waits = storage.volumes().get("vol-1").await.unwrap().status.unwrap_or_default();
+    assert!(waits.conditions.get("Settled").is_some_and(|settled| !settled.message.is_empty()), "{waits:?}");
+    for number in [1, 2] {
+        storage.restart_manager(number).await.unwrap();
+    }
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "read -P 0x5a 1M 64k", &endpoint]).await.unwrap();
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_leave_a_node_that_is_emptied_while_the_volume_serves() {
+    let storage = Storage::start(3, DataEngine::V2).await.unwrap();
+    storage.create_volume("vol-1", spec(2)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let before = nodes_of(&storage, "vol-1").await.unwrap();
+    let leaves = before.iter().find(|node| *node != "node-1").unwrap();
+    let load = Load::on(&storage.endpoint("vol-1").await.unwrap(), "vol-1", 1).unwrap();
+    let nodes: Api<Node> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let empty = Patch::Merge(json!({ "spec": { "evictionRequested": true, "allowScheduling": false } }));
+    nodes.patch(leaves, &PatchParams::default(), &empty).await.unwrap();
+    let left = async || {
+        let now = nodes_of(&storage, "vol-1").await?;
+        Ok((now.len() == 2 && !now.contains(leaves)).then_some(()))
+    };
+    storage.until("the replica has gone to another node", left).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    load.judge().await.unwrap();
+    storage.stop().await;
+}
+
+/// A small disk in place of a folder; taken away when dropped.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    async fn at(folder: &'a Path, size: &str) -> anyhow::Result<SmallDisk<'a>> {
+        std::fs::create_dir_all(folder)?;
+        let place = folder.display().to_string();
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "none", &place]).await?;
+        Ok(SmallDisk(folder))
+    }
+
+    async fn grow(&self, size: &str) -> anyhow::Result<()> {
+        run("mount", &["-o", &format!("remount,size={size}"), &self.0.display().to_string()]).await.map(drop)
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        // A folder that is left behind says enough.
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_serves_on_when_a_disk_is_full_and_heals_when_there_is_room() {
+    let storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    let folder = storage.room("node-2").join("replicas");
+    let disk = SmallDisk::at(&folder, "5m").await.unwrap();
+    storage.create_volume("vol-1", spec(2)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let endpoint = storage.endpoint("vol-1").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "write -P 0x5a 0 8M", "-c", "flush", &endpoint]).await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "read -P 0x5a 0 8M", &endpoint]).await.unwrap();
+    disk.grow("64m").await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "read -P 0x5a 0 8M", &endpoint]).await.unwrap();
+    storage.stop().await;
+}
