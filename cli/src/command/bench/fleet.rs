@@ -5,6 +5,7 @@
 //! every write, so that the limit is looked at after each of them.
 
 mod hollow;
+mod settle;
 mod watch;
 
 use std::sync::Arc;
@@ -30,8 +31,10 @@ use crate::session::Session;
 
 /// Measure a controller before a fleet of hollow volumes
 ///
-/// Prepares an API server with the volumes in a temporary folder, turns automatic engine upgrades on, and waits until
-/// every volume runs the new image. The peer is the shortest time that the limit allows.
+/// Prepares an API server with the volumes in a temporary folder. With `engine-upgrade`, turns automatic engine upgrades on
+/// and waits until every volume runs the new image; the peer is the shortest time that the limit allows. With `volumes`, starts
+/// all storage controllers, waits until they know every volume, and measures what one event costs; the peer is the same with 1,000
+/// volumes.
 #[derive(Debug, Args)]
 pub(crate) struct FleetBench {
     /// What happens to the fleet
@@ -53,7 +56,10 @@ pub(crate) struct FleetBench {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Scenario {
+    /// Every volume moves to another engine image
     EngineUpgrade,
+    /// All storage controllers start before volumes at rest
+    Volumes,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,9 +83,45 @@ impl Answer for Measured {
     }
 }
 
+/// What controllers cost before a fleet at rest.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Settled {
+    #[serde(flatten)]
+    conditions: Conditions,
+    nodes: u32,
+    volumes: u32,
+    figures: Vec<Figure>,
+}
+
+impl Answer for Settled {
+    fn to_table(&self, _: Paint) -> String {
+        let fleet = format!("{} nodes, {} volumes", self.nodes, self.volumes);
+        format!("{}\n{fleet}\n\n{}", self.conditions, show(&self.figures))
+    }
+}
+
 impl FleetBench {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let Scenario::EngineUpgrade = self.scenario;
+        match self.scenario {
+            Scenario::EngineUpgrade => self.upgrade(session).await,
+            Scenario::Volumes => self.settle(session).await,
+        }
+    }
+
+    async fn settle(self, session: &Session) -> anyhow::Result<()> {
+        let mut interrupts = Interrupts::listen().context("listen for signals")?;
+        let conditions = Conditions::before();
+        let say = |text: String| session.say(text);
+        let figures = tokio::select! {
+            figures = settle::measure(self.nodes, self.volumes, &say) => figures?,
+            () = interrupts.next() => return Err(Failure::error("interrupted", "start it again any time")),
+        };
+        let (nodes, volumes) = (self.nodes, self.volumes);
+        session.answer(&Settled { conditions: conditions.after(), nodes, volumes, figures })
+    }
+
+    async fn upgrade(self, session: &Session) -> anyhow::Result<()> {
         let mut interrupts = Interrupts::listen().context("listen for signals")?;
         let folder = TempDir::with_prefix("midflight-fleet.").context("make a temporary folder")?;
         let server = ApiServer::open(Config::new(folder.path())).await.context("open an API server")?;

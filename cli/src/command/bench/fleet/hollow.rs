@@ -7,7 +7,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
+use midflight_api::VolumeRecord;
+use midflight_api::longhorn::{Engine, EngineImage, NAMESPACE, Replica, Setting, Volume};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -36,7 +37,7 @@ pub(super) async fn prepare(client: &Client, nodes: u32, volumes: u32) -> anyhow
     made.buffer_unordered(AT_ONCE).try_collect::<()>().await
 }
 
-fn name_of(node: u32) -> String {
+pub(super) fn name_of(node: u32) -> String {
     format!("node-{node}")
 }
 
@@ -52,6 +53,22 @@ async fn volume(client: &Client, number: u32, node: String) -> anyhow::Result<()
     make::<Replica>(client, &format!("{name}-r"), replica, None).await?;
     let spec = json!({ "size": "1073741824", "numberOfReplicas": 1, "image": OLD });
     make::<Volume>(client, &name, spec, Some(status)).await
+}
+
+/// A detached volume with all that it consists of, which no controller has looked at.
+pub(super) async fn at_rest(client: &Client, number: u32, node: String) -> anyhow::Result<()> {
+    let (name, size) = (format!("vol-{number}"), "1073741824");
+    let (engine, replica) = (format!("{name}-e-0"), format!("{name}-r-0"));
+    let instance =
+        |node: &str| json!({ "volumeName": name, "volumeSize": size, "nodeID": node, "image": OLD });
+    make::<Replica>(client, &replica, instance(&node), None).await?;
+    let current = json!({ "currentSize": size });
+    make::<Engine>(client, &engine, instance(""), Some(current)).await?;
+    let members = json!([{ "replica": replica, "nodeID": node, "mode": "rw" }]);
+    make::<VolumeRecord>(client, &name, json!({ "term": 0, "memberVersion": 1, "members": members }), None)
+        .await?;
+    let spec = json!({ "size": size, "numberOfReplicas": 1, "image": OLD });
+    make::<Volume>(client, &name, spec, None).await
 }
 
 async fn make<K>(client: &Client, name: &str, spec: Value, status: Option<Value>) -> anyhow::Result<()>
