@@ -84,7 +84,7 @@ pub struct Status {
     pub waits_for: Vec<String>,
     /// What the only copy in service could not do last: its client was told of an error.
     #[serde(default)]
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<Box<Trouble>>,
 }
 
 /// Why the only copy in service refused a request.

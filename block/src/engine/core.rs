@@ -473,7 +473,7 @@ impl Engine {
             }
             // Whether it serves or not, it is there.
             (Kind::Ping, _) => {
-                out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, self.epoch))))
+                out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, self.epoch))));
             }
             _ => out.push(Output::Send(link, Frame::bare(header.reply(Status::NotServing, self.epoch)))),
         }

@@ -103,7 +103,7 @@ impl Engine {
             copied_bytes: self.copied,
             suspended: self.suspension.is_on(),
             waits_for: self.waits_for().map(|at| self.name_of(at)).collect(),
-            trouble: self.trouble.clone(),
+            trouble: self.trouble.clone().map(Box::new),
         }
     }
 

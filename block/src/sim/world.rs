@@ -395,7 +395,9 @@ impl World {
         self.carry_frontend(outputs);
         match on_purpose {
             true => {
-                requests.into_iter().for_each(|request| self.feed_frontend(frontend::Input::Request(request)))
+                requests
+                    .into_iter()
+                    .for_each(|request| self.feed_frontend(frontend::Input::Request(request)));
             }
             false => self.client.forget(false),
         }

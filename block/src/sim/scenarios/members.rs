@@ -293,7 +293,7 @@ fn trouble(world: &mut World) -> Option<Trouble> {
     world.answers.clear();
     world.command(&Command::Status);
     match world.answers.pop() {
-        Some(Answer::Status(status)) => status.trouble,
+        Some(Answer::Status(status)) => status.trouble.map(|trouble| *trouble),
         other => panic!("{other:?}"),
     }
 }
