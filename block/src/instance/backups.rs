@@ -120,7 +120,10 @@ impl Registry {
         &self,
         request: &proto::DeleteBackupRequest,
     ) -> Result<proto::DeleteBackupResponse, Refused> {
-        self.admit(&name(&request.volume)?, Epoch::from_bits(request.epoch))?;
+        let volume = name(&request.volume)?;
+        if request.epoch != 0 || self.world().term(&volume).is_some() {
+            self.admit(&volume, Epoch::from_bits(request.epoch))?;
+        }
         let vault = vault(&request.target)?;
         match keep::delete(&vault, &request.volume, &request.backup) {
             // An order may be given again.

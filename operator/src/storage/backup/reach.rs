@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use midflight_api::Size;
-use midflight_api::longhorn::{InstanceManager, InstanceManagerState};
+use midflight_api::longhorn::{InstanceManager, InstanceManagerState, NAMESPACE};
+use midflight_api::{Size, VolumeRecord};
 use midflight_plan::storage::backup::{Folder, Found};
 use tokio::time::timeout;
 
-use crate::controller::{Objects, Operator, TurnError};
+use crate::controller::{Key, Objects, Operator, TurnError};
 use crate::storage::orders::{Manager, Orders, proto};
 
 /// How many are asked before a folder counts as out of reach.
@@ -20,12 +20,13 @@ const LISTS_WITHIN: Duration = Duration::from_secs(30);
 /// All instance managers.
 pub(super) struct Reach {
     managers: Objects<InstanceManager>,
+    records: Objects<VolumeRecord>,
     orders: Arc<Orders>,
 }
 
 impl Reach {
     pub(super) fn new(operator: &mut Operator, orders: Arc<Orders>) -> Reach {
-        Reach { managers: operator.objects(), orders }
+        Reach { managers: operator.objects(), records: operator.objects(), orders }
     }
 
     /// Some that run, each of which sees the same folders.
@@ -89,10 +90,12 @@ impl Reach {
         volume: &str,
         backup: &str,
     ) -> Result<Result<(), String>, TurnError> {
-        let order = proto::BackupsRequest {
+        let record = self.records.get(&Key::new(NAMESPACE, volume))?;
+        let order = proto::DeleteBackupRequest {
             target: folder.path().to_owned(),
             volume: volume.to_owned(),
             backup: backup.to_owned(),
+            epoch: record.map_or(0, |record| record.spec.term.epoch().number()),
         };
         let mut why = "no instance manager runs that could remove it".to_owned();
         for mut manager in self.some()? {
