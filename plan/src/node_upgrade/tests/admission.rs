@@ -20,7 +20,7 @@ fn a_volume_is_not_attached_to_a_node_that_is_upgraded() {
         let told = attach(&volume, &name(to), &upgraded).err().map(|refusal| refusal.to_string());
         match expected {
             Some(start) => {
-                assert!(told.as_ref().is_some_and(|told| told.starts_with(start)), "{case}: {told:?}")
+                assert!(told.as_ref().is_some_and(|told| told.starts_with(start)), "{case}: {told:?}");
             }
             None => assert_eq!(told, None, "{case}"),
         }

@@ -11,9 +11,9 @@ use super::super::{Image, Nodes, nodes_of_run};
 use super::*;
 
 /// What the preflight of all nodes says, by word, of three nodes with this volume.
-fn found(volume: Volume, nodes: &Nodes) -> Vec<String> {
+fn found(volume: &Volume, nodes: &Nodes) -> Vec<String> {
     let run = nodes_of_run(&[], nodes);
-    preflight(&run, &NEW.into(), nodes, [&volume]).iter().map(|one| one.word().to_owned()).collect()
+    preflight(&run, &NEW.into(), nodes, [volume]).iter().map(|one| one.word().to_owned()).collect()
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn each_obstacle_of_a_volume_is_found() {
         ("going",             with(attached("vol-1", 1, &[1]), |v| v.deleting = true),        vec![]),
     ];
     for (case, volume, expected) in cases {
-        let mut all = found(volume, &nodes(3));
+        let mut all = found(&volume, &nodes(3));
         all.truncate(1);
         assert_eq!(all, expected, "{case}");
     }
@@ -76,7 +76,7 @@ fn each_obstacle_of_the_cluster_is_found() {
     ];
     for (case, nodes, expected) in cases {
         let volume = detached("vol-1", 1, &[1, 2, 3]);
-        assert_eq!(found(volume, &nodes), expected, "{case}: {two}");
+        assert_eq!(found(&volume, &nodes), expected, "{case}: {two}");
     }
     let unknown = preflight(&[name(7)].into(), &NEW.into(), &nodes(3), []);
     assert_eq!(unknown[0].to_string(), "node-7 is not in the cluster");
