@@ -131,6 +131,58 @@ async fn rolling_back_over_newer_writes_is_refused_with_their_names() {
     }
 }
 
+/// Writes a row of a generation as a service that guards its writes with the pointer: only while that is what
+/// the service has read.
+fn write_guarded(world: &World, pointer: &str, generation: u64) -> bool {
+    match world.kind {
+        Kind::Etcd => {
+            let row = format!("/midflight/g/{generation}/lport/topic-1/guarded");
+            foreign::put_etcd_if(world.port(), ("/midflight/meta/pointer", pointer), &row, "{}")
+        }
+        Kind::Redis | Kind::Embedded => {
+            let script = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])";
+            let rows = format!("{{midflight}}:g/{generation}:lport");
+            let keys = ["EVAL", script, "2", "{midflight}:meta:pointer", &rows];
+            let written =
+                foreign::redis(world.port(), &[&keys[..], &[pointer, "topic-1/guarded", "{}"]].concat());
+            written.is_some()
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_writer_that_guards_its_writes_with_the_pointer_is_fenced_out_by_the_switch() {
+    for world in servers().filter(|world| world.layout == Layout::Generation) {
+        let pointer = || {
+            let key = match world.kind {
+                Kind::Etcd => "/midflight/meta/pointer",
+                Kind::Redis | Kind::Embedded => "{midflight}:meta:pointer",
+            };
+            foreign::get(world.server(), key).unwrap()
+        };
+        let guarded = RowKey::new(topic(&world), "guarded");
+        let open = Open::holding(&world, &old(&world)).await;
+        let before = pointer();
+        assert!(write_guarded(&world, &before, 1), "{world:?}");
+        let mut with_it = old(&world);
+        put(&mut with_it, "lport", guarded.clone(), "{}");
+        assert_eq!(open.rows().await, with_it, "{world:?}");
+
+        open.apply(&new(&world)).await.unwrap();
+        assert!(!write_guarded(&world, &before, 1), "{world:?}: into the generation that was");
+        assert!(!write_guarded(&world, &before, 2), "{world:?}: into the one that is");
+        assert_eq!(open.rows().await, new(&world), "{world:?}");
+        open.session().rollback().await.unwrap();
+        assert_eq!(open.rows().await, with_it, "{world:?}: nothing was written behind the switch");
+
+        open.apply(&new(&world)).await.unwrap();
+        assert!(write_guarded(&world, &pointer(), 3), "{world:?}: having looked again");
+        let mut with_it = new(&world);
+        put(&mut with_it, "lport", guarded, "{}");
+        assert_eq!(open.rows().await, with_it, "{world:?}");
+    }
+}
+
 /// The lock passes to another run in the middle of the first: whichever write that is, the first
 /// writes nothing more, and the second can work.
 #[tokio::test]

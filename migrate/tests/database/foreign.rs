@@ -28,6 +28,19 @@ pub(crate) fn put_etcd(port: u16, key: &str, value: &str) {
     etcd(port, "put", &json!({ "key": encode(key), "value": encode(value) }));
 }
 
+/// Sets a key as a service does that guards what it writes: only while another key holds what it is thought to.
+pub(crate) fn put_etcd_if(port: u16, (guard, holds): (&str, &str), key: &str, value: &str) -> bool {
+    let answer = etcd(
+        port,
+        "txn",
+        &json!({
+            "compare": [{"key": encode(guard), "target": "VALUE", "result": "EQUAL", "value": encode(holds)}],
+            "success": [{"requestPut": {"key": encode(key), "value": encode(value)}}],
+        }),
+    );
+    answer["succeeded"] == Value::Bool(true)
+}
+
 pub(crate) fn get(server: &Server, key: &str) -> Option<String> {
     match server.program {
         Program::Etcd => {
