@@ -142,17 +142,6 @@ pub enum Drift {
 }
 
 impl Drift {
-    /// The migration that is applied and not at hand, if that is it.
-    pub(crate) fn missing(&self) -> Option<&str> {
-        match self {
-            Drift::Missing { id, .. } => Some(id),
-            Drift::Changed { .. }
-            | Drift::Redated { .. }
-            | Drift::Reordered { .. }
-            | Drift::OtherChecksum { .. } => None,
-        }
-    }
-
     /// Whether the migration of this id is another one than was applied.
     pub(crate) fn is_edit_of(&self, wanted: &str) -> bool {
         match self {

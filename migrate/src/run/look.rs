@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     commit::{self, CommitError, State},
-    migration::log::{self, Drift},
+    migration::{Migration, log},
     record::Snapshot,
     store::{Facts, Layout, StoreError},
 };
@@ -145,7 +145,7 @@ impl Database {
             Err(error) => return Err(error),
         };
         let drift = match &before {
-            Some(_) => log::compare(&self.migrations()?, &entries),
+            Some(_) => disagreements(&self.migrations()?, &entries),
             None => Vec::new(),
         };
         let last_run = match commit::state(self.store.as_ref()).await? {
@@ -163,7 +163,7 @@ impl Database {
             applied: entries.len(),
             pending,
             order_problem,
-            drift: disagreements(&drift),
+            drift,
             last_run,
         })
     }
@@ -175,16 +175,15 @@ impl Database {
     }
 }
 
-/// Where log and files disagree, in words; where several are not at hand, these in one sentence.
-fn disagreements(drift: &[Drift]) -> Vec<String> {
-    let missing: Vec<&str> = drift.iter().filter_map(Drift::missing).collect();
-    if missing.len() == 1 {
+/// Where log and files disagree, in words, each with its difference. Where nothing at all is at hand, nobody
+/// has named a folder to look in: then the whole log would be shown as removed, and its ids say as much.
+fn disagreements(at_hand: &[Migration], entries: &[log::Entry]) -> Vec<String> {
+    let drift = log::compare(at_hand, entries);
+    if !at_hand.is_empty() || drift.is_empty() {
         return drift.iter().map(ToString::to_string).collect();
     }
-    let others = drift.iter().filter(|drift| drift.missing().is_none()).map(ToString::to_string);
-    let sentence = (!missing.is_empty())
-        .then(|| format!("applied, but not among the migrations at hand: {}", missing.join(", ")));
-    sentence.into_iter().chain(others).collect()
+    let ids: Vec<&str> = entries.iter().map(|entry| entry.id.as_str()).collect();
+    vec![format!("applied, but not among the migrations at hand: {}", ids.join(", "))]
 }
 
 fn last(record: &commit::RunRecord, can_roll_back: bool) -> LastRun {

@@ -527,3 +527,25 @@ async fn a_change_that_is_given_up_frees_its_lock_and_says_where_it_stands() {
     let fence = store::hold(&database.store, "next", Duration::from_secs(60)).await.unwrap();
     drop((work, fence));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_applied_migration_that_is_missing_is_shown_as_a_difference() {
+    const OTHERS: &[&Native] = &[&FAILS];
+    let sandbox = Sandbox::new(Layout::Generation).await;
+    sandbox.apply(BOTH).await.unwrap();
+    let drift = async |at_hand| sandbox.open(at_hand).await.status(&|_| {}).await.unwrap().drift;
+    assert_eq!(drift(BOTH).await, Vec::<String>::new());
+
+    let shown = drift(OTHERS).await;
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    for (shown, id) in shown.iter().zip(["test.rename", "test.drop"]) {
+        let told = format!("{id} of release queens is applied, but not among the migrations at hand:\n");
+        assert!(shown.starts_with(&told), "{shown}");
+        assert!(
+            shown[told.len()..].lines().any(|line| line.starts_with('-')),
+            "no line is shown as gone: {shown}"
+        );
+    }
+    let nothing_at_hand = "applied, but not among the migrations at hand: test.rename, test.drop";
+    assert_eq!(drift(&[]).await, [nothing_at_hand]);
+}
