@@ -101,7 +101,7 @@ impl Drop for Fio {
 async fn pass(uri: &str, offset: u64, size: u64) -> anyhow::Result<()> {
     let mut fio = Command::new("fio");
     fio.args(["--name=verify", "--ioengine=nbd", "--thread", "--rw=randwrite", "--bs=4k", "--iodepth=8"])
-        .args(["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--loops=4"])
+        .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--do_verify=1", "--loops=4"])
         .args([format!("--uri={uri}"), format!("--offset={offset}"), format!("--size={size}")])
         .kill_on_drop(true);
     let output = fio.output().await.context("run fio")?;
