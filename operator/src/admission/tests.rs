@@ -61,8 +61,7 @@ async fn only_the_default_image_can_be_chosen_while_upgrades_are_automatic() {
     let settings: Api<Setting> = Api::namespaced(own.clone(), NAMESPACE);
     let default = Patch::Merge(json!({ "value": "new" }));
     settings.patch("default-engine-image", &PatchParams::default(), &default).await.unwrap();
-    let spec =
-        json!({ "size": "1073741824", "image": "old", "fromBackup": "s3://b?backup=x", "Standby": true });
+    let spec = json!({ "size": "1073741824", "image": "old", "fromBackup": "file:///b?backup=x&volume=v", "Standby": true });
     let status = json!({ "state": "attached", "robustness": "healthy", "currentImage": "old", "currentNodeID": "node-1",
         "isStandby": true });
     make::<Volume>(own, "dr", spec, status).await;
