@@ -48,6 +48,15 @@ async fn until_moved(storage: &Storage, name: &str, node: &str, state: &str) -> 
     moved
 }
 
+/// Waits until vol-1 says why it is not settled.
+async fn until_told(storage: &Storage, why: &str) {
+    let told = async || {
+        let conditions = status(storage, "vol-1").await?.conditions;
+        Ok(conditions.get("Settled").is_some_and(|now| now.message.as_str().contains(why)).then_some(()))
+    };
+    storage.until(&format!("vol-1 says: {why}"), told).await.unwrap();
+}
+
 async fn aim(storage: &Storage, name: &str, node: &str) {
     storage.change_volume(name, json!({ "targetNodeID": node })).await.unwrap();
 }
@@ -138,6 +147,7 @@ async fn a_volume_whose_temporary_target_is_killed_serves_from_its_own_node() {
     assert_eq!(engines(&storage, "vol-1").await, ["node-1"]);
     // It is asked for again.
     aim(&storage, "vol-1", "").await;
+    until_moved(&storage, "vol-1", "node-1", "taken-back").await;
     aim(&storage, "vol-1", "node-2").await;
     until_moved(&storage, "vol-1", "node-2", "done").await;
     load.judge().await.unwrap();
@@ -182,9 +192,7 @@ async fn a_copy_leaves_and_returns_with_what_was_written_meanwhile() {
     tell(&storage, &replica, "stopped").await;
     until_replica(&storage, &replica, "stopped").await;
     storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
-    let conditions = status(&storage, "vol-1").await.unwrap().conditions;
-    let settled = conditions.get("Settled").unwrap();
-    assert!(settled.message.as_str().contains("told to leave"), "{settled:?}");
+    until_told(&storage, "told to leave").await;
     assert!(storage.room("node-2").join("replicas").join(replica.name_any()).exists(), "its data stays");
     assert_eq!(replica_on(&storage, "vol-1", "node-2").await.spec.failed_at, "", "it has not failed");
 
@@ -205,13 +213,7 @@ async fn a_copy_leaves_and_returns_with_what_was_written_meanwhile() {
     let commands: Vec<&str> = read.iter().flat_map(|one| ["-c", one]).collect();
     run("qemu-io", &[&["-f", "raw"], &commands[..], &[&*endpoint]].concat()).await.unwrap();
     tell(&storage, &replica, "stopped").await;
-    let blocked = async || {
-        let conditions = status(&storage, "vol-1").await?.conditions;
-        let says =
-            conditions.get("Settled").is_some_and(|now| now.message.as_str().contains("the last in service"));
-        Ok(says.then_some(()))
-    };
-    storage.until("the last copy says that it stays", blocked).await.unwrap();
+    until_told(&storage, "the last in service").await;
     storage.stop().await;
 }
 

@@ -8,6 +8,7 @@ use std::{
     io,
     path::Path,
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use kube::Client;
@@ -40,6 +41,10 @@ pub(super) struct NodeService {
     /// What calls work on.
     busy: Mutex<BTreeSet<Busy>>,
 }
+
+/// How long a call waits for its turn.
+const LOOKS_END_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What one call at a time works on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +93,17 @@ impl NodeService {
         Ok(Turn { busy: &self.busy, with })
     }
 
+    /// The turn of a call. Looks of our own are short, and waited for; another call that goes on is told of.
+    pub(super) async fn call(&self, with: Busy) -> Result<Turn<'_>, Status> {
+        let until = Instant::now() + LOOKS_END_WITHIN;
+        loop {
+            match self.turn(with.clone()) {
+                Err(_) if Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
+                answer => return answer,
+            }
+        }
+    }
+
     pub(super) fn record(&self, volume: &VolumeId) -> Result<Option<Record>, Status> {
         self.records.get(volume).map_err(failed("read the record"))
     }
@@ -121,7 +137,7 @@ impl Node for NodeService {
         let staging = absolute("staging_target_path", &request.staging_target_path)?;
         check(request.volume_capability.as_ref())?;
         let attributes = Attributes::of(&request.volume_context, &self.config.root)?;
-        let _turn = self.turn(Busy::Volume(volume.clone()))?;
+        let _turn = self.call(Busy::Volume(volume.clone())).await?;
         self.stage(&volume, &staging, attributes).await?;
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
@@ -133,7 +149,7 @@ impl Node for NodeService {
         let request = request.into_inner();
         let volume = VolumeId::new(&request.volume_id)?;
         let staging = absolute("staging_target_path", &request.staging_target_path)?;
-        let _turn = self.turn(Busy::Volume(volume.clone()))?;
+        let _turn = self.call(Busy::Volume(volume.clone())).await?;
         // What is not staged there needs nothing.
         if let Some(record) = self.record(&volume)?.filter(|record| record.staged == staging) {
             self.unstage(&volume, &record).await?;
@@ -151,7 +167,7 @@ impl Node for NodeService {
         let usage = check(request.volume_capability.as_ref())?;
         let staging = absolute("staging_target_path", &request.staging_target_path)?;
         let access = if request.readonly { Access::ReadOnly } else { usage.access };
-        let _turn = self.turn(Busy::Volume(volume.clone()))?;
+        let _turn = self.call(Busy::Volume(volume.clone())).await?;
         let record = self.record(&volume)?.filter(|record| record.staged == staging);
         let record = record.ok_or_else(|| Status::failed_precondition("the volume is not staged there"))?;
         self.publish(&volume, record, Published { target, access }, usage.crowd).await?;
@@ -165,7 +181,7 @@ impl Node for NodeService {
         let request = request.into_inner();
         let volume = VolumeId::new(&request.volume_id)?;
         let target = absolute("target_path", &request.target_path)?;
-        let _turn = self.turn(Busy::Volume(volume.clone()))?;
+        let _turn = self.call(Busy::Volume(volume.clone())).await?;
         self.unpublish(&volume, &target).await?;
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
     }

@@ -90,7 +90,7 @@ impl NodeService {
         attributes: Attributes,
     ) -> Result<(), Status> {
         let daemon = attributes.daemon();
-        let _turn = self.turn(Busy::Daemon(daemon.clone()))?;
+        let _turn = self.call(Busy::Daemon(daemon.clone())).await?;
         let wish = self.cluster.wish(&attributes).await?;
         if wish.policy == Policy::Remove {
             return Err(Status::not_found(format!("there is no dataset {}", daemon.as_str())));
@@ -123,7 +123,7 @@ impl NodeService {
     }
 
     pub(super) async fn unstage(&self, volume: &VolumeId, record: &Record) -> Result<(), Status> {
-        let _turn = self.turn(Busy::Daemon(record.attributes.daemon()))?;
+        let _turn = self.call(Busy::Daemon(record.attributes.daemon())).await?;
         let wish = self.cluster.wish(&record.attributes).await?;
         let seen = self.observe(Some(volume), &record.attributes, &wish).await?;
         match depart(&seen).map_err(|in_use| Status::failed_precondition(in_use.to_string()))? {
