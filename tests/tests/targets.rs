@@ -144,7 +144,8 @@ async fn a_volume_whose_temporary_target_is_killed_serves_from_its_own_node() {
     assert_eq!(moved.reason.as_str(), "NodeLost");
     storage.restart_manager(2).await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
-    assert_eq!(engines(&storage, "vol-1").await, ["node-1"]);
+    let alone = async || Ok((engines(&storage, "vol-1").await == ["node-1"]).then_some(()));
+    storage.until("the only engine is at home", alone).await.unwrap();
     // It is asked for again.
     aim(&storage, "vol-1", "").await;
     until_moved(&storage, "vol-1", "node-1", "taken-back").await;
