@@ -200,9 +200,10 @@ async fn a_copy_leaves_and_returns_with_what_was_written_meanwhile() {
     run("qemu-io", &["-f", "raw", "-c", "write -P 0x22 1M 256k", "-c", "flush", &endpoint]).await.unwrap();
     tell(&storage, &replica, "running").await;
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
-    let copied = rebuilt_bytes(&storage, "vol-1").await;
+    let told = async || Ok(Some(rebuilt_bytes(&storage, "vol-1").await).filter(|copied| *copied >= WRITTEN));
+    let copied = storage.until("the engine tells what it copied", told).await.unwrap();
     eprintln!("{WRITTEN} bytes were written meanwhile, {copied} copied");
-    assert!((WRITTEN..=2 * WRITTEN).contains(&copied), "{copied} bytes copied");
+    assert!(copied <= 2 * WRITTEN, "{copied} bytes copied");
 
     // What it has is all there is.
     for node in ["node-1", "node-3"] {
