@@ -1,85 +1,22 @@
 //! Volumes move to the default engine image by themselves: real processes, builds that really differ, and every write
 //! of every volume looked at.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures::{StreamExt, pin_mut};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, WatchEvent, WatchParams};
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Volume};
-use midflight_api::{Attempt, NodeName, Outcome};
-use midflight_plan::engine_upgrade as plan;
+use kube::api::Api;
+use midflight_api::longhorn::{EngineImage, NAMESPACE};
+use midflight_api::{Attempt, Outcome};
 use midflight_plan::storage::engine_image;
 use midflight_tests::load::Load;
 use midflight_tests::place;
 use midflight_tests::running::{attached, detached, runs, status, told};
 use midflight_tests::storage::{NEXT, Program, Storage, THIS};
+use midflight_tests::watching::Watching;
 use serde_json::json;
-use tokio::task::AbortHandle;
 
 const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
-
-/// What a watch has seen of all volumes, write by write.
-#[derive(Debug, Default)]
-struct Seen {
-    volumes: BTreeMap<String, Volume>,
-    /// The most volumes of one node that were on their way after any write, and which these were.
-    most: usize,
-    /// Volumes that were ever on their way.
-    moved: BTreeSet<String>,
-}
-
-impl Seen {
-    fn take(&mut self, volume: Volume) {
-        self.volumes.insert(volume.name_any(), volume);
-        let mut nodes: BTreeMap<NodeName, usize> = BTreeMap::new();
-        for (name, volume) in &self.volumes {
-            let volume = plan::Volume::of(volume, BTreeSet::new());
-            if volume.is_upgrading() {
-                *nodes.entry(volume.seat().cloned().unwrap_or_default()).or_default() += 1;
-                self.moved.insert(name.clone());
-            }
-        }
-        self.most = self.most.max(nodes.values().copied().max().unwrap_or_default());
-    }
-}
-
-/// Sees every write of volumes from now on; ends with the test.
-struct Watching {
-    seen: Arc<Mutex<Seen>>,
-    task: AbortHandle,
-}
-
-impl Watching {
-    async fn begin(storage: &Storage) -> Watching {
-        let volumes = storage.volumes();
-        let list = volumes.list(&ListParams::default()).await.unwrap();
-        let version = list.metadata.resource_version.clone().unwrap();
-        let seen = Arc::<Mutex<Seen>>::default();
-        list.into_iter().for_each(|volume| seen.lock().unwrap().take(volume));
-        let shared = Arc::clone(&seen);
-        let task = tokio::spawn(async move {
-            let events = volumes.watch(&WatchParams::default().timeout(290), &version).await.unwrap();
-            pin_mut!(events);
-            while let Some(Ok(event)) = events.next().await {
-                if let WatchEvent::Added(volume) | WatchEvent::Modified(volume) = event {
-                    shared.lock().unwrap().take(volume);
-                }
-            }
-        });
-        Watching { seen, task: task.abort_handle() }
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
 
 /// Volumes, engines and replicas that refer to an image, as its object says.
 async fn references(storage: &Storage, image: &str) -> anyhow::Result<i32> {
@@ -118,7 +55,7 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
         detached(&storage, name).await.unwrap();
     }
     storage.set("default-engine-image", NEXT).await.unwrap();
-    let watching = Watching::begin(&storage).await;
+    let watching = Watching::begin(&storage).await.unwrap();
     storage.set(LIMIT, "3").await.unwrap();
     until_all_run(&storage, &names, NEXT).await;
     for name in busy {
@@ -137,7 +74,7 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
     };
     storage.until("every reference is to the new image", whole).await.unwrap();
     storage.stop().await;
-    let seen = watching.seen.lock().unwrap();
+    let seen = watching.seen();
     assert!(seen.most <= 3, "{} of a node were on their way at once", seen.most);
     assert_eq!(seen.moved.len(), 10, "each was seen on its way: {:?}", seen.moved);
 }
@@ -160,12 +97,12 @@ async fn expanding_degraded_and_opted_out_volumes_are_left_alone() {
     detached(&storage, "witness").await.unwrap();
 
     storage.set("default-engine-image", NEXT).await.unwrap();
-    let watching = Watching::begin(&storage).await;
+    let watching = Watching::begin(&storage).await.unwrap();
     storage.set(LIMIT, "3").await.unwrap();
     until_all_run(&storage, &["witness".to_owned()], NEXT).await;
     // Whatever may move has begun with the witness; the rest would need one turn.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(watching.seen.lock().unwrap().moved, BTreeSet::from(["witness".to_owned()]));
+    assert_eq!(watching.seen().moved, BTreeSet::from(["witness".to_owned()]));
 
     storage.change_volume("expanding", json!({ "nodeID": "node-2" })).await.unwrap();
     storage.change_volume("degraded", json!({ "numberOfReplicas": 3 })).await.unwrap();
@@ -215,7 +152,7 @@ async fn an_image_that_fails_is_left_again_and_halts_the_others() {
     }
     storage.set("automatic-engine-upgrade-failure-threshold", "1").await.unwrap();
     storage.set("default-engine-image", BROKEN).await.unwrap();
-    let watching = Watching::begin(&storage).await;
+    let watching = Watching::begin(&storage).await.unwrap();
     storage.set(LIMIT, "1").await.unwrap();
     let failed = async || {
         let volume = storage.volumes().get("vol-1").await?;
@@ -227,11 +164,7 @@ async fn an_image_that_fails_is_left_again_and_halts_the_others() {
     assert_eq!((attempt.failures, attempt.to.as_str()), (1, BROKEN));
     runs(&storage, "vol-1", THIS).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(
-        watching.seen.lock().unwrap().moved,
-        BTreeSet::from(["vol-1".to_owned()]),
-        "the rest is halted"
-    );
+    assert_eq!(watching.seen().moved, BTreeSet::from(["vol-1".to_owned()]), "the rest is halted");
     for load in loads {
         load.judge().await.unwrap();
     }
