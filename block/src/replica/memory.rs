@@ -42,7 +42,7 @@ struct State {
     removed: Vec<(String, Content)>,
     /// Changes left until the machine stops, if that is planned.
     left: Option<u64>,
-    /// Pages read since the cache was emptied, if it ever was; others have to be waited for.
+    /// Pages read or written since the cache was emptied, if it ever was; others have to be waited for.
     warm: Option<BTreeSet<(String, u64)>>,
 }
 
@@ -55,6 +55,13 @@ impl State {
                 Ok(())
             }
             None => Ok(()),
+        }
+    }
+
+    /// From now on these pages are in the cache.
+    fn warm(&mut self, file: &str, pages: Range<u64>) {
+        if let Some(warm) = &mut self.warm {
+            warm.extend(pages.map(|page| (file.to_owned(), page)));
         }
     }
 }
@@ -167,6 +174,7 @@ impl MemoryDisk {
             return Err(io::Error::other("this disk has failed"));
         }
         state.image_writes += u64::from(file.ends_with(".img"));
+        state.warm(file, pages(data, offset));
         let content = state.files.entry(file.to_owned()).or_default();
         let end = offset as usize + data.len();
         if content.now.len() < end {
@@ -209,9 +217,7 @@ impl Disk for MemoryDisk {
         if state.fail_read && file.ends_with(".img") {
             return Err(io::Error::other("this disk has failed"));
         }
-        if let Some(warm) = &mut state.warm {
-            warm.extend(pages(buffer, offset).map(|page| (file.clone(), page)));
-        }
+        state.warm(file, pages(buffer, offset));
         let now = &state.files[file].now;
         let from = offset as usize;
         let part = now.get(from..from + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;

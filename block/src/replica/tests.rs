@@ -1,11 +1,12 @@
-//! A replica between its engine and a real folder.
+//! A replica between its engine and a disk whose cache can be emptied: the kernel's own
+//! reading ahead may be done before anyone looks.
 
 use bytes::Bytes;
-use rustix::fs::Advice;
 
 use super::{
     core::{Input, Output, Replica},
-    disk::{Disk, Folder},
+    disk::Disk,
+    memory::MemoryDisk,
     promise::PromiseFile,
     store::Store,
 };
@@ -28,10 +29,9 @@ const BLOCKS: u64 = 64;
 const EPOCH: Epoch = Epoch::of_term(1);
 
 struct Bench {
-    _dir: tempfile::TempDir,
-    disk: Folder,
-    promise: PromiseFile<Folder>,
-    core: Replica<Folder>,
+    disk: MemoryDisk,
+    promise: PromiseFile<MemoryDisk>,
+    core: Replica<MemoryDisk>,
     /// Fetches that were asked for and are not carried out.
     fetches: Vec<u64>,
 }
@@ -39,13 +39,12 @@ struct Bench {
 impl Bench {
     /// A replica that has promised to an engine.
     fn new() -> Bench {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = Folder::take(dir.path()).unwrap();
+        let disk = MemoryDisk::default();
         let promise = PromiseFile::open(disk.clone()).unwrap();
         let size = BLOCKS * u64::from(BLOCK);
         let store = Store::open(&disk, size, 1).unwrap();
         let core = Replica::new("v".into(), store, promise.standing(), 1);
-        let mut bench = Bench { _dir: dir, disk, promise, core, fetches: Vec::new() };
+        let mut bench = Bench { disk, promise, core, fetches: Vec::new() };
         let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 7, size, epoch: EPOCH };
         bench.ask(Frame::with(Header::new(Kind::Hello, 0, EPOCH), hello.encode()));
         bench.ask(Frame::bare(Header::new(Kind::Promise, 0, EPOCH)));
@@ -107,17 +106,6 @@ impl Bench {
         let step = Step::Freeze { name: "s".into(), head: 9 };
         self.ask(Frame::with(Header::new(Kind::Step, 0, EPOCH), step.encode()));
     }
-
-    /// The kernel forgets every image. Pages that it is still reading ahead would stay, so all are waited for first.
-    fn chill(&self) {
-        for name in self.disk.names().unwrap().into_iter().filter(|name| name.ends_with(".img")) {
-            let file = self.disk.open(&name).unwrap();
-            let mut all = vec![0; usize::try_from(self.disk.size(&file).unwrap()).unwrap()];
-            self.disk.read_at(&file, &mut all, 0).unwrap();
-            self.disk.sync(&file).unwrap();
-            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        }
-    }
 }
 
 fn of(block: u64) -> Extent {
@@ -133,7 +121,7 @@ fn a_read_that_waits_for_the_disk_holds_up_nobody() {
     let mut bench = Bench::new();
     (0..BLOCKS).for_each(|block| assert_eq!(tags(&bench.write(block, 1)), [(block, Status::Ok)]));
     assert_eq!(bench.read(5)[0].payload, [1; BLOCK as usize][..], "what is in memory is given at once");
-    bench.chill();
+    bench.disk.chill();
     assert_eq!(tags(&bench.read(40)), [], "it waits for the disk");
     assert_eq!(tags(&bench.write(3, 2)), [(3, Status::Ok)]);
     assert_eq!(bench.read(3)[0].payload, [2; BLOCK as usize][..]);
@@ -149,7 +137,7 @@ fn snapshots_and_work_on_layers_are_fetched_too() {
     (0..BLOCKS).for_each(|block| drop(bench.write(block, 1)));
     bench.freeze();
     bench.write(2, 2);
-    bench.chill();
+    bench.disk.chill();
     let past = Past { snapshot: 0, since: None };
     let header = Header { extent: of(2), ..Header::new(Kind::Past, 2, EPOCH) };
     assert_eq!(tags(&bench.ask(Frame::with(header, past.encode()))), []);
@@ -157,7 +145,7 @@ fn snapshots_and_work_on_layers_are_fetched_too() {
     let late = bench.carry_out_fetches();
     assert_eq!(tags(&late), [(2, Status::Ok), (50, Status::Ok)]);
     assert!(late.iter().all(|frame| frame.payload == [1; BLOCK as usize][..]));
-    bench.chill();
+    bench.disk.chill();
     let mut fetched = 0;
     while bench.core.store().has_work() {
         bench.feed(Input::Work);
@@ -174,7 +162,7 @@ fn snapshots_and_work_on_layers_are_fetched_too() {
 fn a_read_that_waited_is_refused_when_its_engine_was_fenced_out_meanwhile() {
     let mut bench = Bench::new();
     (0..BLOCKS).for_each(|block| drop(bench.write(block, 1)));
-    bench.chill();
+    bench.disk.chill();
     assert_eq!(tags(&bench.read(40)), []);
     let next = LinkId::from_bits(2);
     let epoch = EPOCH.next_term();
