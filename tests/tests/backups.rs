@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use midflight_api::longhorn::{Backup, BackupState, BackupTarget, DataEngine, Engine, NAMESPACE, Volume};
 use midflight_tests::storage::{Storage, run};
 use serde_json::{Value, json};
@@ -129,8 +129,18 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
 
     // Objects that somebody has lost come back from the folder.
     let drop_finalizers = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-    backups.patch("b-1", &PatchParams::default(), &drop_finalizers).await.unwrap();
-    backups.delete("b-1", &DeleteParams::default()).await.unwrap();
+    let lose = async || {
+        let bare = backups.patch("b-1", &PatchParams::default(), &drop_finalizers).await?;
+        // The operator protects it again, and then it would be deleted for good.
+        let as_it_is = Preconditions { resource_version: bare.resource_version(), uid: bare.uid() };
+        let delete = DeleteParams { preconditions: Some(as_it_is), ..DeleteParams::default() };
+        match backups.delete("b-1", &delete).await {
+            Ok(_) => Ok(bare.uid()),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    };
+    let lost = storage.until("the object of b-1 is lost", lose).await.unwrap();
     let targets: Api<BackupTarget> = Api::namespaced(storage.client.clone(), NAMESPACE);
     let look = async || {
         let now = jiff::Timestamp::now().to_string();
@@ -139,8 +149,9 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
     };
     look().await;
     let found = async || {
-        let backup = backups.get_opt("b-1").await?.and_then(|backup| backup.status).unwrap_or_default();
-        Ok((backup.state == BackupState::Completed).then_some(backup))
+        let other = backups.get_opt("b-1").await?.filter(|backup| backup.uid().as_ref() != Some(&lost));
+        let status = other.and_then(|backup| backup.status).unwrap_or_default();
+        Ok((status.state == BackupState::Completed).then_some(status))
     };
     let found = storage.until("the backup is found again", found).await.unwrap();
     assert_eq!((found.snapshot_name.as_str(), found.volume_name.as_str()), ("monday", "vol-1"));
