@@ -2,7 +2,10 @@
 //!
 //! Invariant: looking changes nothing.
 
-use super::world::{BLOCKS, EngineNode, World};
+use super::{
+    nodes::wish,
+    world::{BLOCKS, EngineNode, World},
+};
 use crate::{
     check::pattern::BLOCK,
     engine::{
@@ -87,10 +90,26 @@ impl World {
         node.promise.as_ref().is_some_and(|promise| promise.standing().boot == node.boot)
     }
 
-    /// Whether an engine can rely on this copy alone: it runs, has lost nothing, and knows that it serves.
+    /// Whether an engine can rely on this copy alone: it runs, has lost nothing, knows that it serves, and stays in
+    /// service.
     pub(super) fn vouches(&self, at: usize) -> bool {
         let node = &self.replicas[at];
-        node.core.is_some() && !node.lost && self.has_noted(at)
+        node.core.is_some() && !node.lost && self.has_noted(at) && !self.is_to_go(at)
+    }
+
+    /// Whether an engine, be it dead by now, has asked to take this copy out of service, or is going to ask because
+    /// its connection is broken.
+    fn is_to_go(&self, at: usize) -> bool {
+        let under_way = self.engines.iter().filter_map(|node| node.changing.map(wish));
+        let late = self.shelf.late.iter().map(|(_, wish)| wish.clone());
+        let is_asked =
+            under_way.chain(late).any(|wish| wish.replica == at.to_string() && wish.mode == Mode::Out);
+        let misses = |node: &EngineNode| {
+            node.core.is_some()
+                && node.epoch.term() == self.shelf.record.term
+                && !node.links[at].is_some_and(|link| self.network.is_open(link))
+        };
+        is_asked || self.engines.iter().any(misses)
     }
 
     /// Every block at every replica in service holds what the client may expect.

@@ -67,6 +67,12 @@ impl Network {
         self.pipes.iter().filter(|(_, pipe)| pipe.halves.iter().all(Option::is_some)).map(|(link, _)| *link)
     }
 
+    /// Whether both sides still know of a connection and will not learn of its end.
+    pub(crate) fn is_open(&self, link: LinkId) -> bool {
+        let open = |half: &Option<Half>| half.as_ref().is_some_and(|half| !half.closed);
+        self.pipes.get(&link).is_some_and(|pipe| pipe.halves.iter().all(open))
+    }
+
     /// Breaks a connection: what was on its way is lost, both sides learn of it.
     pub(crate) fn sever(&mut self, link: LinkId) {
         let Some(pipe) = self.pipes.get_mut(&link) else { return };

@@ -67,8 +67,8 @@ pub(super) struct EngineNode {
     pub(super) core: Option<Engine>,
     pub(super) epoch: Epoch,
     pub(super) paused: bool,
-    links: Vec<Option<LinkId>>,
-    changing: Option<Change>,
+    pub(super) links: Vec<Option<LinkId>>,
+    pub(super) changing: Option<Change>,
 }
 
 /// The volume's record, whether it can be reached, and what dead engines have sent
@@ -76,7 +76,7 @@ pub(super) struct EngineNode {
 pub(super) struct Shelf {
     pub(super) record: Record,
     pub(super) reachable: bool,
-    late: Vec<(u64, Wish)>,
+    pub(super) late: Vec<(u64, Wish)>,
 }
 
 pub(super) struct World {

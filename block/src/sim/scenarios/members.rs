@@ -417,7 +417,7 @@ fn nothing_is_lost_whatever_happens_to_anyone() {
 }
 
 /// One misfortune. Any process may be killed, any connection cut or broken; power is lost, and disks fail, only while
-/// the volume has another copy that is in service, knows it, and was never away.
+/// the volume has another copy that is in service, knows it, was never away, and that no engine has lost touch with.
 pub(super) fn disturb(world: &mut World) {
     let last = world.engines.len() - 1;
     let victim = (world.dice() % world.replicas.len() as u64) as usize;
