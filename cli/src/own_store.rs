@@ -6,11 +6,7 @@
 //!
 //! The one invariant: the store holds the old objects, or the new ones together with the log that says so.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -27,7 +23,7 @@ use midflight_migrate::{
 use serde_json::Value;
 use tracing::info;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, folder::STORE_BEFORE};
 
 /// Every change of our own format, compiled in. None was needed yet.
 pub(crate) const MIGRATIONS: &[&Native] = &[];
@@ -45,7 +41,7 @@ pub(crate) fn bring_up_to_date(path: &Path, compiled_in: &[&'static Native]) -> 
         Err(error) if !fresh => return refused_later(&error),
         Err(error) => return Err(anyhow::Error::new(error).context("make the API's store")),
     };
-    let available = migration::load(&[], compiled_in).context("load our own migrations")?;
+    let available = migration::load_for_resources(compiled_in).context("load our own migrations")?;
     let (before, versions) = snapshot(&store);
     let pending = pending(&available, &before)?;
     if pending.is_empty() {
@@ -79,12 +75,7 @@ pub(crate) fn bring_up_to_date(path: &Path, compiled_in: &[&'static Native]) -> 
 
 /// Copies the store as it is before a change, so that the program of before can be gone back to.
 fn keep_copy(path: &Path, id: &str) -> anyhow::Result<()> {
-    let copy = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let kept = copy(&format!(".before-{id}"));
+    let kept = path.with_file_name(format!("{STORE_BEFORE}{id}"));
     let copied = fs::copy(path, &kept).and_then(|_| fs::File::open(&kept)?.sync_all());
     copied.with_context(|| format!("copy the API's store to {} before it is changed", kept.display()))
 }
@@ -172,19 +163,21 @@ mod tests {
         proposed_at: "2026-11-16T00:00:00Z",
         after: &[],
         replaces: &[],
-        tables: &["configmaps"],
+        tables: &["configmaps", "volumes.longhorn.io"],
         max_removed: Some(0),
         revision: 1,
         fixtures: None,
         migration: |rows| {
-            rows.edit_each(&Table::new("configmaps"), |_, object| {
-                if let Some(data) = object.get_mut("data").and_then(Value::as_object_mut)
-                    && let Some(colour) = data.remove("colour")
-                {
-                    data.insert("paint".to_owned(), colour);
-                }
-                Verdict::Keep
-            })?;
+            for (table, part) in [("configmaps", "data"), ("volumes.longhorn.io", "spec")] {
+                rows.edit_each(&Table::new(table), |_, object| {
+                    if let Some(part) = object.get_mut(part).and_then(Value::as_object_mut)
+                        && let Some(colour) = part.remove("colour")
+                    {
+                        part.insert("paint".to_owned(), colour);
+                    }
+                    Verdict::Keep
+                })?;
+            }
             Ok(())
         },
     };
@@ -196,21 +189,37 @@ mod tests {
         ..RENAME
     };
 
-    fn config_map() -> Key {
-        Key::new(ResourceId { group: "".into(), plural: "configmaps".into() }, Some("default"), "a")
+    /// Of a kind of every cluster, and of one that is learnt from a CRD.
+    fn keys() -> [Key; 2] {
+        let key = |group: &str, plural: &str| {
+            let resource = ResourceId { group: group.into(), plural: plural.into() };
+            Key::new(resource, Some("default"), "a")
+        };
+        [key("", "configmaps"), key("longhorn.io", "volumes")]
     }
 
     fn old_store(path: &Path) {
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "a", "namespace": "default"}, "data": {"colour": "red"}});
-        let mut store = Offline::open_or_create(path).unwrap();
-        store.write(vec![Change::Create { key: config_map(), body: Body::new(&object) }]).unwrap();
+        let metadata = json!({"name": "a", "namespace": "default"});
+        let objects = [
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"colour": "red"}}),
+            json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume", "metadata": metadata,
+                "spec": {"colour": "red"}}),
+        ];
+        let made = keys().into_iter().zip(objects);
+        let made = made.map(|(key, object)| Change::Create { key, body: Body::new(&object) });
+        Offline::open_or_create(path).unwrap().write(made.collect()).unwrap();
     }
 
-    fn data(path: &Path) -> Value {
+    /// What both objects hold.
+    fn held(path: &Path) -> Value {
         let store = Offline::open(path).unwrap();
-        let found = store.records().find(|(key, _)| *key == config_map()).unwrap();
-        serde_json::from_slice::<Value>(&found.1.bytes).unwrap()["data"].clone()
+        let held = keys().map(|wanted| {
+            let (_, found) = store.records().find(|(key, _)| *key == wanted).unwrap();
+            let object = serde_json::from_slice::<Value>(&found.bytes).unwrap();
+            object.get("data").or(object.get("spec")).unwrap().clone()
+        });
+        assert_eq!(held[0], held[1]);
+        held[0].clone()
     }
 
     #[tokio::test]
@@ -219,9 +228,9 @@ mod tests {
         let path = folder.path().join("store.redb");
         old_store(&path);
         assert_eq!(bring_up_to_date(&path, &[&RENAME]).unwrap(), ["midflight.store.rename"]);
-        assert_eq!(data(&path), json!({"paint": "red"}));
+        assert_eq!(held(&path), json!({"paint": "red"}));
         assert_eq!(
-            data(&folder.path().join("store.redb.before-midflight.store.rename")),
+            held(&folder.path().join("store.redb.before-midflight.store.rename")),
             json!({"colour": "red"})
         );
         assert_eq!(bring_up_to_date(&path, &[&RENAME]).unwrap(), Vec::<String>::new());
@@ -236,7 +245,7 @@ mod tests {
         old_store(&path);
         let version = Offline::open(&path).unwrap().version();
         assert!(bring_up_to_date(&path, &[&RENAME, &FAILS]).is_err());
-        assert_eq!(data(&path), json!({"colour": "red"}));
+        assert_eq!(held(&path), json!({"colour": "red"}));
         assert_eq!(Offline::open(&path).unwrap().version(), version);
     }
 
@@ -256,6 +265,6 @@ mod tests {
         bring_up_to_date(&path, &[&RENAME]).unwrap();
         let error = bring_up_to_date(&path, &[]).unwrap_err();
         assert!(error.to_string().contains("newer version: midflight.store.rename"), "{error}");
-        assert_eq!(data(&path), json!({"paint": "red"}));
+        assert_eq!(held(&path), json!({"paint": "red"}));
     }
 }

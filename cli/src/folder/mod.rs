@@ -34,7 +34,7 @@ const CONTENTS: &[&str] = &[
     "nodes",
     "registry",
     "run",
-    "store.redb",
+    STORE,
     "store.redb.mark",
     "store.redb.new",
     "tls",
@@ -43,6 +43,9 @@ const CONTENTS: &[&str] = &[
     "viewer.kubeconfig",
     "viewer.unfinished",
 ];
+/// How each copy of the store begins that is kept from before it was changed; the id of the change follows.
+pub(crate) const STORE_BEFORE: &str = "store.redb.before-";
+const STORE: &str = "store.redb";
 const MARKER: &str = "midflight.json";
 /// What a first start that was cut short leaves of the marker.
 const MARKER_UNFINISHED: &str = "midflight.unfinished";
@@ -116,6 +119,9 @@ impl Folder {
         for name in CONTENTS {
             remove(&self.root.join(name))?;
         }
+        for copy in self.copies_of_the_store()? {
+            remove(&copy)?;
+        }
         remove(&self.root.join(MARKER))?;
         match fs::remove_dir(&self.root) {
             Ok(()) => Ok(Purged::Whole),
@@ -138,7 +144,7 @@ impl Folder {
     }
 
     pub(crate) fn store(&self) -> PathBuf {
-        self.root.join("store.redb")
+        self.root.join(STORE)
     }
 
     pub(crate) fn run(&self) -> PathBuf {
@@ -170,6 +176,18 @@ impl Folder {
 
     pub(crate) fn log(&self, role: &Role) -> PathBuf {
         self.root.join("logs").join(format!("{role}.log"))
+    }
+
+    fn copies_of_the_store(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let reading = || format!("read {}", self.root.display());
+        let mut copies = Vec::new();
+        for entry in fs::read_dir(&self.root).with_context(reading)? {
+            let entry = entry.with_context(reading)?;
+            if entry.file_name().as_encoded_bytes().starts_with(STORE_BEFORE.as_bytes()) {
+                copies.push(entry.path());
+            }
+        }
+        Ok(copies)
     }
 
     /// Makes those who find no marker take turns, so that the folder is made once. Held until dropped.

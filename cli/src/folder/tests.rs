@@ -118,6 +118,7 @@ fn a_purge_takes_all_that_a_start_cut_short_can_leave() {
         "store.redb",
         "store.redb.new",
         "store.redb.mark",
+        "store.redb.before-midflight.store.rename",
         "tokens.json",
         "tokens.new",
         "tls/ca.new",

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::fixture::{AFTER, BEFORE};
 use super::load::{compiled, folders, from_folder, refuse_twice};
-use super::native::Fixtures;
+use super::native::{Fixtures, Naming};
 use super::run::{Context, run};
 use super::{Allowed, Migration, Native, Work, exposed, fixture, log, pending};
 use crate::record::Table;
@@ -71,7 +71,7 @@ pub fn lint(search_path: &[PathBuf], compiled_in: &[&'static Native], context: &
     let mut lint = Lint::default();
     let mut found = vec![];
     for native in compiled_in {
-        match compiled(native) {
+        match compiled(native, Naming::Keys) {
             Ok(migration) => found.push(migration),
             Err(error) => lint.error(native.id, with_causes(&error)),
         }

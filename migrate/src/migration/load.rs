@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::checksum::{of_manifest, of_native};
 use super::manifest::{FILE, Manifest, ManifestError};
-use super::native::Native;
+use super::native::{Naming, Native};
 use super::{Migration, Work};
 
 /// The models of a release, beside its migrations; a release may have nothing else.
@@ -47,13 +47,22 @@ pub enum LoadError {
 pub fn load(search_path: &[PathBuf], compiled_in: &[&'static Native]) -> Result<Vec<Migration>, LoadError> {
     let mut found = vec![];
     for native in compiled_in {
-        found.push(compiled(native)?);
+        found.push(compiled(native, Naming::Keys)?);
     }
     for path in search_path {
         for folder in folders(path)? {
             found.push(from_folder(&folder)?);
         }
     }
+    refuse_twice(&found)?;
+    Ok(found)
+}
+
+/// The migrations of a store whose tables are resources of an API, e.g. `volumes.longhorn.io`. Nothing is
+/// searched for: who keeps such a store brings all that changes it.
+pub fn load_for_resources(compiled_in: &[&'static Native]) -> Result<Vec<Migration>, LoadError> {
+    let found: Vec<_> =
+        compiled_in.iter().map(|native| compiled(native, Naming::Resources)).collect::<Result<_, _>>()?;
     refuse_twice(&found)?;
     Ok(found)
 }
@@ -93,9 +102,12 @@ pub(super) fn from_folder(folder: &Path) -> Result<Migration, LoadError> {
     })
 }
 
-pub(super) fn compiled(native: &'static Native) -> Result<Migration, LoadError> {
-    let header =
-        native.header().map_err(|(field, problem)| LoadError::Native { id: native.id, field, problem })?;
+pub(super) fn compiled(native: &'static Native, naming: Naming) -> Result<Migration, LoadError> {
+    let header = native.header(naming).map_err(|(field, problem)| LoadError::Native {
+        id: native.id,
+        field,
+        problem,
+    })?;
     let (source, checksum) = of_native(native, &header);
     Ok(Migration { header, max_removed: native.max_removed, source, checksum, work: Work::Native(native) })
 }

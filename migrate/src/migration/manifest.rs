@@ -212,6 +212,11 @@ pub(crate) fn is_table(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
+/// What a resource of an API is called: its plural, and its group where it has one.
+pub(super) fn is_resource(name: &str) -> bool {
+    name.len() <= 317 && name.split('.').all(is_table)
+}
+
 pub(super) fn is_identity(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= 200

@@ -21,7 +21,7 @@ pub use checksum::{CHECKSUM_VERSION, Checksum};
 pub(crate) use exposed::exposed;
 pub use lint::{Lint, LintProblem, Severity, lint};
 pub(crate) use load::MODELS;
-pub use load::{LoadError, load};
+pub use load::{LoadError, load, load_for_resources};
 pub use log::is_reserved;
 pub(crate) use manifest::is_table;
 pub use manifest::{FILE, Header, Manifest, ManifestError, Program};

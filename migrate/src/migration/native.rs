@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use super::manifest::{Header, is_identity, is_table};
+use super::manifest::{Header, is_identity, is_resource, is_table};
 use crate::northbound::NorthBound;
 use crate::record::Table;
 
@@ -45,9 +45,29 @@ impl fmt::Debug for Native {
     }
 }
 
+/// What the tables of a database may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// Such that the keys of every database can hold it.
+    Keys,
+    /// As the resources of an API: `PLURAL`, or `PLURAL.GROUP`.
+    Resources,
+}
+
+impl Naming {
+    fn check(self, name: &str) -> Result<(), String> {
+        match self {
+            Naming::Keys if is_table(name) => Ok(()),
+            Naming::Resources if is_resource(name) => Ok(()),
+            Naming::Keys => Err(format!("{name:?} may hold only letters, digits, '_' and '-'")),
+            Naming::Resources => Err(format!("{name:?} is neither PLURAL nor PLURAL.GROUP")),
+        }
+    }
+}
+
 impl Native {
     /// What a manifest would say, or which field is wrong and why.
-    pub(super) fn header(&self) -> Result<Header, (&'static str, String)> {
+    pub(super) fn header(&self, naming: Naming) -> Result<Header, (&'static str, String)> {
         if !is_identity(self.id) {
             return Err(("id", format!("{:?} is not an id", self.id)));
         }
@@ -58,9 +78,7 @@ impl Native {
         if self.tables.is_empty() {
             return Err(("tables", "name at least one table".to_owned()));
         }
-        if let Some(odd) = self.tables.iter().find(|name| !is_table(name)) {
-            return Err(("tables", format!("{odd:?} may hold only letters, digits, '_' and '-'")));
-        }
+        self.tables.iter().try_for_each(|name| naming.check(name)).map_err(|problem| ("tables", problem))?;
         let tables: Vec<Table> = self.tables.iter().map(Table::new).collect();
         if let Some(ours) = tables.iter().find(|table| super::log::is_reserved(table)) {
             return Err(("tables", format!("{ours} is kept by the tool itself")));

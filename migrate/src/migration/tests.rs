@@ -84,3 +84,43 @@ fn nothing_on_the_search_path_is_passed_over() {
     let missing = told(&[path.path().join("nowhere")]);
     assert!(missing.starts_with("list the migrations in ") && missing.contains("No such file"), "{missing}");
 }
+
+#[test]
+fn a_table_is_named_as_the_keys_of_databases_can_hold_it_or_as_a_resource() {
+    static PLAIN: Native = Native {
+        id: "a.plain",
+        release: "r",
+        description: "d",
+        proposed_at: "2018-01-01T00:00:00Z",
+        after: &[],
+        replaces: &[],
+        tables: &["lport"],
+        max_removed: None,
+        revision: 1,
+        fixtures: None,
+        migration: |_| Ok(()),
+    };
+    static RESOURCE: Native = Native { tables: &["volumes.longhorn.io"], ..PLAIN };
+    static NO_GROUP: Native = Native { tables: &["volumes."], ..PLAIN };
+    static RESERVED: Native = Native { tables: &["schemamigrationlog"], ..PLAIN };
+    let only_letters = "may hold only letters, digits, '_' and '-'";
+    #[rustfmt::skip]
+    let cases: [(&'static Native, Option<&str>, Option<&str>); 4] = [
+        (&PLAIN,    None,                                None),
+        (&RESOURCE, Some(only_letters),                  None),
+        (&NO_GROUP, Some(only_letters),                  Some("is neither PLURAL nor PLURAL.GROUP")),
+        (&RESERVED, Some("is kept by the tool itself"),  Some("is kept by the tool itself")),
+    ];
+    for (native, in_a_database, as_resources) in cases {
+        let found = [load(&[], &[native]), load_for_resources(&[native])];
+        for (found, expected) in found.into_iter().zip([in_a_database, as_resources]) {
+            let told = found.err().map(|error| error.to_string());
+            match expected {
+                None => assert_eq!(told, None, "{:?}", native.tables),
+                Some(problem) => {
+                    assert!(told.as_ref().is_some_and(|told| told.ends_with(problem)), "{told:?}")
+                }
+            }
+        }
+    }
+}
