@@ -36,7 +36,7 @@ pub(crate) struct Global {
     /// Kubeconfig of the cluster to speak to [default: the one in the folder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig
+    /// Context of the kubeconfig; of kubectl's own where neither a file nor a folder is named
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
     /// How results are printed

@@ -1,7 +1,8 @@
 //! Finds the API a command speaks to.
 //!
-//! What was named on the command line wins; otherwise it is the cluster in
-//! the folder, or kubectl's own when we run as its plugin.
+//! What was named on the command line wins: a kubeconfig, then a folder. Otherwise a context is one of
+//! kubectl's own kubeconfig, which is also asked when we run as its plugin; else it is the cluster in the
+//! folder where clusters are by default.
 
 use anyhow::Context;
 use kube::{
@@ -34,9 +35,9 @@ pub(crate) fn refusal(error: kube::Error) -> anyhow::Error {
 pub(crate) async fn config(session: &Session) -> anyhow::Result<Config> {
     let global = &session.global;
     let options = KubeConfigOptions { context: global.context.clone(), ..Default::default() };
-    let file = match (&global.kubeconfig, &global.context, session.invocation) {
-        (Some(path), _, _) => path.clone(),
-        (None, None, Invocation::Itself) => {
+    let file = match (&global.kubeconfig, &global.dir, &global.context, session.invocation) {
+        (Some(path), _, _, _) => path.clone(),
+        (None, Some(_), _, _) | (None, None, None, Invocation::Itself) => {
             let folder = session.folder()?;
             let path = folder.kubeconfig();
             if !path.exists() {
@@ -47,7 +48,7 @@ pub(crate) async fn config(session: &Session) -> anyhow::Result<Config> {
             }
             path
         }
-        (None, Some(_), _) | (None, None, Invocation::KubectlPlugin) => {
+        (None, None, Some(_), _) | (None, None, None, Invocation::KubectlPlugin) => {
             return Config::from_kubeconfig(&options).await.context("read kubectl's own kubeconfig");
         }
     };

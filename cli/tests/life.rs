@@ -165,6 +165,9 @@ fn a_log_that_cannot_be_written_takes_nothing_with_it() {
     control.wait().unwrap();
 }
 
+/// What is asked, by which program, with which arguments and kubeconfig of kubectl's, and the folder it must speak of.
+type Asked<'a> = (&'a str, &'a Path, &'a [&'a str], &'a str, Option<&'a str>);
+
 #[test]
 fn status_speaks_of_the_cluster_that_was_asked_for() {
     let sandbox = Sandbox::new();
@@ -181,11 +184,33 @@ fn status_speaks_of_the_cluster_that_was_asked_for() {
 
     let plugin = sandbox.dir().with_file_name("kubectl-midflight");
     std::os::unix::fs::symlink(support::BINARY, &plugin).unwrap();
-    let mut command = std::process::Command::new(&plugin);
-    command.args(["status", "-o", "json"]).env_remove("MIDFLIGHT_DIR").env("KUBECONFIG", &kubeconfig);
-    let seen: serde_json::Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-    assert_eq!((&seen["folder"], &seen["control"]), (&serde_json::Value::Null, &serde_json::Value::Null));
-    assert_eq!(seen["api"]["nodes"][0]["ready"], true);
+    let asked = |program: &Path, arguments: &[&str], kubectls: &str| {
+        let mut command = std::process::Command::new(program);
+        command.args(["status", "-o", "json"]).args(arguments);
+        command.env_remove("MIDFLIGHT_DIR").env("KUBECONFIG", kubectls);
+        let output = command.output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout)
+            .unwrap_or_else(|_| panic!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
+    };
+    let folder = sandbox.dir().display().to_string();
+    let elsewhere = "/does/not/exist";
+    let (itself, named) = (Path::new(support::BINARY), Some(folder.as_str()));
+    #[rustfmt::skip]
+    let cases: [Asked<'_>; 5] = [
+        ("kubectl's own",          &plugin, &[],                                           &kubeconfig, None),
+        ("a context of kubectl's", itself,  &["--context", "midflight"],                   &kubeconfig, None),
+        ("a folder",               itself,  &["--dir", &folder],                           elsewhere,   named),
+        ("a folder, as plugin",    &plugin, &["--dir", &folder],                           elsewhere,   named),
+        ("a folder and a context", itself,  &["--dir", &folder, "--context", "midflight"], elsewhere,   named),
+    ];
+    for (name, program, arguments, kubectls, folder) in cases {
+        let seen = asked(program, arguments, kubectls);
+        assert_eq!(seen["folder"].as_str(), folder, "{name}: {seen}");
+        assert_eq!(seen["control"].is_null(), folder.is_none(), "{name}: {seen}");
+        assert_eq!(seen["api"]["nodes"][0]["ready"], true, "{name}: {seen}");
+    }
+    let wrong = sandbox.fails(1, &["status", "--context", "another"]);
+    assert!(wrong.contains("another"), "the folder has no such context: {wrong}");
 
     let wrong = sandbox.fails(1, &["status", "--kubeconfig", "/does/not/exist"]);
     assert!(wrong.contains("/does/not/exist") && wrong.contains("--kubeconfig"), "{wrong}");
