@@ -9,13 +9,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, BodyStream};
-use kube::client::Body;
+use kube::client::{Body, ClientBuilder};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use secrecy::ExposeSecret;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::told::Told;
 use crate::wire::Wire;
 
 /// A server and the credentials to call it with.
@@ -61,6 +62,11 @@ impl Endpoint {
     /// A kube client for it, as a controller would have.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The same, with somebody who listens to what it is told.
+    pub fn overheard(&self, told: &Told) -> anyhow::Result<Client> {
+        Ok(ClientBuilder::try_from(self.config.clone())?.with_layer(told).build())
     }
 
     /// A way to send bytes that no client would.

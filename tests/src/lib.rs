@@ -12,6 +12,7 @@ pub mod place;
 pub mod running;
 pub mod server;
 pub mod storage;
+pub mod told;
 pub mod watching;
 pub mod webhook;
 pub mod wire;

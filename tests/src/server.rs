@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -158,9 +159,11 @@ impl Killable {
 }
 
 /// A free address that stays free while its server is dead: its port is below those the kernel gives to
-/// outgoing connections, such as those of clients that retry.
+/// outgoing connections, such as those of clients that retry. Tests that run at once look at different ports.
 fn lasting_address() -> anyhow::Result<SocketAddr> {
-    let ports = 20_000 + std::process::id() as u16 % 4_000..32_000;
+    static ASKED: AtomicU16 = AtomicU16::new(0);
+    let turn = ASKED.fetch_add(1, Ordering::Relaxed) % 7;
+    let ports = 20_000 + std::process::id() as u16 % 4_000 + turn..32_000;
     let free = ports.step_by(7).find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
     Ok(free.context("no port is free")?.local_addr()?)
 }

@@ -4,6 +4,7 @@
 //! its watch history (410 and relist) and its life (kill -9). In the end the
 //! controller has acted on the last word about every object, its cache is what
 //! the server has, and at no time did it see an older state after a newer one.
+//! What the server told its watcher is judged too: pages of one moment, no gap.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot reach its server has failed")]
 
@@ -16,12 +17,15 @@ use futures::StreamExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::runtime::Controller;
-use kube::runtime::controller::{Action, Error};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::Store;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use midflight_tests::kinds;
 use midflight_tests::server::Killable;
+use midflight_tests::told::{Story, Told};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const OBJECTS: usize = 1000;
@@ -29,12 +33,11 @@ const DELETED: usize = 100;
 const ROUNDS: i64 = 4;
 /// Events that the server keeps: far fewer than a round makes, so that whoever was away is too late.
 const HISTORY: usize = 200;
-const KILLS: usize = 4;
-const BETWEEN_KILLS: Duration = Duration::from_millis(600);
+/// How many writes are done when the server is killed: a part of the objects is there, or all of them.
+const KILLS: [usize; 4] = [700, 1700, 2700, 3700];
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Lists come in one page. While kube lists anew page by page, it already reconciles the first of them with
-/// what its cache held before, and never looks again: against any server, a change may then be missed.
-const PAGE: u32 = 2 * OBJECTS as u32;
+/// Objects that are changed once more at a time: less than the history holds, with what is written about them.
+const NUDGED: usize = HISTORY / 4;
 
 /// What the controller saw and did.
 struct Seen {
@@ -42,17 +45,6 @@ struct Seen {
     /// The highest size by object, and every time it fell.
     sizes: Mutex<HashMap<String, i64>>,
     faults: Mutex<Vec<String>>,
-    /// How often its watch was too late and it had to list anew.
-    expired: AtomicUsize,
-}
-
-impl Seen {
-    fn note<T>(&self, outcome: &Result<T, Error<kube::Error, watcher::Error>>) {
-        if matches!(outcome, Err(Error::QueueError(watcher::Error::WatchError(status))) if status.code == 410)
-        {
-            self.expired.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
 fn size(object: &DynamicObject) -> i64 {
@@ -103,7 +95,7 @@ async fn insist<T>(deed: impl AsyncFn() -> Result<T, kube::Error>, fine: &[u16])
     }
 }
 
-async fn write_all(client: Client, resource: ApiResource) {
+async fn write_all(client: Client, resource: ApiResource, written: &AtomicUsize) {
     let api = Api::<DynamicObject>::namespaced_with(client, "default", &resource);
     let names = || (0..OBJECTS).map(|number| format!("g{number:04}"));
     let each = |round: i64| {
@@ -124,6 +116,7 @@ async fn write_all(client: Client, resource: ApiResource) {
                         .await;
                     }
                 }
+                written.fetch_add(1, Ordering::Relaxed);
             }
         })
     };
@@ -135,69 +128,135 @@ async fn write_all(client: Client, resource: ApiResource) {
     }
 }
 
+/// A controller that has been through everything, and its server.
+struct Survivor {
+    _server: Killable,
+    api: Api<DynamicObject>,
+    cache: Store<DynamicObject>,
+    running: JoinHandle<()>,
+    seen: Arc<Seen>,
+    told: Told,
+}
+
+impl Survivor {
+    /// Runs it while everything is written and the server dies again and again.
+    async fn of(config: watcher::Config) -> Survivor {
+        let mut server = Killable::start(env!("CARGO_BIN_EXE_embedded_api"), HISTORY).await.unwrap();
+        let endpoint = server.endpoint().await.unwrap();
+        kinds::install(&endpoint).await.unwrap();
+        let (client, told) = (endpoint.client(), Told::default());
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kinds::GROUP, "v1", "Gadget"));
+        let namespaced = |client| Api::<DynamicObject>::namespaced_with(client, "default", &resource);
+        let (api, watched) = (namespaced(client.clone()), namespaced(endpoint.overheard(&told).unwrap()));
+
+        let seen = Arc::new(Seen { api: api.clone(), sizes: Mutex::default(), faults: Mutex::default() });
+        let controller = Controller::new_with(watched, config, resource.clone());
+        let cache = controller.store();
+        let running = controller
+            .run(reconcile, |_, _, _| Action::requeue(Duration::from_millis(200)), seen.clone())
+            .for_each(|_| std::future::ready(()));
+        let running = tokio::spawn(running);
+
+        let written = AtomicUsize::new(0);
+        let mut writing = std::pin::pin!(write_all(client, resource, &written));
+        for due in KILLS {
+            let reached = async {
+                while written.load(Ordering::Relaxed) < due {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::select! {
+                () = &mut writing => panic!("everything was written before the server was killed at {due}"),
+                () = reached => {}
+            }
+            server.kill().unwrap();
+            // The writers insist meanwhile.
+            tokio::select! {
+                () = &mut writing => panic!("everything was written while the server was dead"),
+                restarted = server.restart() => restarted.unwrap(),
+            }
+        }
+        writing.await;
+        Survivor { _server: server, api, cache, running, seen, told }
+    }
+
+    /// Waits until it has acted on the last word about every object; `nudge` may help those that are late.
+    async fn catches_up(&self, nudge: impl AsyncFn(&BTreeMap<String, Late>)) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let late = behind(&self.api, &self.cache).await;
+            if late.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "still behind: {late:?}");
+            nudge(&late).await;
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Nothing was seen out of order, and the server told one story, to its end.
+    async fn judged(self) -> Story {
+        let listed = self.api.list(&ListParams::default()).await.unwrap();
+        let there: BTreeMap<String, String> = listed
+            .items
+            .iter()
+            .map(|object| (object.name_any(), object.resource_version().unwrap()))
+            .collect();
+        let deadline = Instant::now() + PATIENCE;
+        let story = loop {
+            let story = self.told.so_far();
+            let told = story.known.iter().map(|(name, (version, _))| (name.clone(), version.to_string()));
+            if told.collect::<BTreeMap<_, _>>() == there {
+                break story;
+            }
+            assert!(Instant::now() < deadline, "the last word was not told: {story:?}");
+            sleep(Duration::from_millis(50)).await;
+        };
+        self.running.abort();
+        assert_eq!(story.faults, Vec::<String>::new());
+        assert_eq!(*self.seen.faults.lock().unwrap(), Vec::<String>::new());
+        assert!(story.expired > 0, "nothing was ever too late, so no relist was tried");
+        story
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_misses_nothing_through_relists_and_restarts() {
-    let mut server = Killable::start(env!("CARGO_BIN_EXE_embedded_api"), HISTORY).await.unwrap();
-    let endpoint = server.endpoint().await.unwrap();
-    kinds::install(&endpoint).await.unwrap();
-    let client = endpoint.client();
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kinds::GROUP, "v1", "Gadget"));
-    let api = Api::<DynamicObject>::namespaced_with(client.clone(), "default", &resource);
+    let survivor = Survivor::of(watcher::Config::default().page_size(2 * OBJECTS as u32)).await;
+    survivor.catches_up(async |_| {}).await;
+    let story = survivor.judged().await;
+    assert_eq!(story.paged, 0);
+}
 
-    let seen = Arc::new(Seen {
-        api: api.clone(),
-        sizes: Mutex::default(),
-        faults: Mutex::default(),
-        expired: AtomicUsize::new(0),
-    });
-    let controller =
-        Controller::new_with(api.clone(), watcher::Config::default().page_size(PAGE), resource.clone());
-    let cache = controller.store();
-    let running = controller
-        .run(reconcile, |_, _, _| Action::requeue(Duration::from_millis(200)), seen.clone())
-        .for_each({
-            let seen = seen.clone();
-            move |outcome| {
-                seen.note(&outcome);
-                std::future::ready(())
-            }
-        });
-    let running = tokio::spawn(running);
-
-    let mut writing = std::pin::pin!(write_all(client.clone(), resource.clone()));
-    let mut kills = 0;
-    loop {
-        tokio::select! {
-            () = &mut writing => break,
-            () = sleep(BETWEEN_KILLS), if kills < KILLS => {
-                server.kill().unwrap();
-                server.restart().await.unwrap();
-                kills += 1;
-            }
+/// While kube lists anew page by page, it already reconciles the first of them with what its cache held before,
+/// and never looks again: against any server, a change may then be missed until the object changes once more.
+/// What is the server's holds all the same: pages of one moment, no gap, the end seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_lists_in_pages_is_told_everything() {
+    let survivor = Survivor::of(watcher::Config::default()).await;
+    let api = &survivor.api;
+    let nudge = async |late: &BTreeMap<String, Late>| {
+        let missed = late.iter().filter(|(_, late)| **late == Late::NotActedUpon);
+        for (name, _) in missed.take(NUDGED) {
+            let moment = json!({"metadata": {"annotations": {"nudged": format!("{:?}", Instant::now())}}});
+            api.patch(name, &PatchParams::default(), &Patch::Merge(&moment)).await.unwrap();
         }
-    }
-    assert!(kills >= 2, "the work was done before the server could be killed twice");
+    };
+    survivor.catches_up(nudge).await;
+    let story = survivor.judged().await;
+    assert!(story.paged > 0, "no list came in pages");
+}
 
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let late = behind(&api, &cache).await;
-        if late.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "still behind after {kills} kills: {late:?}");
-        sleep(Duration::from_millis(200)).await;
-    }
-    running.abort();
-    assert!(seen.expired.load(Ordering::Relaxed) > 0, "no watch was ever too late, so no relist was tried");
-    let faults = seen.faults.lock().unwrap();
-    assert!(faults.is_empty(), "{faults:?}");
+/// How a controller is behind with an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Late {
+    NotActedUpon,
+    CacheHasAnotherVersion,
+    InTheCacheThoughDeleted,
 }
 
 /// Where the controller's deeds or its cache are not yet what the server has.
-async fn behind(
-    api: &Api<DynamicObject>,
-    cache: &kube::runtime::reflector::Store<DynamicObject>,
-) -> BTreeMap<String, String> {
+async fn behind(api: &Api<DynamicObject>, cache: &Store<DynamicObject>) -> BTreeMap<String, Late> {
     let listed = api.list(&ListParams::default()).await.unwrap();
     let there = listed.items.iter().filter(|object| object.name_any().starts_with('g'));
     let there = there.map(|object| (object.name_any(), object)).collect::<BTreeMap<_, _>>();
@@ -209,13 +268,13 @@ async fn behind(
     for (name, object) in &there {
         assert_eq!(size(object), ROUNDS + 1, "{name} lost an acknowledged write");
         if acted(object) != object.metadata.generation {
-            late.insert(name.clone(), "not acted upon".to_owned());
+            late.insert(name.clone(), Late::NotActedUpon);
         } else if cached.get(name).and_then(|copy| copy.resource_version()) != object.resource_version() {
-            late.insert(name.clone(), "the cache has another version".to_owned());
+            late.insert(name.clone(), Late::CacheHasAnotherVersion);
         }
     }
     for name in cached.keys().filter(|name| name.starts_with('g') && !there.contains_key(*name)) {
-        late.insert(name.clone(), "in the cache though deleted".to_owned());
+        late.insert(name.clone(), Late::InTheCacheThoughDeleted);
     }
     late
 }

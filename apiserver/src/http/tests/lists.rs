@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::store::StoreOptions;
 use crate::testing::{Api, GADGETS, gadget};
 
 async fn with_labelled(count: usize) -> Api {
@@ -65,6 +66,35 @@ async fn pages_show_one_moment() {
     assert_eq!(api.get(&format!("{GADGETS}?limit=2&continue=nonsense")).await.code, 400);
     let selected = api.get(&format!("{GADGETS}?limit=1&labelSelector=odd%3Dtrue")).await.ok();
     assert_eq!(selected["metadata"].get("remainingItemCount"), None, "unknown under a selector");
+}
+
+#[tokio::test]
+async fn a_page_of_a_moment_that_is_gone_is_expired() {
+    let gone = async |api: &Api, token: &str| {
+        let answer = api.get(&format!("{GADGETS}?limit=1&continue={token}")).await;
+        // A client that gets 410 lists anew; any other code it would repeat for ever.
+        assert_eq!((answer.code, answer.reason()), (410, "Expired"), "{}", answer.body);
+        assert_eq!((&answer.body["kind"], &answer.body["code"]), (&json!("Status"), &json!(410)));
+        assert!(answer.message().contains("You must start a new list"), "{}", answer.message());
+    };
+    let first_page = async |api: &Api| {
+        let page = api.get(&format!("{GADGETS}?limit=1")).await.ok();
+        page["metadata"]["continue"].as_str().unwrap().to_owned()
+    };
+    let api = with_labelled(3).await;
+    let most = StoreOptions::default().retained_snapshots;
+    let oldest = first_page(&api).await;
+    for number in 0..=most {
+        api.merge(&format!("{GADGETS}/g000"), json!({"metadata": {"labels": {"n": number.to_string()}}}))
+            .await
+            .ok();
+        first_page(&api).await;
+    }
+    gone(&api, &oldest).await;
+
+    let before = first_page(&api).await;
+    api.post(GADGETS, gadget("g1", 1)).await.ok();
+    gone(&api.reopen().await, &before).await;
 }
 
 #[tokio::test]
