@@ -148,7 +148,7 @@ fn a_migration_is_measured_on_every_database() {
     let names: Vec<&str> = databases.iter().map(|one| one["database"].as_str().unwrap()).collect();
     assert_eq!(names, ["embedded", "etcd", "redis"], "{said:#}");
     for one in databases {
-        for figure in ["rawReadPerSecond", "rawWritePerSecond", "ratio", "jqPerSecond"] {
+        for figure in ["rawReadPerSecond", "rawWritePerSecond", "ratio", "jqPerSecond", "bindingPerSecond"] {
             assert!(one[figure].as_f64().unwrap() > 0.0, "{figure}: {said:#}");
         }
         let native = &one["native"];

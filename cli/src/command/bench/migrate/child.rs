@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::de::DeserializeOwned;
 use tokio::process::Command;
 
-use super::{once, raw};
+use super::{once, once::Taken, raw};
 use crate::session::Session;
 
 /// Which part.
@@ -21,8 +21,10 @@ pub(super) enum Part {
     Raw,
     /// A compiled-in migration
     Native,
-    /// A migration with a jq filter, after the compiled-in one
+    /// The lightest jq filter, after the compiled-in migration
     Jq,
+    /// A jq filter as people write them, after the other one
+    Binding,
 }
 
 /// One part of `bench migrate`, which starts it
@@ -41,16 +43,20 @@ pub(crate) struct MigratePart {
 
 impl MigratePart {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let folder = self.place.join("migrations");
         match self.part {
             Part::Raw => session.answer(&raw::measure(&self.store, &self.rows).await?),
             Part::Native => session.answer(&once::migrate(&self.store, &self.place, Vec::new()).await?),
-            Part::Jq => {
-                fs::create_dir_all(folder.join("jq"))?;
-                fs::write(folder.join("jq/migration.toml"), JQ)?;
-                session.answer(&once::migrate(&self.store, &self.place, vec![folder]).await?)
-            }
+            Part::Jq => session.answer(&self.with_one_more("jq", JQ).await?),
+            Part::Binding => session.answer(&self.with_one_more("port-binding", PORT_BINDING).await?),
         }
+    }
+
+    /// Migrates with one more migration in the folder, which is then the one that is pending.
+    async fn with_one_more(&self, name: &str, manifest: &str) -> anyhow::Result<Taken> {
+        let folder = self.place.join("migrations");
+        fs::create_dir_all(folder.join(name))?;
+        fs::write(folder.join(name).join("migration.toml"), manifest)?;
+        once::migrate(&self.store, &self.place, vec![folder]).await
     }
 }
 
@@ -58,11 +64,17 @@ const JQ: &str = r#"
 id = "bench.jq"
 release = "bench"
 description = "adds a field to every row"
-proposed_at = "2026-01-02T00:00:00Z"
-tables = ["bench"]
+proposed_at = "2016-01-02T00:00:00Z"
+tables = ["lport"]
 [jq]
-bench = '.jq = true'
+lport = '.jq = true'
 "#;
+
+/// One of the changes that Dragonflow had: two fields of every port become one.
+const PORT_BINDING: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/migrations/dragonflow/migrations/port-binding/migration.toml"
+));
 
 /// Runs a part to its end, and gives what it measured.
 pub(super) async fn run<T: DeserializeOwned>(

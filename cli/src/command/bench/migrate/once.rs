@@ -58,7 +58,7 @@ static NATIVE: Native = Native {
     id: "bench.native",
     release: "bench",
     description: "adds a field to every row",
-    proposed_at: "2026-01-01T00:00:00Z",
+    proposed_at: "2016-01-01T00:00:00Z",
     after: &[],
     replaces: &[],
     tables: &[TABLE],
