@@ -2,7 +2,7 @@
 //!
 //! The one invariant: it ends, with an answer of bounded size or with the reason why there is none.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -31,11 +31,21 @@ pub(crate) struct Bounds {
 
 /// Sends the question to where `clientConfig` says and returns the answer; the error says what went wrong.
 pub(crate) async fn post(config: &Value, question: &Value, bounds: Bounds) -> Result<Value, String> {
+    post_from(&MACHINE, config, question, bounds).await
+}
+
+/// The same, from a machine that trusts these.
+async fn post_from(
+    machine: &[CertificateDer<'static>],
+    config: &Value,
+    question: &Value,
+    bounds: Bounds,
+) -> Result<Value, String> {
     let shown = |url: &str| format!("Post \"{url}?timeout={}s\"", bounds.seconds);
     if let Some(service) = config.get("service").filter(|service| service.is_object()) {
         return Err(format!("{}: {}", shown(&service_url(service)), NO_SERVICES));
     }
-    let target = Target::parse(config)?;
+    let target = Target::parse(config, machine)?;
     let shown = shown(&target.url);
     let exchange =
         tokio::time::timeout(Duration::from_secs(bounds.seconds), exchange(&target, question, bounds));
@@ -61,7 +71,7 @@ struct Target {
 }
 
 impl Target {
-    fn parse(config: &Value) -> Result<Target, String> {
+    fn parse(config: &Value, machine: &[CertificateDer<'static>]) -> Result<Target, String> {
         let url = text(config, "/url");
         let uri: Uri = url.parse().map_err(|error| format!("clientConfig.url {url:?}: {error}"))?;
         if uri.scheme_str() != Some("https") {
@@ -69,7 +79,7 @@ impl Target {
         }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let path = uri.path().to_owned();
-        let tls = connector(text(config, "/caBundle"))?;
+        let tls = connector(roots(text(config, "/caBundle"), machine)?)?;
         Ok(Target { url: url.to_owned(), host, port: uri.port_u16().unwrap_or(443), path, tls })
     }
 }
@@ -83,14 +93,26 @@ fn service_url(service: &Value) -> String {
 
 /// Whether a `caBundle` can be used to trust anyone; an empty one leaves it to the machine's authorities.
 pub(crate) fn trusts_someone(ca_bundle: &str) -> bool {
-    ca_bundle.is_empty() || connector(ca_bundle).is_ok()
+    ca_bundle.is_empty() || roots(ca_bundle, &[]).is_ok()
 }
 
-fn connector(ca_bundle: &str) -> Result<TlsConnector, String> {
+/// Read when the first webhook without a `caBundle` is asked.
+static MACHINE: LazyLock<Vec<CertificateDer<'static>>> =
+    LazyLock::new(|| rustls_native_certs::load_native_certs().certs);
+
+fn roots(ca_bundle: &str, machine: &[CertificateDer<'static>]) -> Result<rustls::RootCertStore, String> {
+    let mut roots = rustls::RootCertStore::empty();
+    if ca_bundle.is_empty() {
+        // A machine may keep some that nobody can read; the others count.
+        roots.add_parsable_certificates(machine.iter().cloned());
+        return match roots.is_empty() {
+            true => Err("clientConfig.caBundle is empty, and this machine trusts no authority".into()),
+            false => Ok(roots),
+        };
+    }
     let pem = base64::engine::general_purpose::STANDARD
         .decode(ca_bundle)
         .map_err(|error| format!("clientConfig.caBundle is not base64: {error}"))?;
-    let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate =
             certificate.map_err(|error| format!("clientConfig.caBundle is not PEM: {error}"))?;
@@ -99,6 +121,10 @@ fn connector(ca_bundle: &str) -> Result<TlsConnector, String> {
     if roots.is_empty() {
         return Err("clientConfig.caBundle must hold the certificate to trust".into());
     }
+    Ok(roots)
+}
+
+fn connector(roots: rustls::RootCertStore) -> Result<TlsConnector, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -132,5 +158,29 @@ async fn exchange(target: &Target, question: &Value, bounds: Bounds) -> Result<(
     tokio::select! {
         answer = answered => answer,
         ended = connection => Err(ended.err().map_or("the connection ended".to_owned(), |error| error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::Webhook;
+
+    #[tokio::test]
+    async fn an_empty_bundle_trusts_whom_the_machine_trusts() {
+        let webhook = Webhook::start(|_| Some(json!({"heard": true}))).await;
+        let pem = base64::engine::general_purpose::STANDARD.decode(&webhook.ca_bundle).unwrap();
+        let its_own: Vec<_> = CertificateDer::pem_slice_iter(&pem).map(Result::unwrap).collect();
+        let bounds = Bounds { seconds: 10, answer_bytes: 1000 };
+        let (named, unnamed) =
+            (json!({"url": webhook.url, "caBundle": webhook.ca_bundle}), json!({"url": webhook.url}));
+        let asked = async |machine: &[_], config| post_from(machine, config, &json!({}), bounds).await;
+        assert_eq!(asked(&its_own, &unnamed).await, Ok(json!({"heard": true})));
+        assert_eq!(asked(&[], &named).await, Ok(json!({"heard": true})));
+        let nobody = asked(&[], &unnamed).await.unwrap_err();
+        assert!(nobody.ends_with("this machine trusts no authority"), "{nobody}");
+        assert!(trusts_someone("") && !trusts_someone("bm90aGluZw=="));
     }
 }
