@@ -2,7 +2,7 @@
 //!
 //! The real server is the truth: its answers are the golden files. A difference
 //! of the embedded one is a defect of the embedded one, unless the step says
-//! `differs` and why.
+//! `embedded` and why.
 //!
 //! Run by cargo; arguments choose scenarios by a part of their name.
 
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
 
 async fn judge_all() -> anyhow::Result<bool> {
     let chosen = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect::<Vec<_>>();
+    golden::check_the_comparison()?;
     let recording = std::env::var_os("MIDFLIGHT_RECORD").is_some();
     let mut report = Report::new(chosen, recording);
 
