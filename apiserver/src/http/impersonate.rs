@@ -9,19 +9,20 @@ use http::HeaderMap;
 use crate::auth::{Identity, Role};
 use crate::error::{ApiError, Reason};
 
+/// What all its headers begin with; a uid and other attributes count for nothing here.
+const ANY: &str = "impersonate-";
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
 
 /// The one the headers name, or the one who asks if they name nobody.
 pub(super) fn instead_of(asking: Arc<Identity>, headers: &HeaderMap) -> Result<Arc<Identity>, ApiError> {
     let named = |header: &str| headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
-    let groups: Vec<&str> = named(GROUP).collect();
     let Some(user) = named(USER).next() else {
-        if groups.is_empty() {
+        if !headers.keys().any(|name| name.as_str().starts_with(ANY)) {
             return Ok(asking);
         }
-        let message = "Internal error occurred: requested groups without impersonating a user";
-        return Err(ApiError::new(Reason::InternalError, message));
+        let message = "requested to act as somebody else without impersonating a user name";
+        return Err(ApiError::new(Reason::BadRequest, message));
     };
     if asking.role() != Role::Admin {
         let message = format!(
@@ -30,5 +31,5 @@ pub(super) fn instead_of(asking: Arc<Identity>, headers: &HeaderMap) -> Result<A
         );
         return Err(ApiError::new(Reason::Forbidden, message));
     }
-    Ok(Arc::new(Identity::impersonated(user, &groups)))
+    Ok(Arc::new(Identity::impersonated(user, &named(GROUP).collect::<Vec<_>>())))
 }

@@ -190,6 +190,9 @@ impl Telling<'_> {
             request = request.header("Content-Type", media_type);
         }
         request = request.header("Accept", call.accept.unwrap_or("application/json"));
+        for (name, value) in &call.headers {
+            request = request.header(*name, self.fill(value)?);
+        }
         let body = match &call.body {
             // A string is sent as it is: what is no JSON can be told too.
             Some(Value::String(text)) => self.fill(text)?.into_bytes(),

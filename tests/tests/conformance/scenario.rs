@@ -53,6 +53,8 @@ pub(crate) struct Call {
     pub(crate) path: String,
     pub(crate) content_type: Option<&'static str>,
     pub(crate) accept: Option<&'static str>,
+    /// Headers besides those two.
+    pub(crate) headers: Vec<(&'static str, &'static str)>,
     pub(crate) body: Option<Value>,
     pub(crate) status: u16,
     pub(crate) caller: Caller,
@@ -75,6 +77,7 @@ impl Call {
             path: path.into(),
             content_type: None,
             accept: None,
+            headers: Vec::new(),
             body: None,
             status,
             caller: Caller::Admin,
@@ -108,6 +111,12 @@ impl Call {
 
     pub(crate) fn content_type(mut self, media_type: &'static str) -> Self {
         self.content_type = Some(media_type);
+        self
+    }
+
+    /// One more header; the same may stand several times.
+    pub(crate) fn header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.push((name, value));
         self
     }
 

@@ -249,11 +249,9 @@ async fn an_admin_may_act_as_somebody_else_and_nobody_else_may() {
     assert_eq!(ask(admin(), secrets, &[eve, viewers]).await, 403, "viewers see no secrets");
     assert_eq!(ask(admin(), secrets, &[eve, viewers, masters]).await, 200);
     assert_eq!(ask(admin(), nodes, &[("impersonate-user", "system:anonymous"), masters]).await, 403);
-    assert_eq!(
-        ask(admin(), nodes, &[viewers]).await,
-        500,
-        "a group without a user, as the real server answers"
-    );
+    for without_user in [viewers, ("impersonate-uid", "u"), ("impersonate-extra-scopes", "all")] {
+        assert_eq!(ask(admin(), nodes, &[without_user]).await, 400, "{without_user:?}");
+    }
     assert_eq!(ask(Identity::viewer("eve"), nodes, &[("impersonate-user", "root"), masters]).await, 403);
 }
 
