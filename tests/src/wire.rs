@@ -10,9 +10,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// How long a server may think about what it was sent.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where to connect and what to trust.
 #[derive(Clone)]
@@ -50,17 +51,39 @@ impl Wire {
 
     /// Sends the bytes on a new connection and reads until the server closes it.
     pub async fn exchange(&self, bytes: &[u8]) -> anyhow::Result<Reply> {
+        self.open().await?.exchange_in_two(bytes, std::future::ready(()), &[]).await
+    }
+
+    /// A new connection, on which nothing was sent yet.
+    pub async fn open(&self) -> anyhow::Result<Open> {
         let socket = TcpStream::connect(&self.address).await?;
         let host = self.address.rsplit_once(':').context("the address has a port")?.0.to_owned();
-        let mut stream = self.tls.connect(ServerName::try_from(host)?, socket).await?;
-        let (mut receive, mut send) = tokio::io::split(&mut stream);
+        Ok(Open(self.tls.connect(ServerName::try_from(host)?, socket).await?))
+    }
+}
+
+/// A connection for one exchange.
+pub struct Open(TlsStream<TcpStream>);
+
+impl Open {
+    /// Sends the bytes, the rest of them when that may be sent, and reads until the server closes it.
+    pub async fn exchange_in_two(
+        mut self,
+        first: &[u8],
+        may_end: impl Future<Output = ()>,
+        rest: &[u8],
+    ) -> anyhow::Result<Reply> {
+        let (mut receive, mut send) = tokio::io::split(&mut self.0);
         let mut answer = Vec::new();
         let reading = async {
             // A server that has seen enough closes early, also without a farewell.
             let _ = receive.read_to_end(&mut answer).await;
         };
         let writing = async {
-            let _ = send.write_all(bytes).await;
+            let _ = send.write_all(first).await;
+            let _ = send.flush().await;
+            may_end.await;
+            let _ = send.write_all(rest).await;
             let _ = send.flush().await;
         };
         tokio::time::timeout(PATIENCE, async { tokio::join!(reading, writing) })
