@@ -117,7 +117,14 @@ fn others_are_served_while_clients_misbehave() {
     let stop = Arc::new(AtomicBool::new(false));
     let good = {
         let (stop, socket) = (Arc::clone(&stop), socket.clone());
-        let workload = Workload { socket, volume: "vol-1".into(), depth: 4, blocks: 0, seed: 5 };
+        let workload = Workload {
+            socket,
+            volume: "vol-1".into(),
+            depth: 4,
+            blocks: 0,
+            seed: 5,
+            connects_again_within: None,
+        };
         thread::spawn(move || workload.run(Duration::from_secs(60), &stop))
     };
     let mut lingering = Vec::new();

@@ -1,10 +1,11 @@
-//! Real processes under verified I/O while replicas and engines are killed with
-//! SIGKILL at random moments, switch-overs in the middle of it.
+//! Real processes under verified I/O while replicas, engines, the frontend and its keeper
+//! are killed with SIGKILL at random moments, switch-overs in the middle of it.
 //!
 //! `MIDFLIGHT_SEED` chooses what happens, `MIDFLIGHT_KILLS` how much of it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod chance;
 mod volume;
 
 use std::{
@@ -12,24 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chance::Dice;
 use midflight_block::tour::{DRAIN_WITHIN, Layout, Plane, TourError, replicas_equal};
-use rustix::process::{Pid, Signal};
 use volume::{WHOLE_WITHIN, layout, start};
-
-fn from_environment(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % sides
-    }
-}
 
 #[test]
 fn a_killed_replica_is_dropped_by_the_record_and_rebuilt_by_what_it_missed() {
@@ -63,12 +49,11 @@ fn nothing_is_lost_when_an_engine_dies_with_a_copy_in_its_process() {
 }
 
 fn kill_at_random(kills: u64, begin: impl FnOnce(Layout) -> Result<Plane, TourError>) {
-    let seed = from_environment("MIDFLIGHT_SEED", 1);
-    let kills = from_environment("MIDFLIGHT_KILLS", kills);
+    let (seed, kills) = (chance::seed(), chance::kills(kills));
     let folder = tempfile::tempdir().unwrap();
     let mut plane = begin(layout(folder.path(), 8 << 20)).unwrap();
-    let load = volume::load(&plane, seed);
-    let mut chaos = Chaos { dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), dead: [false; 3] };
+    let load = volume::lasting_load(&plane, seed);
+    let mut chaos = Chaos { dice: Dice::of(seed), dead: [false; 3], killed_frontends: 0 };
     for _ in 0..kills {
         chaos.disturb(&mut plane).unwrap_or_else(|error| {
             panic!("seed {seed}: {error}\n{}", last_words(folder.path()));
@@ -83,6 +68,8 @@ fn kill_at_random(kills: u64, begin: impl FnOnce(Layout) -> Result<Plane, TourEr
     let report = load.judge();
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap(), "seed {seed}");
     assert!(report.writes > kills, "seed {seed}: {report:?}");
+    let cuts = 0..=chaos.killed_frontends;
+    assert!(cuts.contains(&report.cuts), "seed {seed}: cut off without a reason, {cuts:?}: {report:?}");
 }
 
 fn last_words(folder: &std::path::Path) -> String {
@@ -94,14 +81,15 @@ fn last_words(folder: &std::path::Path) -> String {
 struct Chaos {
     dice: Dice,
     dead: [bool; 3],
+    killed_frontends: u64,
 }
 
 impl Chaos {
     fn disturb(&mut self, plane: &mut Plane) -> Result<(), TourError> {
-        thread::sleep(Duration::from_micros(self.dice.roll(40_000)));
+        self.dice.linger(Duration::from_millis(40));
         plane.tend()?;
         let victim = self.dice.roll(3) as usize;
-        match self.dice.roll(8) {
+        match self.dice.roll(12) {
             0..=2 => self.kill_replica(plane, victim),
             3 => plane.restart_engine()?,
             4 => {
@@ -110,9 +98,16 @@ impl Chaos {
                 (0..3).for_each(|number| self.kill_replica(plane, number));
             }
             5 => self.take_in(plane, victim)?,
+            6 => self.kill_frontend(plane),
+            7 => plane.keeper().kill(),
+            8 => {
+                // What was offered is known to nobody any more.
+                plane.keeper().kill();
+                self.kill_frontend(plane);
+            }
             _ => {
-                let after = Duration::from_micros(self.dice.roll(30_000));
-                self.switch(plane, Some(after))?;
+                let after = self.dice.moment(Duration::from_millis(30));
+                self.switch(plane, after)?;
             }
         }
         for number in 0..3 {
@@ -126,6 +121,11 @@ impl Chaos {
     fn kill_replica(&mut self, plane: &mut Plane, number: usize) {
         plane.replica(number).kill();
         self.dead[number] = true;
+    }
+
+    fn kill_frontend(&mut self, plane: &mut Plane) {
+        plane.frontend().kill();
+        self.killed_frontends += 1;
     }
 
     fn revive(&mut self, plane: &mut Plane, number: usize) -> Result<(), TourError> {
@@ -154,21 +154,27 @@ impl Chaos {
 
     /// A switch-over; after a while someone who takes part in it is killed. For a
     /// switch to end, a copy in service must be there.
-    fn switch(&mut self, plane: &mut Plane, kill_after: Option<Duration>) -> Result<(), TourError> {
+    fn switch(&mut self, plane: &mut Plane, kill_after: Duration) -> Result<(), TourError> {
         for number in 0..3 {
             self.revive(plane, number)?;
         }
         let successor = plane.start_successor()?;
-        let victim = self.dice.roll(4) as usize;
+        let victim = self.dice.roll(6) as usize;
         let pid = match victim {
             3 => successor.pid(),
+            4 => plane.frontend().pid(),
+            5 => plane.keeper().pid(),
             number => plane.replica(number).pid(),
         };
-        let killer = kill_after.map(|after| thread::spawn(move || kill_later(pid, after)));
+        let killer = chance::kill_later(pid, kill_after);
         let switched = plane.switch_to(successor, DRAIN_WITHIN);
-        if killer.is_some_and(|killer| killer.join().is_ok()) && victim < 3 {
-            self.dead[victim] = true;
+        killer.join().expect("it only kills");
+        match victim {
+            0..=2 => self.dead[victim] = true,
+            4 => self.killed_frontends += 1,
+            _ => {}
         }
+        plane.tend()?;
         match switched {
             Ok(_) => Ok(()),
             Err(TourError::Control(_)) => {
@@ -179,10 +185,4 @@ impl Chaos {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Its parent has not waited for it, so the pid is still its own.
-fn kill_later(pid: Pid, after: Duration) {
-    thread::sleep(after);
-    let _ = rustix::process::kill_process(pid, Signal::KILL);
 }

@@ -34,8 +34,14 @@ impl Load {
         let (_, socket) =
             endpoint.split_once("?socket=").with_context(|| format!("{endpoint} has a socket"))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let workload =
-            Workload { socket: PathBuf::from(socket), volume: volume.into(), depth: 8, blocks, seed };
+        let workload = Workload {
+            socket: PathBuf::from(socket),
+            volume: volume.into(),
+            depth: 8,
+            blocks,
+            seed,
+            connects_again_within: None,
+        };
         let told = Arc::clone(&stop);
         let client = tokio::task::spawn_blocking(move || workload.run(LONGEST, &told));
         Ok(Load { stop, client })

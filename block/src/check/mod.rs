@@ -58,6 +58,7 @@ pub fn run(args: &CheckArgs, out: &mut impl Write) -> Result<(), CheckError> {
         depth: args.depth,
         blocks: args.blocks,
         seed: args.seed,
+        connects_again_within: None,
     };
     let report = workload.run(Duration::from_secs(args.seconds), &AtomicBool::new(false))?;
     serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;

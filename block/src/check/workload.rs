@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -26,6 +27,9 @@ pub struct Workload {
     /// Blocks to use; 0 means all.
     pub blocks: u64,
     pub seed: u64,
+    /// How long it tries to connect again when it was cut off, as clients of a killed frontend do;
+    /// without it, being cut off is the end.
+    pub connects_again_within: Option<Duration>,
 }
 
 /// What the client saw.
@@ -33,12 +37,16 @@ pub struct Workload {
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub writes: u64,
+    /// Blocks that were trimmed or zeroed.
+    pub clears: u64,
     pub reads: u64,
     pub flushes: u64,
     /// Blocks read back and judged at the end.
     pub verified_blocks: u64,
     /// Requests that were answered with an error.
     pub errors: u64,
+    /// How often it was cut off and connected again.
+    pub cuts: u64,
     pub longest_wait_us: u64,
     pub writes_per_second: u64,
     /// The first few things that were wrong, in words.
@@ -68,11 +76,21 @@ struct Flight {
 #[derive(Clone, Copy)]
 enum What {
     Write { address: u64, sequence: u64 },
+    Clear { by: Clearing, address: u64, sequence: u64 },
     Read { address: u64, acknowledged: u64 },
     Flush,
 }
 
+/// What makes a block zeroes.
+#[derive(Clone, Copy)]
+enum Clearing {
+    Trim,
+    Zero,
+    SolidZero,
+}
+
 const MOST_COMPLAINTS: usize = 10;
+const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 struct Run {
     client: NbdClient,
@@ -84,7 +102,7 @@ struct Run {
 }
 
 impl Workload {
-    /// Writes (and now and then reads and flushes) for a while or until told to
+    /// Writes (and now and then reads, trims, zeroes and flushes) for a while or until told to
     /// stop, then reads back everything.
     pub fn run(&self, for_long: Duration, stop: &AtomicBool) -> Result<Report, WorkloadError> {
         let client = NbdClient::connect(&self.socket, &self.volume)
@@ -102,16 +120,48 @@ impl Workload {
             random: self.seed | 1,
             cookie: 0,
         };
-        run.go(self.depth.max(1), for_long, stop)
-            .map_err(|source| WorkloadError::Cut { writes: run.report.writes, source })?;
+        let (depth, began) = (self.depth.max(1), Instant::now());
+        let is_over = || began.elapsed() >= for_long || stop.load(Ordering::Relaxed);
+        self.persist(&mut run, |run| run.keep_busy(depth, is_over))?;
+        run.report.writes_per_second = (run.report.writes as f64 / began.elapsed().as_secs_f64()) as u64;
+        self.persist(&mut run, |run| run.read_back(depth))?;
         Ok(run.report)
+    }
+
+    /// Does something to its end, and goes on with it after each time the client was cut off. What was
+    /// under way then was not acknowledged: it may have been done or not.
+    fn persist(
+        &self,
+        run: &mut Run,
+        mut work: impl FnMut(&mut Run) -> Result<(), ClientError>,
+    ) -> Result<(), WorkloadError> {
+        while let Err(source) = work(run) {
+            run.flights.clear();
+            run.client = self
+                .connect_again(source)
+                .map_err(|source| WorkloadError::Cut { writes: run.report.writes, source })?;
+            run.report.cuts += 1;
+        }
+        Ok(())
+    }
+
+    fn connect_again(&self, cut: ClientError) -> Result<NbdClient, ClientError> {
+        let until = self.connects_again_within.map(|within| Instant::now() + within);
+        let mut last = cut;
+        while last.is_cut() && until.is_some_and(|until| Instant::now() < until) {
+            match NbdClient::connect(&self.socket, &self.volume) {
+                Ok(client) => return Ok(client),
+                Err(error) => last = error,
+            }
+            thread::sleep(TRY_AGAIN);
+        }
+        Err(last)
     }
 }
 
 impl Run {
-    fn go(&mut self, depth: usize, for_long: Duration, stop: &AtomicBool) -> Result<(), ClientError> {
-        let began = Instant::now();
-        while began.elapsed() < for_long && !stop.load(Ordering::Relaxed) {
+    fn keep_busy(&mut self, depth: usize, is_over: impl Fn() -> bool) -> Result<(), ClientError> {
+        while !is_over() {
             while self.flights.len() < depth {
                 self.ask_something()?;
             }
@@ -120,8 +170,7 @@ impl Run {
         while !self.flights.is_empty() {
             self.take_answer()?;
         }
-        self.report.writes_per_second = (self.report.writes as f64 / began.elapsed().as_secs_f64()) as u64;
-        self.read_back(depth)
+        Ok(())
     }
 
     fn dice(&mut self) -> u64 {
@@ -139,6 +188,11 @@ impl Run {
                 let acknowledged = self.ledger.acknowledged(address);
                 self.ask(What::Read { address, acknowledged })
             }
+            dice @ 21..=29 => {
+                let by = [Clearing::Trim, Clearing::Zero, Clearing::SolidZero][(dice % 3) as usize];
+                let sequence = self.ledger.issue_clear(address);
+                self.ask(What::Clear { by, address, sequence })
+            }
             _ => {
                 let sequence = self.ledger.issue(address);
                 self.ask(What::Write { address, sequence })
@@ -148,19 +202,23 @@ impl Run {
 
     fn ask(&mut self, what: What) -> Result<(), ClientError> {
         self.cookie += 1;
-        let length = BLOCK as u32;
         self.flights.insert(self.cookie, Flight { what, began: Instant::now() });
-        match what {
-            What::Flush => self.client.send(self.cookie, Ask::Flush),
-            What::Read { address, .. } => {
-                self.client.send(self.cookie, Ask::Read { offset: address * BLOCK as u64, length })
-            }
+        let (length, offset) = (BLOCK as u32, |address: u64| address * BLOCK as u64);
+        let mut block = [0; BLOCK];
+        let ask = match what {
+            What::Flush => Ask::Flush,
+            What::Read { address, .. } => Ask::Read { offset: offset(address), length },
             What::Write { address, sequence } => {
-                let mut block = [0; BLOCK];
                 pattern::write(&mut block, address, sequence);
-                self.client.send(self.cookie, Ask::Write { offset: address * BLOCK as u64, data: &block })
+                Ask::Write { offset: offset(address), data: &block }
             }
-        }
+            What::Clear { by: Clearing::Trim, address, .. } => Ask::Trim { offset: offset(address), length },
+            What::Clear { by: Clearing::Zero, address, .. } => Ask::Zero { offset: offset(address), length },
+            What::Clear { by: Clearing::SolidZero, address, .. } => {
+                Ask::SolidZero { offset: offset(address), length }
+            }
+        };
+        self.client.send(self.cookie, ask)
     }
 
     fn take_answer(&mut self) -> Result<(), ClientError> {
@@ -168,7 +226,7 @@ impl Run {
         let reply = self.client.receive(|cookie| {
             flights.get(&cookie).map(|flight| match flight.what {
                 What::Read { .. } => BLOCK as u32,
-                What::Write { .. } | What::Flush => 0,
+                What::Write { .. } | What::Clear { .. } | What::Flush => 0,
             })
         })?;
         let Some(flight) = self.flights.remove(&reply.cookie) else {
@@ -191,6 +249,10 @@ impl Run {
                 self.report.writes += 1;
                 self.ledger.acknowledge(address, sequence);
             }
+            What::Clear { address, sequence, .. } => {
+                self.report.clears += 1;
+                self.ledger.acknowledge(address, sequence);
+            }
             What::Read { address, acknowledged } => {
                 self.report.reads += 1;
                 if let Err(wrong) = self.ledger.judge(address, &reply.data, acknowledged) {
@@ -207,6 +269,7 @@ impl Run {
     }
 
     fn read_back(&mut self, depth: usize) -> Result<(), ClientError> {
+        self.report.verified_blocks = 0;
         for address in 0..self.ledger.blocks() {
             if !self.ledger.was_written(address) {
                 continue;

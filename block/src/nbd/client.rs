@@ -23,13 +23,44 @@ pub enum ClientError {
     Protocol(&'static str),
 }
 
+impl ClientError {
+    /// Whether the server, or the way to it, is gone; connecting again may help.
+    pub fn is_cut(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+        match self {
+            Self::Io(error) => matches!(
+                error.kind(),
+                BrokenPipe | ConnectionRefused | ConnectionReset | NotFound | UnexpectedEof
+            ),
+            Self::Refused(_) | Self::Protocol(_) => false,
+        }
+    }
+}
+
 /// What a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask<'a> {
-    Read { offset: u64, length: u32 },
-    Write { offset: u64, data: &'a [u8] },
-    Zero { offset: u64, length: u32 },
-    Trim { offset: u64, length: u32 },
+    Read {
+        offset: u64,
+        length: u32,
+    },
+    Write {
+        offset: u64,
+        data: &'a [u8],
+    },
+    Zero {
+        offset: u64,
+        length: u32,
+    },
+    /// Zeroes that keep their room on the disks.
+    SolidZero {
+        offset: u64,
+        length: u32,
+    },
+    Trim {
+        offset: u64,
+        length: u32,
+    },
     Flush,
 }
 
@@ -104,16 +135,18 @@ impl NbdClient {
     }
 
     pub fn send(&mut self, cookie: u64, ask: Ask<'_>) -> Result<(), ClientError> {
+        const NO_HOLE: u16 = 1 << 1;
+        let flags = if let Ask::SolidZero { .. } = ask { NO_HOLE } else { 0 };
         let (kind, offset, length, data): (u16, u64, u32, &[u8]) = match ask {
             Ask::Read { offset, length } => (0, offset, length, &[]),
             Ask::Write { offset, data } => (1, offset, data.len() as u32, data),
             Ask::Flush => (3, 0, 0, &[]),
             Ask::Trim { offset, length } => (4, offset, length, &[]),
-            Ask::Zero { offset, length } => (6, offset, length, &[]),
+            Ask::Zero { offset, length } | Ask::SolidZero { offset, length } => (6, offset, length, &[]),
         };
         let mut raw = Vec::with_capacity(28 + data.len());
         raw.extend(REQUEST_MAGIC.to_be_bytes());
-        raw.extend(0u16.to_be_bytes());
+        raw.extend(flags.to_be_bytes());
         raw.extend(kind.to_be_bytes());
         raw.extend(cookie.to_be_bytes());
         raw.extend(offset.to_be_bytes());

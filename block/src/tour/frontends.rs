@@ -59,6 +59,18 @@ impl Plane {
         self.reach_frontend()
     }
 
+    /// Starts a keeper or a frontend that has ended anew.
+    pub(super) fn tend_frontend(&mut self) -> Result<(), TourError> {
+        let ended = |source: io::Error| TourError::Frontend { source };
+        if self.keeper.has_ended().map_err(ended)? {
+            self.replace_keeper()?;
+        }
+        if self.frontend.has_ended().map_err(ended)? {
+            self.restart_frontend()?;
+        }
+        Ok(())
+    }
+
     /// Puts another keeper in the place of this one; the frontend finds it by itself.
     pub fn replace_keeper(&mut self) -> Result<(), TourError> {
         self.keeper.kill();
@@ -81,8 +93,17 @@ impl Plane {
         Ok(())
     }
 
-    fn reach_frontend(&mut self) -> Result<(), TourError> {
+    /// A frontend whose predecessor left nothing, because the keeper died too, is told again what to offer.
+    pub(super) fn reach_frontend(&mut self) -> Result<(), TourError> {
         self.control = FrontendControl::connect(self.frontend.address())?;
-        Ok(self.control.wait_at_most(SWITCH_WITHIN).map_err(ControlError::from)?)
+        self.control.wait_at_most(SWITCH_WITHIN).map_err(ControlError::from)?;
+        self.control.call(&Command::AttachAs {
+            attachment: self.attachment,
+            volume: self.layout.volume.clone(),
+            size: self.layout.size,
+            socket: self.socket(),
+            engine: self.engine.address().to_string(),
+        })?;
+        Ok(())
     }
 }

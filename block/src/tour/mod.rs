@@ -84,6 +84,7 @@ pub struct Plane {
     frontend: Process,
     control: FrontendControl,
     record: FileRecord,
+    attachment: Attachment,
     epoch: Epoch,
 }
 
@@ -119,16 +120,21 @@ impl Plane {
         let engine = start_engine(&layout, &mut addresses, local, epoch)?;
         let keeper = frontends::start_keeper(&layout)?;
         let frontend = frontends::start_frontend(&layout)?;
-        let mut control = FrontendControl::connect(frontend.address())?;
-        control.wait_at_most(SWITCH_WITHIN).map_err(ControlError::from)?;
-        control.call(&Command::AttachAs {
+        let control = FrontendControl::connect(frontend.address())?;
+        let mut plane = Plane {
+            layout,
+            replicas,
+            addresses,
+            engine,
+            keeper,
+            frontend,
+            control,
+            record,
             attachment,
-            volume: layout.volume.clone(),
-            size: layout.size,
-            socket: socket(&layout),
-            engine: engine.address().to_string(),
-        })?;
-        Ok(Plane { layout, replicas, addresses, engine, keeper, frontend, control, record, epoch })
+            epoch,
+        };
+        plane.reach_frontend()?;
+        Ok(plane)
     }
 
     /// Where clients connect.
@@ -248,19 +254,19 @@ impl Plane {
         loop {
             attempts += 1;
             match self.switch(drain_within) {
-                Err(TourError::Control(_)) if attempts < MOST_ATTEMPTS => {}
+                Err(TourError::Control(_)) if attempts < MOST_ATTEMPTS => self.tend_frontend()?,
                 result => return result.map(|_| ()),
             }
         }
     }
 
-    /// What a supervisor does all the time: starts an engine that has ended anew.
+    /// What a supervisor does all the time: starts an engine, a keeper or a frontend that has ended anew.
     pub fn tend(&mut self) -> Result<(), TourError> {
         let ended = |source| TourError::Folder { path: self.layout.binary.clone(), source };
         if self.engine.has_ended().map_err(ended)? {
             self.restart_engine()?;
         }
-        Ok(())
+        self.tend_frontend()
     }
 
     /// Starts a replica's process anew where it was.
@@ -456,6 +462,7 @@ pub fn switch_under_load(layout: Layout, switches: usize) -> Result<Told, TourEr
         depth: 16,
         blocks: 0,
         seed: 7,
+        connects_again_within: None,
     };
     let client = {
         let stop = Arc::clone(&stop);

@@ -22,8 +22,18 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn on(socket: PathBuf, volume: String, seed: u64) -> Load {
+        Load::begin(Workload { socket, volume, depth: 16, blocks: 0, seed, connects_again_within: None })
+    }
+
+    /// A client that connects again when it is cut off.
+    #[allow(dead_code, reason = "each test uses its part")]
+    pub(crate) fn lasting(socket: PathBuf, volume: String, seed: u64) -> Load {
+        let connects_again_within = Some(LAST_ANSWERS_WITHIN);
+        Load::begin(Workload { socket, volume, depth: 16, blocks: 0, seed, connects_again_within })
+    }
+
+    fn begin(workload: Workload) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
-        let workload = Workload { socket, volume, depth: 16, blocks: 0, seed };
         let client = {
             let stop = Arc::clone(&stop);
             thread::spawn(move || workload.run(Duration::from_secs(3600), &stop))
@@ -47,7 +57,7 @@ impl Load {
         let report = self.end().expect("the client is not cut off");
         assert_eq!(report.complaints, Vec::<String>::new());
         assert_eq!(report.errors, 0);
-        assert!(report.writes > 0 && report.verified_blocks > 0, "{report:?}");
+        assert!(report.writes > 0 && report.clears > 0 && report.verified_blocks > 0, "{report:?}");
         report
     }
 }

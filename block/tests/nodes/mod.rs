@@ -150,11 +150,20 @@ impl Nodes {
     }
 
     pub(crate) fn create_replica(&self, node: usize, binary: &str, epoch: u64) -> proto::Member {
-        let mut orders = self.orders(node);
-        let request = replica(node, binary, epoch);
-        let made = self.runtime.block_on(orders.create(request)).unwrap().into_inner();
+        let made = self.try_create_replica(node, binary, epoch).unwrap();
         assert_eq!(made.state(), proto::State::Running, "{made:?}");
         proto::Member { name: made.name, address: made.address }
+    }
+
+    pub(crate) fn try_create_replica(
+        &self,
+        node: usize,
+        binary: &str,
+        epoch: u64,
+    ) -> Result<proto::Instance, tonic::Status> {
+        let mut orders = self.orders(node);
+        let request = replica(node, binary, epoch);
+        self.runtime.block_on(orders.create(request)).map(tonic::Response::into_inner)
     }
 
     pub(crate) fn create_engine(

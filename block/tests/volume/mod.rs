@@ -49,6 +49,11 @@ pub(crate) fn status(plane: &mut Plane) -> Status {
     }
 }
 
+/// Keeps the volume of a plane busy, also when its frontend is killed.
+pub(crate) fn lasting_load(plane: &Plane, seed: u64) -> Load {
+    Load::lasting(plane.socket(), VOLUME.into(), seed)
+}
+
 /// Keeps the volume of a plane busy.
 pub(crate) fn load(plane: &Plane, seed: u64) -> Load {
     Load::on(plane.socket(), VOLUME.into(), seed)

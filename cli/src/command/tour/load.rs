@@ -27,7 +27,14 @@ pub(super) struct Load {
 impl Load {
     /// Begins to write and read so many blocks of a volume, so that many are written more than once.
     pub(super) fn begin(cluster: &Temporary, volume: &str, socket: PathBuf, blocks: u64) -> Load {
-        let workload = Workload { socket, volume: volume.to_owned(), depth: 8, blocks, seed: 7 };
+        let workload = Workload {
+            socket,
+            volume: volume.to_owned(),
+            depth: 8,
+            blocks,
+            seed: 7,
+            connects_again_within: None,
+        };
         let enough = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&enough);
         let report = cluster.block(move || workload.run(LONGEST, &told));
