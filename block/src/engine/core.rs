@@ -22,17 +22,15 @@ use super::{
     throttle::Throttle,
 };
 use crate::{
-    blocks::{BLOCK_BITS, Blocks},
+    blocks::BLOCK_BITS,
     epoch::Epoch,
-    extent::Extent,
     net::reactor::LinkId,
     record::Attachment,
     window::Window,
     wire::{
-        CONTINUED, Frame, Header, Kind, Status,
+        Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
         layout::Layout,
-        members::Promised,
     },
 };
 
@@ -132,14 +130,14 @@ pub struct Engine {
     pub(super) layout: Layout,
     pub(super) phase: Phase,
     pub(super) members: Members,
-    frontend: Option<LinkId>,
+    pub(super) frontend: Option<LinkId>,
     /// The only attachment whose frontend is listened to, if the record names one.
-    attachment: Option<Attachment>,
+    pub(super) attachment: Option<Attachment>,
     /// A frontend that asked for the volume while changes of another are under way, and with which tag:
     /// what it asks for next may touch the same blocks, so it waits for their end.
-    welcome: Option<(LinkId, u64)>,
+    pub(super) welcome: Option<(LinkId, u64)>,
     /// The last epoch under which the frontend was served.
-    frontend_epoch: Epoch,
+    pub(super) frontend_epoch: Epoch,
     pub(super) pending: Window<Pending>,
     /// Changes that wait until what they touch has been copied.
     pub(super) held: VecDeque<(LinkId, Frame)>,
@@ -171,7 +169,7 @@ pub struct Engine {
 const PREPARE: u64 = u64::MAX;
 const PROMISE: u64 = u64::MAX - 1;
 const HELLO: u64 = u64::MAX - 2;
-const REPLAYED: u64 = u64::MAX - 3;
+pub(super) const REPLAYED: u64 = u64::MAX - 3;
 /// Tags from here on are not requests for data.
 pub(super) const CONTROL: u64 = 1 << 62;
 
@@ -287,7 +285,7 @@ impl Engine {
         }
     }
 
-    fn hello(&self) -> Hello {
+    pub(super) fn hello(&self) -> Hello {
         Hello {
             versions: VERSIONS,
             volume: self.volume.clone(),
@@ -314,19 +312,6 @@ impl Engine {
             self.frontend = None;
             self.forget_waiting();
         }
-    }
-
-    /// The frontend is gone, or another has come: what it asked for and nobody began is asked for again by
-    /// whoever still wants it.
-    fn forget_waiting(&mut self) {
-        self.suspension.forget();
-        self.held.clear();
-        self.welcome = None;
-    }
-
-    /// Tells the frontend where the volume ends.
-    fn whole(&self) -> Extent {
-        Extent::new(self.size, 0).unwrap_or(Extent::EMPTY)
     }
 
     fn on_member(&mut self, at: usize, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
@@ -384,20 +369,6 @@ impl Engine {
         }
     }
 
-    fn on_promised(&mut self, at: usize, frame: &Frame, out: &mut Vec<Output>) {
-        let Some(promised) = Promised::decode(&frame.payload) else { return self.on_lost(at, out) };
-        let member = self.members.get(at);
-        member.version = promised.version;
-        if member.service == Service::In {
-            self.unflushed.inherit(&promised.regions());
-        } else if member.service == Service::Out && self.phase == Phase::Serving {
-            member.service = Service::Returning;
-        }
-        member.promise = Some(promised);
-        self.advance(out);
-        self.change_members(out);
-    }
-
     pub(super) fn on_fenced(&mut self, by: Epoch, out: &mut Vec<Output>) {
         if self.phase != Phase::Ended {
             self.end(Output::Fenced { by }, out);
@@ -412,112 +383,6 @@ impl Engine {
         self.operation = None;
         out.extend(self.frontend.take().map(Output::Close));
         out.push(why);
-    }
-
-    fn on_frontend(&mut self, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
-        let header = &frame.header;
-        if header.kind == Kind::Hello {
-            return self.on_frontend_hello(link, &frame, out);
-        }
-        if header.kind == Kind::Control {
-            return self.on_command(link, &frame, out);
-        }
-        if matches!(header.kind, Kind::Past | Kind::Changes) {
-            return self.on_reader(link, &frame, out);
-        }
-        if self.frontend != Some(link) {
-            return out.push(Output::Close(link));
-        }
-        if header.kind == Kind::Reply && header.tag == REPLAYED {
-            self.replayed = true;
-            return;
-        }
-        let tag = header.tag;
-        match (header.kind, self.phase) {
-            (Kind::Read | Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero, Phase::Serving) => {
-                if let Some(frame) = self.suspension.admit(link, frame) {
-                    self.on_request(link, frame, out);
-                }
-            }
-            (Kind::Prepare, Phase::Observing | Phase::Preparing { .. }) => {
-                self.phase = Phase::Preparing { tag };
-                self.advance(out);
-            }
-            (
-                Kind::Go,
-                Phase::Observing | Phase::Preparing { .. } | Phase::Prepared | Phase::Promising { .. },
-            ) => {
-                self.phase = Phase::Promising { tag };
-                self.advance(out);
-            }
-            (Kind::Go, Phase::Drained) => {
-                self.members.forget_promises();
-                self.phase = Phase::Promising { tag };
-                self.advance(out);
-            }
-            (Kind::Go, Phase::Converging { .. }) => self.phase = Phase::Converging { tag },
-            (Kind::Drain, Phase::Serving | Phase::Draining { .. }) => {
-                // Without an answer, the frontend asks the next engine.
-                self.suspension.forget();
-                self.phase = Phase::Draining { tag };
-                self.copy_on(out);
-                self.advance(out);
-            }
-            (Kind::Go, Phase::Serving) => {
-                self.welcome = Some((link, tag));
-                self.greet_successor(out);
-            }
-            (Kind::Prepare, Phase::Prepared) | (Kind::Drain, Phase::Drained) => {
-                let reply = Header { extent: self.whole(), ..header.reply(Status::Ok, self.epoch) };
-                out.push(Output::Send(link, Frame::bare(reply)));
-            }
-            // Whether it serves or not, it is there.
-            (Kind::Ping, _) => {
-                out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, self.epoch))));
-            }
-            _ => out.push(Output::Send(link, Frame::bare(header.reply(Status::NotServing, self.epoch)))),
-        }
-    }
-
-    /// Tells a frontend that it is served, unless changes that another asked for are still under way.
-    pub(super) fn greet_successor(&mut self, out: &mut Vec<Output>) {
-        let Some((link, tag)) = self.welcome.filter(|(link, _)| !self.changes_of_others(*link)) else {
-            return;
-        };
-        self.welcome = None;
-        let header = Header::new(Kind::Reply, tag, self.epoch);
-        out.push(Output::Send(
-            link,
-            Frame::bare(Header { extent: self.whole(), flags: CONTINUED, ..header }),
-        ));
-    }
-
-    fn on_frontend_hello(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
-        match Hello::accept(&frame.payload, &self.volume) {
-            Ok(_) if self.phase == Phase::Ended => out.push(Output::Close(link)),
-            Ok(hello) if self.attachment.is_some_and(|ours| ours.bits() != hello.sender) => {
-                let why = "the volume is attached elsewhere".into();
-                out.push(Output::Send(
-                    link,
-                    Frame::with(frame.header.reply(Status::Invalid, self.epoch), why),
-                ));
-            }
-            Ok(hello) => {
-                if let Some(old) = self.frontend.replace(link)
-                    && old != link
-                {
-                    self.forget_waiting();
-                    out.push(Output::Close(old));
-                }
-                self.frontend_epoch = hello.epoch;
-                let header = Header::new(Kind::Hello, frame.header.tag, self.epoch);
-                out.push(Output::Send(link, Frame::with(header, self.hello().encode())));
-            }
-            Err(error) => {
-                let header = frame.header.reply(Status::Invalid, self.epoch);
-                out.push(Output::Send(link, Frame::with(header, error.to_string().into())));
-            }
-        }
     }
 
     /// Asks each member once per connection; those that come late are asked then.
@@ -554,87 +419,15 @@ impl Engine {
         }
     }
 
-    /// Tells the frontend where the volume ends; its answer says that it has sent
-    /// everything unanswered again.
-    pub(super) fn tell_frontend(&self, out: &mut Vec<Output>) {
-        let header = Header { extent: self.whole(), ..Header::new(Kind::Ping, REPLAYED, self.epoch) };
-        out.extend(self.frontend.map(|link| Output::Send(link, Frame::bare(header))));
-    }
-
     /// A flush of our own may go on: nobody waits for it, and the next engine flushes by itself.
     fn is_drained(&self) -> bool {
         let owed = self.pending.iter().any(|(_, pending)| pending.asker != Asker::Nobody);
         !owed && self.held.is_empty() && self.operation.is_none()
     }
 
-    fn reach(&mut self, phase: Phase, tag: u64, out: &mut Vec<Output>) {
+    pub(super) fn reach(&mut self, phase: Phase, tag: u64, out: &mut Vec<Output>) {
         self.phase = phase;
         let header = Header { extent: self.whole(), ..Header::new(Kind::Reply, tag, self.epoch) };
         out.extend(self.frontend.map(|link| Output::Send(link, Frame::bare(header))));
-    }
-
-    /// Everyone in service has promised. A copy whose machine lost power lacks what
-    /// it had not synced: if others do not, it is rebuilt from them. If the
-    /// frontend does not know what its predecessor had under way, the copies may
-    /// differ there and are made equal first.
-    fn on_all_promised(&mut self, tag: u64, out: &mut Vec<Output>) {
-        if self.members.any(Service::Leaving).is_some() {
-            return self.change_members(out);
-        }
-        let promises = || {
-            let all = self.members.iter().filter(|(_, member)| member.service == Service::In);
-            all.filter_map(|(at, member)| member.promise.as_ref().map(|promise| (at, promise)))
-        };
-        let stale: Vec<usize> = promises()
-            .filter(|(_, promise)| promise.lost_power && !promise.regions.is_empty())
-            .map(|(at, _)| at)
-            .collect();
-        if !stale.is_empty() && stale.len() < promises().count() {
-            stale.into_iter().for_each(|at| self.put_out(at, out));
-            return;
-        }
-        // Some were in service before and one never was: its folder is new.
-        let versions = || promises().map(|(_, promise)| promise.version);
-        let unfit: Vec<usize> = promises()
-            .filter(|(_, promise)| {
-                promise.damaged || promise.version == 0 && versions().any(|other| other > 0)
-            })
-            .map(|(at, _)| at)
-            .collect();
-        if !unfit.is_empty() && unfit.len() < promises().count() {
-            unfit.into_iter().for_each(|at| self.put_out(at, out));
-            return;
-        }
-        if !self.align(out) {
-            return;
-        }
-        let promises = || {
-            let all = self.members.iter().filter(|(_, member)| member.service == Service::In);
-            all.filter_map(|(at, member)| member.promise.as_ref().map(|promise| (at, promise)))
-        };
-        let last_write = promises().map(|(_, promise)| promise.last_write).max().unwrap_or(Epoch::NONE);
-        let mut regions = Blocks::default();
-        promises().for_each(|(_, promise)| regions.extend(&promise.regions()));
-        let known = stale.is_empty() && self.frontend_epoch >= last_write;
-        if known || regions.is_empty() || promises().count() == 1 {
-            return self.serve(tag, out);
-        }
-        self.phase = Phase::Converging { tag };
-        self.converge(&regions, out);
-    }
-
-    /// Others have what this one lacks.
-    pub(super) fn put_out(&mut self, at: usize, out: &mut Vec<Output>) {
-        self.members.get(at).unfit = true;
-        self.on_lost(at, out);
-    }
-
-    /// Serves from now on; what earlier engines left unsynced is synced when there is time.
-    pub(super) fn serve(&mut self, tag: u64, out: &mut Vec<Output>) {
-        self.reach(Phase::Serving, tag, out);
-        self.replayed = false;
-        self.tell_frontend(out);
-        self.tell_standing(out);
-        self.unsettled = true;
     }
 }

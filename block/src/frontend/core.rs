@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     control::Switched,
+    switch::Pause,
     table::{Op, Request, Table},
 };
 use crate::{
@@ -74,7 +75,7 @@ pub struct Answer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Connecting,
     Greeting,
     Preparing,
@@ -85,32 +86,32 @@ enum Stage {
 
 /// One engine, as far as this volume has come with it.
 #[derive(Debug, Clone)]
-struct Engine {
-    address: Address,
-    link: Option<LinkId>,
-    stage: Stage,
+pub(super) struct Engine {
+    pub(super) address: Address,
+    pub(super) link: Option<LinkId>,
+    pub(super) stage: Stage,
 }
 
 impl Engine {
-    fn new(address: Address) -> Engine {
+    pub(super) fn new(address: Address) -> Engine {
         Engine { address, link: None, stage: Stage::Connecting }
     }
 
-    fn has(&self, link: LinkId) -> bool {
+    pub(super) fn has(&self, link: LinkId) -> bool {
         self.link == Some(link)
     }
 }
 
 /// How long the engine that was asked to serve may say nothing.
 #[derive(Debug, Clone, Copy)]
-struct Lease {
+pub(super) struct Lease {
     until: Instant,
     /// Whether it was asked if it is still there.
     probed: bool,
 }
 
 impl Lease {
-    fn from(now: Instant) -> Lease {
+    pub(super) fn from(now: Instant) -> Lease {
         Lease { until: now + LEASE, probed: false }
     }
 }
@@ -136,46 +137,36 @@ impl Standing {
     }
 }
 
-/// What is known of a pause while it lasts.
-#[derive(Debug, Clone)]
-struct Pause {
-    began: Instant,
-    ended: Option<Instant>,
-    longest_wait: Duration,
-    replayed: usize,
-    drained: bool,
-}
-
 #[derive(Debug, Clone)]
 pub struct Volume {
-    name: String,
+    pub(super) name: String,
     sender: u64,
     size: u64,
     /// Of the engine that served last.
-    epoch: Epoch,
+    pub(super) epoch: Epoch,
     /// The epoch in which this frontend came without knowing what its predecessor
     /// had asked: it does not vouch for that one.
     blind_in: Option<Epoch>,
-    table: Table,
-    current: Engine,
-    next: Option<(Engine, Duration)>,
+    pub(super) table: Table,
+    pub(super) current: Engine,
+    pub(super) next: Option<(Engine, Duration)>,
     /// Where to look for an engine when the current one is lost.
-    fallback: Option<Address>,
-    pause: Option<Pause>,
-    retry_at: Option<Instant>,
+    pub(super) fallback: Option<Address>,
+    pub(super) pause: Option<Pause>,
+    pub(super) retry_at: Option<Instant>,
     /// Since when nobody serves.
     lost_at: Option<Instant>,
     /// Of the engine that was asked to serve: one that hangs is not waited for, whether
     /// anyone is there to give the volume to another or not.
-    lease: Option<Lease>,
+    pub(super) lease: Option<Lease>,
     attachment: Option<Attachment>,
 }
 
 const HELLO: u64 = u64::MAX;
-const PREPARE: u64 = u64::MAX - 1;
-const DRAIN: u64 = u64::MAX - 2;
-const GO: u64 = u64::MAX - 3;
-const PROBE: u64 = u64::MAX - 4;
+pub(super) const PREPARE: u64 = u64::MAX - 1;
+pub(super) const DRAIN: u64 = u64::MAX - 2;
+pub(super) const GO: u64 = u64::MAX - 3;
+pub(super) const PROBE: u64 = u64::MAX - 4;
 /// An engine that works on it may take longer to serve, but not to say that it is there.
 const LEASE: Duration = Duration::from_millis(500);
 /// An engine that was killed is back within milliseconds; one that stays away is asked ever less often.
@@ -282,24 +273,6 @@ impl Volume {
         }
     }
 
-    fn on_switch(&mut self, to: Address, drain_within: Duration, out: &mut Vec<Output>) {
-        // The same command again: it is being done, or it has been.
-        if self.next.as_ref().is_some_and(|(next, _)| next.address == to) {
-            return;
-        }
-        if self.next.is_none() && self.current.address == to && self.current.stage == Stage::Serving {
-            return out.push(Output::Switched(Switched::already(self.epoch)));
-        }
-        // The record has moved on: whatever was under way gives place to it.
-        if let Some((superseded, _)) = self.next.take() {
-            out.extend(superseded.link.map(Output::Close));
-            self.pause = None;
-            self.let_go(superseded);
-        }
-        out.push(Output::Connect(to.clone()));
-        self.next = Some((Engine::new(to), drain_within));
-    }
-
     fn on_connected(&mut self, now: Instant, to: &Address, link: LinkId, out: &mut Vec<Output>) {
         let engine = match &mut self.next {
             Some((next, _)) if next.stage == Stage::Connecting && next.address == *to => next,
@@ -364,101 +337,11 @@ impl Volume {
         self.retry_at = Some(now + ((now - lost_at) / RETRY_SHARE).clamp(FIRST_RETRY, LAST_RETRY));
     }
 
-    /// Gives the new engine up. If the old one was still serving nothing happened;
-    /// if it was already let go, whoever answers first gets the volume, and the
-    /// replicas' promises decide whether it may serve.
-    fn abandon(&mut self, now: Instant, why: &str, out: &mut Vec<Output>) {
-        let Some((next, _)) = self.next.take() else { return };
-        out.extend(next.link.map(Output::Close));
-        self.let_go(next);
-        if self.current.stage == Stage::Connecting {
-            self.retry_at = Some(now);
-        }
-        self.pause = None;
-        out.push(Output::NotSwitched(why.into()));
-    }
-
-    /// One that was asked to serve may have the volume, or get it yet.
-    fn let_go(&mut self, engine: Engine) {
-        if engine.stage == Stage::Going {
-            self.lease = None;
-            self.fallback = Some(engine.address);
-        }
-    }
-
     fn on_frame(&mut self, now: Instant, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
         if self.current.has(link) {
             return self.on_current(now, link, frame, out);
         }
-        let Some((next, _)) = &mut self.next else { return };
-        if !next.has(link) {
-            return;
-        }
-        match (next.stage, frame.header.kind, frame.header.status) {
-            (Stage::Greeting, Kind::Hello, _) => match Hello::accept(&frame.payload, &self.name) {
-                // Nobody serves: what preparing would save is lost already.
-                Ok(hello) if hello.epoch > self.epoch && self.current.stage != Stage::Serving => {
-                    self.begin_pause(now, out);
-                }
-                Ok(hello) if hello.epoch > self.epoch => {
-                    next.stage = Stage::Preparing;
-                    let header = Header::new(Kind::Prepare, PREPARE, hello.epoch);
-                    out.push(Output::Send(link, Frame::bare(header)));
-                }
-                Ok(hello) => {
-                    let why =
-                        format!("the new engine has epoch {}, the volume is at {}", hello.epoch, self.epoch);
-                    self.abandon(now, &why, out);
-                }
-                Err(error) => self.abandon(now, &error.to_string(), out),
-            },
-            (Stage::Preparing, Kind::Reply, Status::Ok) if frame.header.tag == PREPARE => {
-                self.begin_pause(now, out);
-            }
-            (Stage::Going, Kind::Reply, Status::Ok) if frame.header.tag == GO => {
-                if let Some((next, _)) = self.next.take() {
-                    self.current = next;
-                }
-                self.serve(now, &frame.header, out);
-            }
-            // The old engine was lost meanwhile, so nobody waited for this.
-            (Stage::Going, Kind::Reply, Status::Ok) if frame.header.tag == PREPARE => {}
-            (Stage::Going, Kind::Reply, _) if frame.header.tag == PROBE => {
-                self.lease = Some(Lease::from(now));
-            }
-            (_, _, status) => {
-                let why = format!(
-                    "the new engine answered {status:?}: {}",
-                    String::from_utf8_lossy(&frame.payload)
-                );
-                self.abandon(now, &why, out);
-            }
-        }
-    }
-
-    fn begin_pause(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let Some((_, drain_within)) = &self.next else { return };
-        let longest_wait = Duration::ZERO;
-        self.pause = Some(Pause { began: now, ended: None, longest_wait, replayed: 0, drained: false });
-        match (self.current.stage, self.current.link) {
-            (Stage::Serving, Some(link)) => {
-                self.current.stage = Stage::Draining { until: now + *drain_within };
-                out.push(Output::Send(link, Frame::bare(Header::new(Kind::Drain, DRAIN, self.epoch))));
-            }
-            _ => self.go(now, out),
-        }
-    }
-
-    /// Lets the old engine go and asks the new one to take over.
-    fn go(&mut self, now: Instant, out: &mut Vec<Output>) {
-        out.extend(self.current.link.take().map(Output::Close));
-        self.current.stage = Stage::Connecting;
-        self.retry_at = None;
-        let Some((next, _)) = &mut self.next else { return };
-        let Some(link) = next.link else { return };
-        next.stage = Stage::Going;
-        self.lease = Some(Lease::from(now));
-        out.push(Output::Send(link, Frame::bare(Header::new(Kind::Go, GO, self.epoch))));
+        self.on_next(now, link, &frame, out);
     }
 
     fn on_current(&mut self, now: Instant, link: LinkId, frame: Frame, out: &mut Vec<Output>) {
@@ -498,7 +381,7 @@ impl Volume {
     }
 
     /// The engine has taken over: what is unanswered goes first, then what waited.
-    fn serve(&mut self, now: Instant, ready: &Header, out: &mut Vec<Output>) {
+    pub(super) fn serve(&mut self, now: Instant, ready: &Header, out: &mut Vec<Output>) {
         let Some(link) = self.current.link else { return };
         if self.vouched() == Epoch::NONE && ready.flags & CONTINUED != 0 {
             self.blind_in = Some(ready.epoch);
@@ -542,32 +425,6 @@ impl Volume {
             self.table.release(self.epoch, |frame| out.push(Output::Send(link, frame)));
         }
         self.report(out);
-    }
-
-    fn measure(&mut self, now: Instant, arrived: Instant) {
-        if let Some(pause) = &mut self.pause
-            && pause.ended.is_none_or(|ended| arrived <= ended)
-        {
-            pause.longest_wait = pause.longest_wait.max(now - arrived);
-        }
-    }
-
-    /// Once everyone who met the pause has an answer, it can be told.
-    fn report(&mut self, out: &mut Vec<Output>) {
-        let Some(Pause { ended: Some(ended), .. }) = self.pause else { return };
-        if self.table.has_since(ended) {
-            return;
-        }
-        if let Some(pause) = self.pause.take() {
-            let length = ended - pause.began;
-            out.push(Output::Switched(Switched {
-                epoch: self.epoch,
-                pause_us: length.as_micros() as u64,
-                longest_wait_us: pause.longest_wait.as_micros() as u64,
-                replayed: pause.replayed,
-                drained: pause.drained,
-            }));
-        }
     }
 
     /// The engine that was asked to serve is asked whether it is still there, and given up when it does
