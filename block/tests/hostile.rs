@@ -109,6 +109,50 @@ fn who_asks_on_without_reading_and_who_comes_too_often_is_sent_away() {
     }
 }
 
+/// Bytes of a process in memory: now, and at most so far.
+fn resident(pid: rustix::process::Pid) -> (u64, u64) {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
+    let of = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).expect("the kernel says it");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    };
+    (of("VmRSS:"), of("VmHWM:"))
+}
+
+/// Each of them may have 64 MiB under way, all together no more than a volume's part: 256 MiB.
+#[test]
+fn what_all_clients_of_a_volume_keep_together_is_bounded() {
+    const MIB: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let mut plane = start(folder.path());
+    let socket = plane.socket();
+    let mut good = NbdClient::connect(&socket, "vol-1").unwrap();
+    let frontend = plane.frontend().pid();
+    let (bare, _) = resident(frontend);
+    let crowd: Vec<UnixStream> = (0..16)
+        .map(|_| {
+            let mut greedy = negotiated(&socket);
+            // Nobody takes the answers.
+            greedy.write_all(&request(0, 0, 1 << 20).repeat(100)).unwrap();
+            greedy
+        })
+        .collect();
+    let began = std::time::Instant::now();
+    while resident(frontend).0 < bare + 200 * MIB {
+        assert!(began.elapsed() < Duration::from_secs(60), "they never get their part");
+        thread::sleep(Duration::from_millis(5));
+    }
+    for _ in 0..50 {
+        assert_eq!(good.call(Ask::Read { offset: 0, length: 4096 }).unwrap().error, 0, "it is served");
+    }
+    // Its own part of the volume's room is there for larger ones too.
+    let large = good.call(Ask::Read { offset: 0, length: 2 << 20 }).unwrap();
+    assert_eq!((large.error, large.data.len()), (0, 2 << 20));
+    let (_, most) = resident(frontend);
+    assert!(most <= bare + 320 * MIB, "{} MiB, {} MiB without them", most / MIB, bare / MIB);
+    drop(crowd);
+}
+
 #[test]
 fn others_are_served_while_clients_misbehave() {
     let folder = tempfile::tempdir().unwrap();

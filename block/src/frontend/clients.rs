@@ -120,9 +120,9 @@ impl Clients {
         self.room.deadline(now)
     }
 
-    /// Counts anew what everyone keeps, and says how much that is of a volume. Who keeps others from theirs
-    /// without taking or sending anything is sent away.
-    fn count(&mut self, reactor: &mut Reactor, volume: &str, now: Instant) -> u64 {
+    /// Counts anew what everyone keeps, and says how much that is of a volume. If there is no room for so many
+    /// more bytes of it, who keeps others from theirs without taking or sending anything is sent away.
+    fn count(&mut self, reactor: &mut Reactor, volume: &str, more: u64, now: Instant) -> u64 {
         let (mut of_volume, mut idle) = (0, Vec::new());
         for (link, client) in &mut self.all {
             let asks = matches!(client.stage, Stage::Transmission { .. });
@@ -131,7 +131,7 @@ impl Clients {
             of_volume += if client.volume == volume { counted } else { 0 };
             idle.extend(client.share.is_idle(socket, now).then_some(*link));
         }
-        if self.room.is_short(of_volume) {
+        if self.room.is_short(of_volume + more) {
             for link in idle {
                 tracing::warn!(volume, "a client takes nothing while others wait for room");
                 reactor.close(link);
@@ -147,16 +147,17 @@ impl Clients {
         let Some(socket) = reactor.link(link) else { return true };
         client.share.waits = false;
         self.room.count(&mut client.share, client.bytes, socket, now);
-        let heavy = client.bytes + socket.backlog() as u64 > MOST_BYTES;
+        let kept = client.bytes + socket.backlog() as u64;
+        let heavy = kept > MOST_BYTES;
         let next = transmission::asked(&socket.input);
-        let small = client.bytes == 0 && room::is_small(next);
         let free = match heavy || client.unanswered >= MOST_UNANSWERED {
             true => false,
             false if self.room.is_ample(next) => true,
             false => {
                 let volume = client.volume.clone();
-                let of_volume = self.count(reactor, &volume, now);
-                !self.room.is_short(of_volume + next) || small
+                let of_volume = self.count(reactor, &volume, next, now);
+                let clients = self.of_volume(&volume).len();
+                !self.room.is_short(of_volume + next) || kept + next <= room::own(clients)
             }
         };
         if let (false, Some(client), Some(socket)) = (free, self.all.get_mut(&link), reactor.link(link)) {

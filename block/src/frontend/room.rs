@@ -1,6 +1,6 @@
 //! How much data all clients together may keep in this process, which is locked into memory.
 //!
-//! When the room is used up, everyone still gets one small request at a time, larger ones wait for
+//! When the room is used up, everyone still has a part of its own; what is larger waits for
 //! room, and who neither takes its answers nor sends what it has announced is sent away.
 //!
 //! Invariant: what is counted of a client is at least what it keeps here.
@@ -12,13 +12,15 @@ use crate::{nbd::transmission, net::link::Link};
 /// Bytes of all clients of a volume, and of all that there are.
 const MOST_OF_VOLUME: u64 = 256 << 20;
 const MOST_OF_ALL: u64 = 1 << 30;
+/// Beyond that, what the clients of a volume have for themselves together, and each at least.
+const OWN_OF_VOLUME: u64 = 64 << 20;
 const SMALL: u64 = 256 << 10;
 const MOVES_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Whether a request of so many bytes is carried out with no room left.
-pub(super) fn is_small(bytes: u64) -> bool {
-    bytes <= SMALL
+/// What each of so many clients of a volume may keep with no room left.
+pub(super) fn own(clients: usize) -> u64 {
+    (OWN_OF_VOLUME / clients.max(1) as u64).max(SMALL)
 }
 
 #[derive(Debug, Default)]
@@ -82,5 +84,17 @@ impl Room {
     /// When to look again whether someone has made room.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
         self.short.then(|| now + LOOK_AGAIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_leaves_everyone_a_part_and_all_parts_are_bounded() {
+        const MOST_CLIENTS: usize = 256;
+        assert_eq!([own(1), own(16), own(MOST_CLIENTS)], [64 << 20, 4 << 20, SMALL]);
+        assert!((1..=MOST_CLIENTS).all(|clients| clients as u64 * own(clients) <= OWN_OF_VOLUME));
     }
 }
