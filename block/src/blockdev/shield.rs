@@ -8,6 +8,10 @@ use rustix::{
     process::configure_io_flusher_behavior,
 };
 
+/// What to say where this process may not be shielded.
+pub(crate) const BARE: &str = "without the capability SYS_RESOURCE it may wait for its own dirty pages: \
+     give the users of the device another memory cgroup than this process";
+
 /// Memory that this process takes is never made free by writing to a volume that
 /// it serves itself, and what it holds is never swapped out. Threads begun later
 /// inherit it.
@@ -19,4 +23,9 @@ pub(crate) fn raise() {
     if let Err(error) = mlockall(flags) {
         tracing::debug!(%error, "memory is not locked");
     }
+}
+
+/// Whether the kernel counts this thread among those that carry dirty pages away.
+pub(crate) fn is_raised() -> bool {
+    configure_io_flusher_behavior(true).is_ok()
 }

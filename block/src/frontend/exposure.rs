@@ -22,7 +22,10 @@ use super::{
     serve::{Driver, Place},
 };
 use crate::{
-    blockdev::mount::{attach_loop, detach_loop, mount},
+    blockdev::{
+        mount::{attach_loop, detach_loop, mount},
+        shield,
+    },
     net::reactor::LinkId,
 };
 
@@ -64,6 +67,9 @@ impl Driver {
             Ok(link) => link,
             Err(error) => return Some(Answer::Refused(format!("mount at {}: {error}", at.display()))),
         };
+        if !shield::is_raised() {
+            tracing::warn!(volume, "{}", shield::BARE);
+        }
         let (at, done, waker) = (at.to_owned(), self.done.clone(), self.reactor.waker());
         thread::spawn(move || {
             let device = attach_loop(&at);
