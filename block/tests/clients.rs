@@ -7,7 +7,10 @@ use std::{
     process::Command,
 };
 
-use midflight_block::tour::{DRAIN_WITHIN, Layout, Plane, replicas_equal};
+use midflight_block::{
+    nbd::client::{Ask, NbdClient},
+    tour::{DRAIN_WITHIN, Layout, Plane, replicas_equal},
+};
 
 const SIZE: u64 = 64 << 20;
 
@@ -79,11 +82,9 @@ fn qemu_writes_zeroes_trims_and_reads_back() {
     }
 }
 
-#[test]
-fn a_copy_in_and_out_is_identical_across_a_switch() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut plane, uri) = start(folder.path());
-    let (source, copy) = (folder.path().join("source"), folder.path().join("copy"));
+/// A file as large as the volume, a quarter of it data.
+fn source(folder: &Path) -> String {
+    let path = folder.join("source");
     let mut state = 1u64;
     let bytes: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -91,9 +92,56 @@ fn a_copy_in_and_out_is_identical_across_a_switch() {
     })
     .take(SIZE as usize / 4)
     .collect();
-    std::fs::write(&source, &bytes).unwrap();
-    std::fs::File::options().write(true).open(&source).unwrap().set_len(SIZE).unwrap();
-    let (source, copy) = (source.to_str().unwrap(), copy.to_str().unwrap());
+    std::fs::write(&path, &bytes).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE).unwrap();
+    path.display().to_string()
+}
+
+/// Runs a client to its end while engines change; whether it is installed.
+fn across_switches(plane: &mut Plane, program: &'static str, arguments: &[&str]) -> bool {
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    let client = std::thread::spawn(move || {
+        client(program, &arguments.iter().map(String::as_str).collect::<Vec<_>>()).is_some()
+    });
+    while !client.is_finished() {
+        plane.switch(DRAIN_WITHIN).unwrap();
+    }
+    client.join().expect("the client does not notice")
+}
+
+#[test]
+fn qemu_img_converts_in_and_out_and_measures_across_switches() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut plane, uri) = start(folder.path());
+    let (source, copy) = (source(folder.path()), folder.path().join("copy").display().to_string());
+    let convert = |from: &str, to: &str| {
+        ["convert", "-n", "-f", "raw", "-O", "raw", from, to].map(str::to_owned).to_vec()
+    };
+    let mut qemu_img = |arguments: Vec<String>| {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        across_switches(&mut plane, "qemu-img", &arguments)
+    };
+    if !qemu_img(convert(&source, &uri)) {
+        return;
+    }
+    std::fs::File::create(&copy).unwrap().set_len(SIZE).unwrap();
+    qemu_img(convert(&uri, &copy));
+    assert!(std::fs::read(&source).unwrap() == std::fs::read(&copy).unwrap());
+    let bench = |way: &[&str]| {
+        let arguments = [&["bench", "-f", "raw", "-c", "2000", "-d", "16", "-s", "4096"], way, &[&uri]];
+        arguments.concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    qemu_img(bench(&[]));
+    qemu_img(bench(&["-w", "--pattern=7", "--flush-interval=100"]));
+    assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
+}
+
+#[test]
+fn a_copy_in_and_out_is_identical_across_a_switch() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut plane, uri) = start(folder.path());
+    let (source, copy) = (source(folder.path()), folder.path().join("copy"));
+    let (source, copy) = (source.as_str(), copy.to_str().unwrap());
     if client("nbdcopy", &[source, &uri]).is_none() {
         return;
     }
@@ -101,6 +149,45 @@ fn a_copy_in_and_out_is_identical_across_a_switch() {
     client("nbdcopy", &[&uri, copy]).unwrap();
     assert!(std::fs::read(source).unwrap() == std::fs::read(copy).unwrap());
     client("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &uri]);
+    assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
+}
+
+/// Bytes that a folder takes on its disk.
+fn taken(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().metadata().unwrap());
+    files.map(|about| about.blocks() * 512).sum()
+}
+
+#[test]
+fn zeroes_take_no_room_unless_the_client_wants_them_to() {
+    const LENGTH: u32 = 8 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut plane, _) = start(folder.path());
+    let mut client = NbdClient::connect(&plane.socket(), "vol-1").unwrap();
+    let replica = plane.replica_folder(0);
+    let mut taken_after = |ask: Ask<'_>| {
+        assert_eq!(client.call(ask).unwrap().error, 0);
+        assert_eq!(client.call(Ask::Flush).unwrap().error, 0);
+        let found = client.call(Ask::Read { offset: 0, length: LENGTH }).unwrap();
+        (taken(&replica), found.data)
+    };
+    let (written, _) = taken_after(Ask::Write { offset: 0, data: &vec![7; LENGTH as usize] });
+    let half = u64::from(LENGTH) / 2;
+    let zeroes = vec![0; LENGTH as usize];
+    #[rustfmt::skip]
+    let cases = [
+        ("solid zeroes", Ask::SolidZero { offset: 0, length: LENGTH }, true),
+        ("zeroes",       Ask::Zero { offset: 0, length: LENGTH },      false),
+        ("solid again",  Ask::SolidZero { offset: 0, length: LENGTH }, true),
+        ("trimmed",      Ask::Trim { offset: 0, length: LENGTH },      false),
+    ];
+    for (name, ask, takes_room) in cases {
+        let (taken, found) = taken_after(ask);
+        assert!(found == zeroes, "{name}");
+        assert_eq!(taken + half > written, takes_room, "{name}: {taken} of {written}");
+    }
+    plane.switch(DRAIN_WITHIN).unwrap();
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
 }
 
@@ -122,9 +209,5 @@ fn fio_verifies_while_engines_change() {
         "--norandommap=0",
     ];
     let uri = format!("--uri={uri}");
-    let fio = std::thread::spawn(move || client("fio", &[&arguments[..], &[&uri]].concat()).is_some());
-    while !fio.is_finished() {
-        plane.switch(DRAIN_WITHIN).unwrap();
-    }
-    assert!(fio.join().is_ok(), "fio found what it had not written");
+    across_switches(&mut plane, "fio", &[&arguments[..], &[&uri]].concat());
 }

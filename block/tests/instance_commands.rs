@@ -133,6 +133,26 @@ fn delete(kind: proto::Kind, name: &str, epoch: u64) -> proto::DeleteRequest {
     proto::DeleteRequest { kind: kind.into(), name, volume, epoch, remove_data: false }
 }
 
+fn switch_over(nodes: &Nodes, epoch: u64) -> proto::SwitchOverRequest {
+    let engine = nodes.find(0, "e-0").address;
+    proto::SwitchOverRequest { volume: volume(), epoch, engine, drain_within_ms: 100, within_ms: 5000 }
+}
+
+fn attach(nodes: &Nodes, epoch: u64) -> proto::AttachRequest {
+    let engine = nodes.find(0, "e-0").address;
+    proto::AttachRequest { volume: volume(), epoch, attachment: 7, size: SIZE, engine, device: false }
+}
+
+async fn restore(nodes: &Nodes, orders: &mut Orders, epoch: u64) -> Result<(usize, Event), Status> {
+    let request = proto::RestoreBackupRequest {
+        engine: ask(epoch),
+        target: backups(nodes),
+        volume: String::new(),
+        backup: "s".into(),
+    };
+    last(orders.restore_backup(request).await).await
+}
+
 #[test]
 fn every_command_may_be_given_twice_and_none_too_late() {
     let mut nodes = Nodes::start(3);
@@ -148,15 +168,20 @@ fn every_command_may_be_given_twice_and_none_too_late() {
     let commands: Vec<(&str, Give)> = vec![
         ("create replica",   |n, o, e| n.runtime.block_on(o.create(replica(0, "", e))).map(drop)),
         ("create engine",    |n, o, e| { let m = n.members(); n.runtime.block_on(o.create(engine(0, "", e, &m))).map(drop) }),
+        ("switch over",      |n, o, e| { let order = switch_over(n, e); n.runtime.block_on(o.switch_over(order)).map(drop) }),
         ("suspend",          |n, o, e| n.runtime.block_on(o.suspend(target("e-0", e))).map(drop)),
         ("resume",           |n, o, e| n.runtime.block_on(o.resume(target("e-0", e))).map(drop)),
         ("status",           |n, o, e| n.runtime.block_on(o.status(target("e-0", e))).map(drop)),
         ("create snapshot",  |n, o, e| n.runtime.block_on(o.create_snapshot(snapshot(e, "s"))).map(drop)),
         ("create backup",    |n, o, e| n.runtime.block_on(back_up(n, o, e)).map(drop)),
+        ("detach",           |n, o, e| n.runtime.block_on(o.detach(proto::DetachRequest { volume: volume(), epoch: e })).map(drop)),
+        ("restore backup",   |n, o, e| n.runtime.block_on(restore(n, o, e)).map(drop)),
+        ("attach",           |n, o, e| { let order = attach(n, e); n.runtime.block_on(o.attach(order)).map(drop) }),
         ("revert snapshot",  |n, o, e| n.runtime.block_on(o.revert_snapshot(revert(e, "s"))).map(drop)),
         ("delete snapshot",  |n, o, e| n.runtime.block_on(o.delete_snapshot(snapshot(e, "s"))).map(drop)),
         ("delete backup",    |n, o, e| n.runtime.block_on(o.delete_backup(delete_backup(n, e))).map(drop)),
         ("expand",           |n, o, e| n.runtime.block_on(o.expand(proto::ExpandRequest { engine: ask(e), size: 2 * SIZE })).map(drop)),
+        ("finalize",         |n, o, e| n.runtime.block_on(o.finalize(target("e-0", e))).map(drop)),
         ("throttle",         |n, o, e| n.runtime.block_on(o.throttle(proto::ThrottleRequest { engine: ask(e), bytes_per_second: 1 << 20 })).map(drop)),
         ("release replica",  |n, o, e| n.runtime.block_on(o.release_replica(member(e, "r-2", ""))).map(drop)),
         ("remove replica",   |n, o, e| n.runtime.block_on(o.remove_replica(member(e, "r-2", ""))).map(drop)),

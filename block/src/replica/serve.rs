@@ -307,3 +307,19 @@ impl Serving {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_the_machine_has_one_name_and_no_other_run_has_it() {
+        assert_eq!(boot(), boot());
+        let id = "01234567-89ab-cdef-0123-456789abcdef\n";
+        assert_eq!(boot_of(id), 0x0123_4567_89ab_cdef);
+        assert_ne!(boot_of(id), boot_of("11234567-89ab-cdef-0123-456789abcdef\n"));
+        for nothing in ["", "00000000-0000-0000-0000-000000000000"] {
+            assert_ne!(boot_of(nothing), 0, "0 would be every run");
+        }
+    }
+}

@@ -19,6 +19,7 @@ use crate::{
         Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
         layout::Step,
+        members::Promised,
         past::Past,
     },
 };
@@ -188,5 +189,43 @@ fn what_nobody_could_be_answered_is_refused() {
     ];
     for (name, frame) in cases {
         assert_eq!(tags(&bench.ask(frame)), [(4, Status::Invalid)], "{name}");
+    }
+}
+
+/// What a replica promises that is opened again in this run of the machine.
+fn promised_after(bench: Bench, boot: u64) -> Promised {
+    let Bench { disk, promise, .. } = bench;
+    let store = Store::open(&disk, BLOCKS * u64::from(BLOCK), boot).unwrap();
+    let core = Replica::new("v".into(), store, promise.standing(), boot);
+    let mut bench = Bench { disk, promise, core, fetches: Vec::new() };
+    let epoch = EPOCH.next_term();
+    let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 8, size: 0, epoch };
+    bench.ask(Frame::with(Header::new(Kind::Hello, 0, epoch), hello.encode()));
+    let answers = bench.ask(Frame::bare(Header::new(Kind::Promise, 0, epoch)));
+    Promised::decode(&answers[0].payload).expect("a promise")
+}
+
+#[test]
+fn a_start_of_the_machine_since_it_served_is_a_loss_of_power_and_a_start_of_the_process_is_none() {
+    let served = |writes: bool| {
+        let mut bench = Bench::new();
+        let extent = Extent::new(1, 0).unwrap();
+        bench.ask(Frame::bare(Header { extent, ..Header::new(Kind::Standing, 0, EPOCH) }));
+        if writes {
+            assert_eq!(tags(&bench.write(3, 1)), [(3, Status::Ok)]);
+        }
+        bench
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("the process was killed",             true,  1, false, false),
+        ("the machine was started anew",       true,  2, true,  true),
+        ("it was, and nothing was under way",  false, 2, true,  false),
+    ];
+    for (name, writes, boot, lost_power, lacks) in cases {
+        let promised = promised_after(served(writes), boot);
+        assert_eq!(promised.lost_power, lost_power, "{name}");
+        assert_eq!(promised.regions.is_empty(), !writes, "{name}: where copies may differ");
+        assert_eq!(promised.lacks(1), lacks, "{name}");
     }
 }
