@@ -110,6 +110,7 @@ fn every_kind_of_pause_is_measured_without_an_error() {
         "json",
         "--switches=3",
         "--kills=2",
+        "--minded-kills=1",
         "--manager-kills=1",
         "--reconnects=1",
         "--hogs=0",
@@ -127,6 +128,7 @@ fn every_kind_of_pause_is_measured_without_an_error() {
         ("end of the old", 3),
         ("30 ms of nothing", 3),
         ("killed engine", 2),
+        ("killed v1 engine", 1),
         ("killed manager", 1),
         ("qemu reconnect", 1),
     ];

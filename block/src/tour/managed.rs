@@ -1,5 +1,5 @@
-//! A data plane of instance managers: one on each node, with a replica inside, and the
-//! engine inside the first.
+//! A data plane of instance managers, one on each node: with a replica inside and the
+//! engine inside the first (v2), or with a process of its own for each of them (v1).
 //!
 //! Invariant: dropping it leaves no process behind.
 
@@ -8,8 +8,11 @@ use std::{
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal};
 use tokio::runtime::Runtime;
 
 use super::{Layout, TourError, frontends, log, node_address, process::Process, replica_name, socket};
@@ -18,7 +21,7 @@ use crate::{
     epoch::Epoch,
     frontend::control::Command,
     instance::{
-        Secret,
+        Secret, end_all,
         order::{Orders, orders},
         proto,
     },
@@ -27,6 +30,11 @@ use crate::{
 };
 
 const SECRET: &str = "a-secret-of-this-plane-alone";
+/// The program of v1 instances, below the folder of binaries.
+const PROGRAM: &str = "program";
+const ENGINE: &str = "engine";
+const BACK_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub struct Managed {
@@ -38,6 +46,8 @@ pub struct Managed {
     runtime: Runtime,
     secret: Secret,
     members: Vec<proto::Member>,
+    /// Of each instance; none lives in the instance manager.
+    program: &'static str,
     epoch: u64,
 }
 
@@ -52,6 +62,7 @@ fn start_manager(layout: &Layout, node: usize, listen: &Address) -> Result<Proce
         format!("--listen={listen}"),
         format!("--secret={}", path("secret")),
         format!("--records={}", path("records")),
+        format!("--binaries={}", path("binaries")),
     ];
     Ok(Process::start(&layout.binary, "instance-manager", arguments, &log(layout))?)
 }
@@ -66,6 +77,19 @@ fn write_secret(path: &Path) -> io::Result<()> {
 impl Managed {
     /// Starts everything and offers the volume on its NBD socket.
     pub fn start(layout: Layout) -> Result<Managed, TourError> {
+        Managed::start_with(layout, "")
+    }
+
+    /// The same with a process for the engine and for each replica, which instance managers start and mind.
+    pub fn start_with_processes(layout: Layout) -> Result<Managed, TourError> {
+        let binaries = layout.folder.join("binaries");
+        let copied = std::fs::create_dir_all(&binaries)
+            .and_then(|()| std::fs::copy(&layout.binary, binaries.join(PROGRAM)));
+        copied.map_err(|source| TourError::Folder { path: binaries, source })?;
+        Managed::start_with(layout, PROGRAM)
+    }
+
+    fn start_with(layout: Layout, program: &'static str) -> Result<Managed, TourError> {
         let failed = |path: PathBuf| move |source| TourError::Folder { path, source };
         let (records, secret) = (layout.folder.join("records"), layout.folder.join("secret"));
         std::fs::create_dir_all(&records).map_err(failed(records.clone()))?;
@@ -79,9 +103,17 @@ impl Managed {
         let frontend = frontends::start_frontend(&layout)?;
         let runtime = Runtime::new().map_err(failed(layout.folder.clone()))?;
         let secret = Secret::load(&secret).map_err(failed(secret.clone()))?;
-        let members = Vec::new();
-        let (_keeper, _frontend) = (keeper, frontend);
-        let mut plane = Managed { layout, managers, _keeper, _frontend, runtime, secret, members, epoch };
+        let mut plane = Managed {
+            layout,
+            managers,
+            _keeper: keeper,
+            _frontend: frontend,
+            runtime,
+            secret,
+            members: Vec::new(),
+            program,
+            epoch,
+        };
         for node in 0..plane.layout.replicas {
             let made = plane.create_replica(node)?;
             plane.members.push(proto::Member { name: made.name, address: made.address });
@@ -133,6 +165,7 @@ impl Managed {
                 name: replica_name(node),
                 volume: self.layout.volume.clone(),
                 epoch: self.epoch,
+                binary: self.program.into(),
                 size: self.layout.size,
                 ..proto::CreateRequest::default()
             },
@@ -144,9 +177,10 @@ impl Managed {
             0,
             proto::CreateRequest {
                 kind: proto::Kind::Engine.into(),
-                name: "engine".into(),
+                name: ENGINE.into(),
                 volume: self.layout.volume.clone(),
                 epoch: self.epoch,
+                binary: self.program.into(),
                 members: self.members.clone(),
                 ..proto::CreateRequest::default()
             },
@@ -162,5 +196,46 @@ impl Managed {
         self.create_replica(0)?;
         self.create_engine()?;
         Ok(())
+    }
+
+    /// Kills the engine's own process and waits until its instance manager has started it again.
+    pub fn kill_engine(&mut self) -> Result<(), TourError> {
+        let failed = |source| TourError::Engine { source };
+        let before = self.engine()?;
+        let pid = i32::try_from(before.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| failed(io::Error::other("it has no process of its own")))?;
+        rustix::process::kill_process(pid, Signal::KILL).map_err(|error| failed(error.into()))?;
+        let until = Instant::now() + BACK_WITHIN;
+        loop {
+            let now = self.engine()?;
+            if now.restarts > before.restarts && now.state() == proto::State::Running {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(failed(io::Error::new(io::ErrorKind::TimedOut, now.why)));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn engine(&self) -> Result<proto::Instance, TourError> {
+        let mut orders = self.orders(0)?;
+        let listed = self.runtime.block_on(orders.list(proto::ListRequest {})).map_err(Box::new)?;
+        let mut instances = listed.into_inner().instances.into_iter();
+        let engine = instances.find(|instance| instance.name == ENGINE);
+        engine.ok_or_else(|| TourError::Engine {
+            source: io::Error::new(io::ErrorKind::NotFound, "its instance manager does not know it"),
+        })
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        self.managers.iter_mut().for_each(Process::kill);
+        for node in 0..self.layout.replicas {
+            if let Err(error) = end_all(&folder_of(&self.layout, node)) {
+                tracing::error!(node, %error, "end what an instance manager had started");
+            }
+        }
     }
 }

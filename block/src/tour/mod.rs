@@ -57,6 +57,8 @@ pub enum TourError {
     Record(#[from] RecordError),
     #[error("use {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
+    #[error("kill the engine of an instance manager and wait for the next")]
+    Engine { source: io::Error },
     #[error("replace the frontend")]
     Frontend { source: io::Error },
     #[error(transparent)]

@@ -36,7 +36,7 @@ use crate::{
 /// Measure how long clients wait while engines change
 ///
 /// A volume of three replicas changes engines under a client with sixteen random writes under way: as planned, and
-/// because the engine was killed, or the instance manager around it; on the machine as it is, and with CPU hogs beside. A planned switch is from the order to
+/// because the engine was killed (by hand, and under an instance manager), or the instance manager around it; on the machine as it is, and with CPU hogs beside. A planned switch is from the order to
 /// the frontend until everyone who met it has an answer; the start of the next engine's process before it, the end of
 /// the old one's after it, and a time in which nothing happens are measured by themselves. In the same run a qemu-nbd
 /// reconnects to one that was ended and started again. Needs qemu-nbd.
@@ -48,6 +48,9 @@ pub(crate) struct PauseBench {
     /// Engines to kill
     #[arg(long, default_value_t = 20)]
     kills: usize,
+    /// Engines to kill that an instance manager minds, each a process of its own
+    #[arg(long, default_value_t = 20)]
+    minded_kills: usize,
     /// Instance managers to kill, with an engine and a copy inside
     #[arg(long, default_value_t = 10)]
     manager_kills: usize,
@@ -143,6 +146,7 @@ impl PauseBench {
             let _busy = Hogs::start(hogs);
             pauses.extend(self.planned(errand, &mut plane, hogs)?);
             pauses.extend(self.killed(errand, &mut plane, hogs)?);
+            pauses.extend(self.killed_minded(errand, hogs)?);
             pauses.extend(self.killed_manager(errand, hogs)?);
             pauses.extend(self.reconnected(errand, hogs)?);
         }
@@ -178,6 +182,19 @@ impl PauseBench {
                 plane.engine().wait_for_end(Duration::from_secs(10)).context("wait for the engine's end")?;
                 plane.restart_engine().context("start the engine again")
             });
+            killed.map(|()| [span])
+        })
+    }
+
+    /// A v1 engine as in a cluster: its instance manager notices that it ended and starts it again.
+    fn killed_minded(&self, errand: &Errand, hogs: usize) -> anyhow::Result<[Pauses; 1]> {
+        let layout = errand.layout(&format!("minded-{hogs}"), self.size_mib << 20, 3);
+        let volume = layout.volume.clone();
+        let mut plane = Managed::start_with_processes(layout).context("start instance managers")?;
+        fill_volume(&plane.socket(), &volume, self.size_mib << 20)?;
+        observe(&plane.socket(), &volume, (["killed v1 engine"], hogs), self.minded_kills, || {
+            errand.go_on()?;
+            let (killed, span) = timed(|| plane.kill_engine().context("kill the engine of a manager"));
             killed.map(|()| [span])
         })
     }
