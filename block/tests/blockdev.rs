@@ -8,6 +8,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -29,6 +30,13 @@ fn hindrance() -> Option<&'static str> {
         () if !found("mkfs.ext4") || !found("losetup") => Some("mkfs.ext4 or losetup is not installed"),
         () => None,
     }
+}
+
+/// One test at a time: a disk that is kept busy by the one makes the engines of the other late.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[allow(clippy::print_stderr)]
@@ -108,6 +116,7 @@ fn ext4_is_made_filled_and_checked_while_engines_and_frontends_change() {
     if skipped() {
         return;
     }
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let mut plane = Plane::start(layout(folder.path(), 96 << 20)).unwrap();
     let device = plane.expose().unwrap();
@@ -207,6 +216,7 @@ fn dirtying_twice_the_memory_there_is_does_not_hang() {
     if skipped() {
         return;
     }
+    let _turn = turn();
     let (group, others) = match Group::new("client").and_then(|group| Ok((group, Group::new("plane")?))) {
         Ok(groups) => groups,
         Err(error) => {

@@ -2,6 +2,8 @@
 //! packages qemu-utils, libnbd-bin and fio; where they are missing the test says
 //! so, and in CI it fails.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::{
     path::{Path, PathBuf},
     process::Command,
