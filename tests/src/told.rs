@@ -249,6 +249,8 @@ mod tests {
         json!({"type": kind, "object": object})
     }
 
+    type Tell = fn(&mut Story);
+
     /// Tells of `a` and `b` in two pages at version 5, then what comes.
     fn after(more: impl FnOnce(&mut Story)) -> Story {
         let mut story = Story::default();
@@ -277,7 +279,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_a_fault() {
         #[rustfmt::skip]
-        let cases: [(&str, fn(&mut Story)); 9] = [
+        let cases: [(&str, Tell); 9] = [
             ("an event was left out",   |story| story.event(&event("MODIFIED", &object("a", 7, 3)))),
             ("a creation was left out", |story| story.event(&event("MODIFIED", &object("c", 7, 2)))),
             ("a removal was left out",  |story| story.event(&event("ADDED", &object("a", 7, 1)))),

@@ -118,7 +118,7 @@ fn a_table_is_named_as_the_keys_of_databases_can_hold_it_or_as_a_resource() {
             match expected {
                 None => assert_eq!(told, None, "{:?}", native.tables),
                 Some(problem) => {
-                    assert!(told.as_ref().is_some_and(|told| told.ends_with(problem)), "{told:?}")
+                    assert!(told.as_ref().is_some_and(|told| told.ends_with(problem)), "{told:?}");
                 }
             }
         }
