@@ -1,6 +1,7 @@
 //! The calls of kubelet on real mounts.
 
 mod idle;
+mod recovery;
 mod refused;
 mod world;
 
@@ -19,7 +20,7 @@ use midflight_apiserver::{ApiServer, auth::Identity};
 use tonic::Code;
 use tower::ServiceExt as _;
 
-use self::world::{NODE, VOLUME, Workload, World, plugin, skipped};
+use self::world::{NODE, World, plugin};
 use super::{
     mounts::{Mounts, Place},
     proto::{
@@ -31,10 +32,7 @@ use super::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outdated_daemon_goes_when_its_last_workload_does() {
-    if skipped() {
-        return;
-    }
-    let world = World::new().await;
+    let Some(world) = World::new().await else { return };
     world.stage().await.unwrap();
     assert!(world.labelled().await);
     assert_eq!(world.publish("one").await, Err(Code::Unavailable), "no daemon yet");
@@ -68,10 +66,7 @@ async fn an_outdated_daemon_goes_when_its_last_workload_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_given_a_daemon_that_was_sent_away() {
-    if skipped() {
-        return;
-    }
-    let mut world = World::new().await;
+    let Some(mut world) = World::new().await else { return };
     world.stage().await.unwrap();
     world.daemon_comes("fuse:1");
     world.publish("one").await.unwrap();
@@ -92,10 +87,7 @@ async fn nobody_is_given_a_daemon_that_was_sent_away() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_was_idle_before_the_change_is_upgraded_too() {
-    if skipped() {
-        return;
-    }
-    let world = World::new().await;
+    let Some(world) = World::new().await else { return };
     world.stage().await.unwrap();
     world.daemon_comes("fuse:1");
     world.unstage().await.unwrap();
@@ -110,64 +102,8 @@ async fn a_node_that_was_idle_before_the_change_is_upgraded_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crashed_daemon_is_recovered_without_stacking_mounts() {
-    if skipped() {
-        return;
-    }
-    let world = World::new().await;
-    world.stage().await.unwrap();
-    world.daemon_comes("fuse:1");
-    world.publish("one").await.unwrap();
-    world.publish_as(VOLUME, "two", Mode::MultiNodeReaderOnly).await.unwrap();
-    // A workload that runs, with a view of mounts of its own.
-    let workload = Workload::start();
-    world.daemon_dies();
-    assert_eq!(Mounts::Machine.look(&world.mount()).unwrap(), Place::Dead);
-    assert_eq!(world.publish("three").await, Err(Code::Unavailable));
-    assert_eq!(Mounts::Machine.look(&world.mount()).unwrap(), Place::Plain, "the dead mount was removed");
-    world.daemon_comes("fuse:1");
-    for _ in 0..3 {
-        world.publish("one").await.unwrap();
-    }
-    fs::write(world.mount().join("file"), "new").unwrap();
-    assert_eq!(fs::read(world.path("one/file")).unwrap(), b"new");
-    assert_eq!(workload.read(&world.path("one/file")), "new");
-    assert_eq!(world.mounts(), 4, "one on top of what the workload was given");
-
-    // Also where kubelet does not ask, and however often: the plugin itself looks.
-    for round in 0..3 {
-        world.daemon_dies();
-        world.plugin.repair().unwrap();
-        assert!(world.mounts() <= 5, "nobody serves: there is nothing to bind");
-        Mounts::Machine.clear(&world.mount()).unwrap();
-        world.daemon_comes("fuse:1");
-        let text = format!("newer {round}");
-        fs::write(world.mount().join("file"), &text).unwrap();
-        for _ in 0..3 {
-            world.plugin.repair().unwrap();
-        }
-        for target in ["one/file", "two/file"] {
-            assert_eq!(fs::read_to_string(world.path(target)).unwrap(), text);
-            assert_eq!(workload.read(&world.path(target)), text, "also by those who run");
-        }
-        assert!(fs::write(world.path("two/file"), "").is_err(), "read only as before");
-        assert!(fs::write(workload.view(&world.path("two/file")), "").is_err(), "read only as before");
-        assert_eq!(world.mounts(), 5);
-    }
-    for target in ["one", "one", "two"] {
-        world.unpublish(target).await.unwrap();
-    }
-    world.plugin.repair().unwrap();
-    assert_eq!(world.mounts(), 1);
-    world.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn volumes_of_one_dataset_share_its_daemon() {
-    if skipped() {
-        return;
-    }
-    let world = World::new().await;
+    let Some(world) = World::new().await else { return };
     let room = [("fluid_sub_path", "room")];
     world.stage().await.unwrap();
     world.daemon_comes("fuse:1");
@@ -200,10 +136,7 @@ async fn volumes_of_one_dataset_share_its_daemon() {
 /// A daemon may die as it is sent away, and its pod start it again, before anyone has seen the label go.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_daemon_that_comes_back_is_sent_away_again() {
-    if skipped() {
-        return;
-    }
-    let world = World::new().await;
+    let Some(world) = World::new().await else { return };
     world.stage().await.unwrap();
     world.daemon_comes("fuse:1");
     world.want("fuse:2").await;
@@ -222,7 +155,7 @@ async fn an_old_daemon_that_comes_back_is_sent_away_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubelet_reaches_all_services_on_one_socket() {
-    let world = World::new().await;
+    let Some(world) = World::new().await else { return };
     let socket = world.path("csi.sock");
     fs::write(&socket, "left by an earlier process").unwrap();
     let config = world::config(world.folder.path());
@@ -290,12 +223,10 @@ async fn follow_the_label(world: Arc<World>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_upgrade_is_missed_and_no_workload_loses_its_mount_in_a_race() {
-    if skipped() {
-        return;
-    }
+    let Some(world) = World::new().await else { return };
     let cycles =
         std::env::var("MIDFLIGHT_MOUNT_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
-    let world = Arc::new(World::new().await);
+    let world = Arc::new(world);
     let follower = tokio::spawn(follow_the_label(Arc::clone(&world)));
     for cycle in 0..cycles {
         let image = format!("fuse:{cycle}");
@@ -359,10 +290,7 @@ fn noted(server: &ApiServer, cut: Option<Cut>) -> (Client, Asked) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_costs_one_read_and_one_write_at_most() {
-    if skipped() {
-        return;
-    }
-    let mut world = World::new().await;
+    let Some(mut world) = World::new().await else { return };
     let (client, asked) = noted(&world.server, None);
     world.plugin = plugin(world.folder.path(), &client);
     let methods = || -> Vec<String> {
@@ -385,44 +313,41 @@ async fn a_call_costs_one_read_and_one_write_at_most() {
     world.end().await;
 }
 
+/// A call after whose failure the plugin is dead, and the next one is called again; it has a good connection.
+async fn survived(
+    world: &mut World,
+    deaths: &mut usize,
+    call: impl AsyncFn(&World) -> Result<(), Code>,
+) -> Result<(), Code> {
+    match call(world).await {
+        Ok(()) => Ok(()),
+        Err(_) => {
+            *deaths += 1;
+            world.restart();
+            call(world).await
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_dies_at_any_write_is_continued_by_the_next() {
-    if skipped() {
-        return;
-    }
     for write in 0..3 {
         for done in [false, true] {
-            let mut world = World::new().await;
+            let Some(mut world) = World::new().await else { return };
             let cut = Cut { write, done };
             world.plugin = plugin(world.folder.path(), &noted(&world.server, Some(cut)).0);
-            // Each failure is the death of a process; the next one has a good connection.
             let mut deaths = 0;
-            let mut tried = world.stage().await;
-            if tried.is_err() {
-                deaths += 1;
-                world.restart();
-                tried = world.stage().await;
-            }
-            assert_eq!((tried, world.labelled().await), (Ok(()), true), "{cut:?}");
+            let staged = survived(&mut world, &mut deaths, async |world| world.stage().await).await;
+            assert_eq!((staged, world.labelled().await), (Ok(()), true), "{cut:?}");
             world.daemon_comes("fuse:1");
             world.publish("one").await.unwrap();
             world.want("fuse:2").await;
             world.unpublish("one").await.unwrap();
-            let mut tried = world.unstage().await;
-            if tried.is_err() {
-                deaths += 1;
-                world.restart();
-                tried = world.unstage().await;
-            }
-            assert_eq!((tried, world.labelled().await), (Ok(()), false), "{cut:?}");
+            let unstaged = survived(&mut world, &mut deaths, async |world| world.unstage().await).await;
+            assert_eq!((unstaged, world.labelled().await), (Ok(()), false), "{cut:?}");
             world.daemon_goes();
-            let mut tried = world.stage().await;
-            if tried.is_err() {
-                deaths += 1;
-                world.restart();
-                tried = world.stage().await;
-            }
-            assert_eq!((tried, world.labelled().await, deaths), (Ok(()), true, 1), "{cut:?}");
+            let staged = survived(&mut world, &mut deaths, async |world| world.stage().await).await;
+            assert_eq!((staged, world.labelled().await, deaths), (Ok(()), true, 1), "{cut:?}");
             world.end().await;
         }
     }

@@ -1,0 +1,103 @@
+//! Daemons that die under their workloads, and those that take their place.
+
+use std::{fs, sync::Arc};
+
+use tonic::Code;
+
+use super::world::{VOLUME, Workload, World};
+use crate::csi::{
+    mounts::{Mounts, Place},
+    proto::volume_capability::access_mode::Mode,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crashed_daemon_is_recovered_without_stacking_mounts() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    world.publish_as(VOLUME, "two", Mode::MultiNodeReaderOnly).await.unwrap();
+    // A workload that runs, with a view of mounts of its own.
+    let workload = Workload::start();
+    world.daemon_dies();
+    assert_eq!(Mounts::Machine.look(&world.mount()).unwrap(), Place::Dead);
+    assert_eq!(world.publish("three").await, Err(Code::Unavailable));
+    assert_eq!(Mounts::Machine.look(&world.mount()).unwrap(), Place::Plain, "the dead mount was removed");
+    world.daemon_comes("fuse:1");
+    for _ in 0..3 {
+        world.publish("one").await.unwrap();
+    }
+    fs::write(world.mount().join("file"), "new").unwrap();
+    assert_eq!(fs::read(world.path("one/file")).unwrap(), b"new");
+    assert_eq!(workload.read(&world.path("one/file")), "new");
+    assert_eq!(world.mounts(), 4, "one on top of what the workload was given");
+
+    // Also where kubelet does not ask, and however often: the plugin itself looks.
+    for round in 0..3 {
+        world.daemon_dies();
+        world.plugin.repair().unwrap();
+        assert!(world.mounts() <= 5, "nobody serves: there is nothing to bind");
+        Mounts::Machine.clear(&world.mount()).unwrap();
+        world.daemon_comes("fuse:1");
+        let text = format!("newer {round}");
+        fs::write(world.mount().join("file"), &text).unwrap();
+        for _ in 0..3 {
+            world.plugin.repair().unwrap();
+        }
+        for target in ["one/file", "two/file"] {
+            assert_eq!(fs::read_to_string(world.path(target)).unwrap(), text);
+            assert_eq!(workload.read(&world.path(target)), text, "also by those who run");
+        }
+        assert!(fs::write(world.path("two/file"), "").is_err(), "read only as before");
+        assert!(fs::write(workload.view(&world.path("two/file")), "").is_err(), "read only as before");
+        assert_eq!(world.mounts(), 5);
+    }
+    for target in ["one", "one", "two"] {
+        world.unpublish(target).await.unwrap();
+    }
+    world.plugin.repair().unwrap();
+    assert_eq!(world.mounts(), 1);
+    world.end().await;
+}
+
+/// Nothing that is asked of a dead mount is answered, not even whether it is a folder.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_that_has_been_dead_for_long_is_covered() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    world.publish_as(VOLUME, "two", Mode::MultiNodeReaderOnly).await.unwrap();
+    for target in ["one", "two"] {
+        let at = world.path(target);
+        Mounts::Machine.clear(&at).unwrap();
+        world.daemon_dies_at(&at);
+        assert_eq!(Mounts::Machine.look(&at).unwrap(), Place::Dead);
+    }
+    world.plugin.repair().unwrap();
+    for target in ["one/served-by", "two/served-by"] {
+        assert_eq!(fs::read_to_string(world.path(target)).unwrap(), "fuse:1");
+    }
+    assert_eq!(world.mounts(), 5);
+    world.end().await;
+}
+
+/// Whoever repairs a mount must not bring it back for a workload that is going.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_that_ends_during_a_recovery_leaves_nothing() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    for _ in 0..50 {
+        world.publish("one").await.unwrap();
+        world.daemon_dies();
+        Mounts::Machine.clear(&world.mount()).unwrap();
+        world.daemon_comes("fuse:1");
+        let plugin = Arc::clone(&world.plugin);
+        let repairing = tokio::task::spawn_blocking(move || plugin.repair());
+        world.unpublish("one").await.unwrap();
+        repairing.await.unwrap().unwrap();
+        assert_eq!((world.mounts(), world.path("one").exists()), (1, false));
+    }
+    world.end().await;
+}
