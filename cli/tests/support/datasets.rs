@@ -149,7 +149,8 @@ impl Cluster {
             let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
             let command = String::from_utf8_lossy(&read("cmdline")).into_owned();
             let mounts = String::from_utf8_lossy(&read("mountinfo")).into_owned();
-            command.contains("\0fuse\0--source\0") && mounts.contains(own.to_str().unwrap())
+            // Others may serve folders of the machine, and see the mounts of the nodes.
+            command.contains("\0--mount\0/runtime-mnt/") && mounts.contains(own.to_str().unwrap())
         };
         numbers.filter(is_it).collect()
     }
