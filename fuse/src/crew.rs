@@ -1,10 +1,12 @@
 //! How many threads wait for calls.
 //!
 //! The kernel wakes those who wait in turn. Each further one costs something at every call: its memory is cold, and another
-//! processor may have to be woken for it. So only as many are awake as calls keep busy; the others rest until one takes
-//! long, or until calls come faster than they are answered.
+//! processor may have to be woken for it. So only as many are awake as calls keep busy; the others rest until somebody had
+//! to wait for the end of a long call, or until calls come faster than they are answered.
 //!
-//! Invariant: whenever someone rests, another waits for calls, or rings before doing something that may take long.
+//! Time alone says little: on a busy machine every call takes long now and then, though nobody else waits.
+//!
+//! Invariant: whenever someone rests, another waits for calls, or rings before doing something that is slow by its nature.
 
 use std::{
     sync::{
@@ -14,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A call that took so long is one during which others would have waited.
+/// A call that took so long is one during which others may have waited.
 const LONG: Duration = Duration::from_micros(150);
 /// A call that came so soon was there already.
 const AT_ONCE: Duration = Duration::from_micros(3);
@@ -55,6 +57,8 @@ pub(crate) struct Member<'a> {
     crew: &'a Crew,
     free_since: Instant,
     busy_since: Instant,
+    /// Whether the last call took long.
+    was_long: bool,
     pressed: u32,
 }
 
@@ -65,7 +69,7 @@ impl Crew {
             self.sleep(self.rest());
         }
         let now = Instant::now();
-        Member { crew: self, free_since: now, busy_since: now, pressed: 0 }
+        Member { crew: self, free_since: now, busy_since: now, was_long: false, pressed: 0 }
     }
 
     /// Nobody rests any more, nor ever again.
@@ -108,8 +112,8 @@ impl Member<'_> {
                 crew.alone.store(0, Ordering::Relaxed);
                 crew.sleep(rest);
             }
-            self.free_since = Instant::now();
         }
+        self.free_since = Instant::now();
         crew.waiting.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -127,25 +131,23 @@ impl Member<'_> {
         } else {
             crew.alone.store(0, Ordering::Relaxed);
         }
-        self.pressed = if self.busy_since - self.free_since < AT_ONCE { self.pressed + 1 } else { 0 };
+        let was_there = self.busy_since - self.free_since < AT_ONCE;
+        let had_to_wait = was_there && self.was_long;
+        if had_to_wait {
+            crew.alone.store(0, Ordering::Relaxed);
+        }
+        self.pressed = if was_there { self.pressed + 1 } else { 0 };
         let nobody_waits = crew.waiting.load(Ordering::SeqCst) == 0;
-        if nobody_waits && (pace == Pace::Slow || self.pressed >= PRESSED) {
+        if nobody_waits && (pace == Pace::Slow || had_to_wait || self.pressed >= PRESSED) {
             self.pressed = 0;
             crew.ring();
         }
     }
 
-    /// The call was answered.
+    /// What the call asked for is done. Comes before the answer: whoever gets that may ask again at once, before this thread goes on.
     pub(crate) fn done(&mut self) {
-        let crew = self.crew;
-        crew.working.fetch_sub(1, Ordering::Relaxed);
-        self.free_since = Instant::now();
-        if self.free_since - self.busy_since > LONG {
-            crew.alone.store(0, Ordering::Relaxed);
-            if crew.waiting.load(Ordering::SeqCst) == 0 {
-                crew.ring();
-            }
-        }
+        self.crew.working.fetch_sub(1, Ordering::Relaxed);
+        self.was_long = self.busy_since.elapsed() > LONG;
     }
 }
 
@@ -180,22 +182,36 @@ mod tests {
         let others: Vec<_> = (0..3).map(|_| sleeper(&crew)).collect();
         reaches(&crew, 3);
         let mut first = crew.join(true);
-        for _ in 0..100 {
+        let mut call = |pace: Pace, after: Duration, was_long: bool| {
             first.wait();
             first.begin();
-            first.busy_since = first.free_since + AT_ONCE * 10;
-            first.take(Pace::Quick);
-            first.free_since = first.busy_since;
-            crew.working.fetch_sub(1, Ordering::Relaxed);
-        }
-        assert_eq!(resting(&crew), 3, "nobody is needed");
-        first.wait();
-        first.begin();
-        first.take(Pace::Slow);
+            (first.busy_since, first.was_long) = (first.free_since + after, was_long);
+            first.take(pace);
+            first.done();
+        };
+        let later = AT_ONCE * 10;
+        (0..100).for_each(|_| call(Pace::Quick, later, false));
+        (0..100).for_each(|_| call(Pace::Quick, later, true));
+        assert_eq!(resting(&crew), 3, "nobody is needed, however long calls take");
+        call(Pace::Slow, later, false);
         reaches(&crew, 2);
         crew.end();
         reaches(&crew, 0);
         others.into_iter().for_each(|other| other.join().unwrap());
+    }
+
+    #[test]
+    fn whoever_had_to_wait_gets_another_thread() {
+        let crew = Arc::new(Crew::default());
+        let other = sleeper(&crew);
+        reaches(&crew, 1);
+        let mut first = crew.join(true);
+        first.wait();
+        first.begin();
+        (first.busy_since, first.was_long) = (first.free_since, true);
+        first.take(Pace::Quick);
+        reaches(&crew, 0);
+        other.join().unwrap();
     }
 
     #[test]

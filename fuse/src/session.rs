@@ -148,16 +148,12 @@ impl Shared {
             Err(error) => return tracing::error!(%error, "not a call"),
         };
         member.take(pace(head.opcode));
-        self.answer(&head, raw, reply);
-        member.done();
-    }
-
-    fn answer(&self, head: &Head, raw: &[u8], reply: &mut Reply) {
         reply.begin();
         let answer = Op::parse(head.opcode, &raw[HEAD_IN..]).and_then(|op| {
             // Whoever waits gets an answer, also where we are wrong.
-            catch_unwind(AssertUnwindSafe(|| self.folder.answer(head, op, reply))).unwrap_or(Err(Errno::IO))
+            catch_unwind(AssertUnwindSafe(|| self.folder.answer(&head, op, reply))).unwrap_or(Err(Errno::IO))
         });
+        member.done();
         let result = match answer {
             Ok(Answer::Unwanted) => return,
             Ok(Answer::Ready) => Ok(()),
