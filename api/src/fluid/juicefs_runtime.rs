@@ -15,8 +15,10 @@ use crate::wire::{is_default, kind, wire, words};
 words! {
     /// When FUSE pods of an old image are replaced.
     pub enum UpdateStrategy {
-        /// When the user deletes them.
+        /// Nothing was said; `cleanPolicy` decides.
         #[default]
+        Undefined = "",
+        /// When the user deletes them.
         OnDelete = "OnDelete",
         /// When no workload on their node uses them.
         OnIdle = "OnIdle",
@@ -91,9 +93,9 @@ wire! {
         pub image_tag: Word,
         /// `Always`, `IfNotPresent` or `Never`.
         pub image_pull_policy: Word,
-        /// When pods of an old image are replaced; absent is OnDelete.
+        /// When pods of an old image are replaced; absent is OnDelete, unless `cleanPolicy` is `OnFuseChanged`.
         pub update_strategy: UpdateStrategy,
-        /// When pods go away; `OnFuseChanged` means the same as `updateStrategy: OnIdle`.
+        /// When pods go away; `OnFuseChanged` means the same as `updateStrategy: OnIdle`, where that says nothing.
         pub clean_policy: CleanPolicy,
         /// Their environment.
         #[schemars(length(max = 128), extend("x-kubernetes-list-type" = "atomic"))]
@@ -259,7 +261,13 @@ pub struct RuntimeCondition {
 impl FuseSpec {
     /// Whether pods of an old image are to be replaced as soon as nobody uses them.
     pub fn replaces_idle_pods(&self) -> bool {
-        self.update_strategy == UpdateStrategy::OnIdle || self.clean_policy == CleanPolicy::OnFuseChanged
+        match self.update_strategy {
+            UpdateStrategy::OnIdle => true,
+            UpdateStrategy::OnDelete => false,
+            UpdateStrategy::Undefined | UpdateStrategy::Unrecognised => {
+                self.clean_policy == CleanPolicy::OnFuseChanged
+            }
+        }
     }
 }
 
@@ -275,6 +283,7 @@ mod tests {
             (r#"{"updateStrategy":"OnDelete"}"#,                           false),
             (r#"{"updateStrategy":"OnIdle"}"#,                             true),
             (r#"{"cleanPolicy":"OnFuseChanged"}"#,                         true),
+            (r#"{"cleanPolicy":"OnFuseChanged","updateStrategy":"OnDelete"}"#, false),
             (r#"{"cleanPolicy":"OnDemand"}"#,                              false),
             (r#"{"cleanPolicy":"SomethingNew","updateStrategy":null}"#,    false),
         ];

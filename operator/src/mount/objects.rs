@@ -93,13 +93,13 @@ impl<'a> Design<'a> {
         json!({ "app": self.kind, "role": self.named("fuse"), "release": self.key.name })
     }
 
-    /// The label that brings the daemon to a node; upstream's name.
+    /// The label that brings the daemon to a node; upstream's name, and upstream's way to shorten it.
     fn node_label(&self) -> String {
         const TOO_LONG: usize = 63;
-        let name = format!("f-{}-{}", self.key.namespace, self.key.name);
+        let label = format!("fluid.io/f-{}-{}", self.key.namespace, self.key.name);
         match self.dataset.uid() {
-            Some(uid) if name.len() >= TOO_LONG => format!("fluid.io/f-{uid}"),
-            _ => format!("fluid.io/{name}"),
+            Some(uid) if label.len() >= TOO_LONG => format!("fluid.io/f-{uid}"),
+            _ => label,
         }
     }
 
@@ -339,6 +339,25 @@ mod tests {
 
         fn fuse(&self) -> &FuseSpec {
             &self.0.spec.fuse
+        }
+    }
+
+    #[test]
+    fn daemons_and_plugins_know_the_same_label_however_long_names_are() {
+        let runtime: JuiceFSRuntime = object(json!({ "metadata": { "name": "data" }, "spec": {} }));
+        let dataset: Dataset = object(json!({
+            "metadata": { "uid": "1-2-3" }, "spec": { "mounts": [{ "mountPoint": "local:///srv/data" }] },
+        }));
+        let longest = "n".repeat(62 - "fluid.io/f-default-".len());
+        for (name, expected) in [
+            (longest.clone(), format!("fluid.io/f-default-{longest}")),
+            (format!("{longest}n"), "fluid.io/f-1-2-3".to_owned()),
+        ] {
+            let key = Key::new("default", &name);
+            let design = Design::new(&key, &runtime, &dataset).unwrap();
+            let (set, volume) = (json!(design.daemon_set(Generation::FIRST)), json!(design.volume()));
+            assert_eq!(set["spec"]["template"]["spec"]["nodeSelector"], json!({ &expected: "true" }));
+            assert_eq!(volume["spec"]["csi"]["volumeAttributes"]["mount_pod_node_selector_key"], expected);
         }
     }
 

@@ -129,6 +129,8 @@ async fn a_dataset_is_followed_from_its_making_to_its_end() {
     change(client, json!({ "updateStrategy": "OnDelete" })).await;
     until(client, &all("fuse:2", "5", "OnDelete")).await;
     change(client, json!({ "cleanPolicy": "OnFuseChanged" })).await;
+    until(client, &all("fuse:2", "5", "OnDelete")).await;
+    change(client, json!({ "updateStrategy": null })).await;
     until(client, &all("fuse:2", "5", "OnIdle")).await;
 
     let gone = DeleteParams::background();
