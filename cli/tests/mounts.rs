@@ -36,6 +36,13 @@ fn daemons_are_replaced_when_nobody_uses_them() {
         assert_eq!(cluster.reported(node), "daemon:v1");
     }
     assert_eq!(NODES.map(|node| cluster.daemon(node)), before);
+    let shown = cluster.sandbox.json(&["mount", "show", "data"]);
+    for (node, seen) in NODES.iter().zip(shown["nodes"].as_array().unwrap()) {
+        let kept_by = &seen["usedBy"][0];
+        let expected = (json!(node), json!(false), json!(format!("workload-{node}")));
+        assert_eq!((seen["name"].clone(), seen["upToDate"].clone(), kept_by["pod"].clone()), expected);
+        assert!(kept_by["since"].is_string(), "{shown:#}");
+    }
 
     // 3. A workload ends: its node's daemon goes, and no other.
     cluster.end_workload("node-1");
@@ -50,6 +57,13 @@ fn daemons_are_replaced_when_nobody_uses_them() {
     cluster.expect_program("node-1", "daemon:v2");
     assert_eq!(cluster.mounts("node-1").len(), mounts[0], "{:?}", cluster.mounts("node-1"));
     ["node-2", "node-3"].iter().for_each(|node| cluster.expect_no_error(node));
+    let listed = cluster.sandbox.ok(&["mount", "ls"]);
+    let words: Vec<&str> = listed.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(words, ["default", "data", "OnIdle", "daemon:v2", "2", "1", "2", "3"], "{listed}");
+    cluster.eventually("the metrics tell of two old daemons", || {
+        let old = "midflight_fuse_daemons_outdated{namespace=\"default\",dataset=\"data\"} 2";
+        cluster.sandbox.get("/metrics").unwrap().contains(old)
+    });
 
     // OnDelete: an idle daemon stays until the user deletes its pod.
     cluster.change_fuse(&json!({ "updateStrategy": "OnDelete" }));

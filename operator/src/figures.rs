@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use midflight_plan::mount::progress::Counted;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -17,6 +18,12 @@ struct Outcome {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDataset {
+    namespace: String,
+    dataset: String,
+}
+
 /// Shared by all controllers of a process.
 #[derive(Debug, Clone)]
 pub struct Figures {
@@ -27,6 +34,8 @@ pub struct Figures {
     pub(crate) upgrades_under_way: Gauge,
     pub(crate) upgrades_waiting: Gauge,
     pub(crate) upgrades_held: Gauge,
+    fuse_daemons: Family<OfDataset, Gauge>,
+    outdated_fuse_daemons: Family<OfDataset, Gauge>,
 }
 
 impl Default for Figures {
@@ -39,6 +48,8 @@ impl Default for Figures {
             upgrades_under_way: Gauge::default(),
             upgrades_waiting: Gauge::default(),
             upgrades_held: Gauge::default(),
+            fuse_daemons: Family::default(),
+            outdated_fuse_daemons: Family::default(),
         }
     }
 }
@@ -88,6 +99,16 @@ impl Figures {
             "1 while upgrades are on and none begins: paused, halted, or no image to move to",
             figures.upgrades_held.clone(),
         );
+        registry.register(
+            "fuse_daemons",
+            "Nodes that have a FUSE daemon of a dataset",
+            figures.fuse_daemons.clone(),
+        );
+        registry.register(
+            "fuse_daemons_outdated",
+            "Nodes whose FUSE daemon is older than its dataset wants it",
+            figures.outdated_fuse_daemons.clone(),
+        );
         (figures, registry)
     }
 
@@ -100,6 +121,19 @@ impl Figures {
 
     pub(crate) fn engine_change_ended(&self, outcome: &'static str) {
         self.changes.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// How many nodes serve a dataset.
+    pub(crate) fn fuse_daemons(&self, namespace: &str, dataset: &str, counted: &Counted) {
+        let labels = OfDataset { namespace: namespace.into(), dataset: dataset.into() };
+        self.fuse_daemons.get_or_create(&labels).set(counted.daemons.into());
+        self.outdated_fuse_daemons.get_or_create(&labels).set(counted.outdated().into());
+    }
+
+    pub(crate) fn dataset_has_gone(&self, namespace: &str, dataset: &str) {
+        let labels = OfDataset { namespace: namespace.into(), dataset: dataset.into() };
+        self.fuse_daemons.remove(&labels);
+        self.outdated_fuse_daemons.remove(&labels);
     }
 
     pub(crate) fn engine_upgrade(&self, outcome: &'static str) {

@@ -8,6 +8,7 @@
 //! labelled while a daemon that was sent away is still there.
 
 pub mod dataset;
+pub mod progress;
 mod version;
 
 pub use version::Version;

@@ -10,17 +10,21 @@ use kube::{Resource, ResourceExt};
 use midflight_api::fluid::{
     Dataset, DatasetPhase, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase,
 };
-use midflight_plan::mount::dataset::{Action, Observed, Wanted, decide};
+use midflight_plan::mount::Policy;
+use midflight_plan::mount::dataset::{Action, Generation, Observed, Wanted, decide};
 
 use super::objects::{Design, FuseRuntime as _, claimed, daemon_set_key, daemons, is_ours, volume_name};
 use super::pace::Pace;
-use crate::controller::{Controller, Key, Next, Objects, Operator, TurnError, Wake};
+use super::progress;
+use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
+use crate::figures::Figures;
 
 /// How the daemons stand changes with every pod of a cluster; it is told so often at most.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Datasets {
     pace: Pace,
+    figures: Figures,
     datasets: Objects<Dataset>,
     runtimes: Objects<JuiceFSRuntime>,
     daemon_sets: Objects<DaemonSet>,
@@ -44,6 +48,7 @@ impl Datasets {
     pub(crate) fn new(operator: &mut Operator) -> Datasets {
         Datasets {
             pace: Pace::new(TOLD_EVERY),
+            figures: operator.figures(),
             datasets: operator.objects(),
             runtimes: operator.objects(),
             daemon_sets: operator.objects(),
@@ -81,7 +86,7 @@ impl Look {
             (_, 0) => RuntimePhase::NotReady,
             _ => RuntimePhase::PartialReady,
         };
-        JuiceFSRuntimeStatus {
+        let mut status = JuiceFSRuntimeStatus {
             fuse_phase: phase,
             desired_fuse_number_scheduled: seen.desired_number_scheduled,
             current_fuse_number_scheduled: seen.current_number_scheduled,
@@ -89,7 +94,31 @@ impl Look {
             fuse_number_available: seen.number_available.unwrap_or_default(),
             fuse_number_unavailable: seen.number_unavailable.unwrap_or_default(),
             ..before
+        };
+        if let Some(set) = &self.daemon_set {
+            progress::say(&progress::counted(set), self.policy(), &mut status);
         }
+        status
+    }
+
+    /// What becomes of old daemons.
+    fn policy(&self) -> Policy {
+        match &self.runtime {
+            Some(runtime) if runtime.spec.fuse.replaces_idle_pods() => Policy::ReplaceIdle,
+            _ => Policy::Keep,
+        }
+    }
+
+    /// What a change of the daemons means for those that run.
+    fn change_in_words(&self, generation: Generation) -> String {
+        let image = self.design().map(|design| design.asked().image).unwrap_or_default();
+        let goes = match self.policy() {
+            Policy::ReplaceIdle => "when no workload on their node uses them",
+            Policy::Keep | Policy::Remove => "when they are deleted",
+        };
+        format!(
+            "daemons that start now are of generation {generation} ({image}); older ones are replaced {goes}"
+        )
     }
 }
 
@@ -133,13 +162,25 @@ impl Controller for Datasets {
 
     async fn report(&self, seen: &mut Look, decision: &Action) -> Result<(), TurnError> {
         if seen.design().is_none() {
+            self.figures.dataset_has_gone(&seen.key.namespace, &seen.key.name);
             return Ok(());
+        }
+        if let Some(set) = &seen.daemon_set {
+            self.figures.fuse_daemons(&seen.key.namespace, &seen.key.name, &progress::counted(set));
         }
         let status = seen.status();
         let (Some(dataset), Some(runtime)) = (&mut seen.dataset, &mut seen.runtime) else { return Ok(()) };
         if seen.daemon_set.is_some() && runtime.status.as_ref() != Some(&status) {
             match self.pace.tell(&seen.key, Instant::now()) {
-                Ok(()) => self.runtimes.report(runtime, |runtime| runtime.status = Some(status)).await?,
+                Ok(()) => {
+                    let arrived = progress::arrival(runtime.status.as_ref(), &status);
+                    self.runtimes.report(runtime, |runtime| runtime.status = Some(status)).await?;
+                    if let Some(note) = arrived {
+                        let news =
+                            News { by: Self::NAME, tone: Tone::Normal, reason: "FuseUpgraded", note: &note };
+                        self.runtimes.tell(runtime, &news).await;
+                    }
+                }
                 Err(wait) => seen.held_back = Some(wait),
             }
         }
@@ -182,6 +223,12 @@ impl Controller for Datasets {
                         set.annotations_mut().extend(metadata.annotations.unwrap_or_default());
                     });
                     change.await?;
+                }
+                if let Some(runtime) = &seen.runtime {
+                    let note = seen.change_in_words(generation);
+                    let news =
+                        News { by: Self::NAME, tone: Tone::Normal, reason: "FuseChanged", note: &note };
+                    self.runtimes.tell(runtime, &news).await;
                 }
             }
             (Action::MakeVolume, Some(design)) => self.volumes.create(&design.volume()).await?,

@@ -3,6 +3,7 @@
 mod datasets;
 mod objects;
 mod pace;
+mod progress;
 #[cfg(test)]
 mod tests;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use midflight_api::fluid::{Dataset, JuiceFSRuntime};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use midflight_api::fluid::{Dataset, JuiceFSRuntime, JuiceFSRuntimeStatus};
 use midflight_plan::mount::Version;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::testing::Cluster;
 use crate::write::{Cut, Moment, Writer};
-use crate::{bootstrap, run};
+use crate::{Figures, bootstrap, run, run_counting};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -99,10 +99,14 @@ async fn make(client: &Client) {
 
 /// A cluster with its controllers running, and a dataset that was made into daemons.
 async fn with_dataset() -> (Cluster, JoinHandle<()>) {
+    with_dataset_counting(Figures::default()).await
+}
+
+async fn with_dataset_counting(figures: Figures) -> (Cluster, JoinHandle<()>) {
     let cluster = Cluster::open().await;
     let standing = bootstrap(&cluster.client).await.unwrap();
     let writer = Arc::new(Writer::new(cluster.client.clone()));
-    let running = tokio::spawn(async move { run(writer, &standing).await });
+    let running = tokio::spawn(async move { run_counting(writer, &standing, figures).await });
     make(&cluster.client).await;
     until(&cluster.client, &all("fuse:1", "1", "OnIdle")).await;
     (cluster, running)
@@ -137,6 +141,92 @@ async fn a_dataset_is_followed_from_its_making_to_its_end() {
     Api::<JuiceFSRuntime>::default_namespaced(client.clone()).delete("data", &gone).await.unwrap();
     Api::<Dataset>::default_namespaced(client.clone()).delete("data", &gone).await.unwrap();
     until(client, &Told { claim: vec![String::new(); 3], ..Told::default() }).await;
+    running.abort();
+    cluster.close().await;
+}
+
+/// Waits until the runtime says so of its daemons, and gives how many nodes have one.
+async fn until_said(client: &Client, message: &str) -> i32 {
+    let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
+    let mut last = JuiceFSRuntimeStatus::default();
+    let said = async {
+        loop {
+            last = runtimes.get("data").await.unwrap().status.unwrap_or_default();
+            let mut conditions = last.conditions.iter();
+            if conditions.any(|condition| condition.message.as_str() == message) {
+                return last.current_fuse_number_scheduled;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let said = timeout(PATIENCE, said).await;
+    said.unwrap_or_else(|_| panic!("{last:#?} does not say: {message}"))
+}
+
+/// Waits until something holds.
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let reached = async {
+        while !holds().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, reached).await.is_ok(), "never: {what}");
+}
+
+/// What `kubectl describe` says of the runtime.
+async fn events(client: &Client) -> Vec<String> {
+    let events = Api::<Event>::default_namespaced(client.clone()).list(&ListParams::default()).await.unwrap();
+    let about = events.items.into_iter().filter(|event| {
+        event.involved_object.kind.as_deref() == Some("JuiceFSRuntime")
+            && event.involved_object.name.as_deref() == Some("data")
+    });
+    let say =
+        |event: Event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+    let mut told: Vec<String> = about.map(say).collect();
+    told.sort();
+    told
+}
+
+#[tokio::test]
+async fn how_far_an_upgrade_is_can_be_read() {
+    let (figures, registry) = Figures::new();
+    let (cluster, running) = with_dataset_counting(figures).await;
+    let client = &cluster.client;
+    let counted = async |daemons: u32, outdated: u32| {
+        eventually(&format!("{outdated} of {daemons} daemons are counted as old"), async || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            let says = |name: &str, count: u32| {
+                let of_data = "{namespace=\"default\",dataset=\"data\"}";
+                text.contains(&format!("midflight_{name}{of_data} {count}\n"))
+            };
+            says("fuse_daemons", daemons) && says("fuse_daemons_outdated", outdated)
+        })
+        .await;
+    };
+    let node = json!({ "metadata": { "name": "node-1", "labels": { "fluid.io/f-default-data": "true" } } });
+    let node = serde_json::from_value(node).unwrap();
+    Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
+    counted(1, 0).await;
+    change(client, json!({ "imageTag": "2" })).await;
+    counted(1, 1).await;
+    let old = "1 of 1 daemons are older than generation 2: each goes when no workload on its node uses it";
+    assert_eq!(until_said(client, old).await, 1);
+
+    let pods = Api::<Pod>::default_namespaced(client.clone());
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    let daemons = pods.list(&ListParams::default().labels("role=juicefs-fuse")).await.unwrap();
+    for daemon in daemons {
+        pods.delete(daemon.metadata.name.as_deref().unwrap(), &at_once).await.unwrap();
+    }
+    counted(1, 0).await;
+    until_said(client, "no daemon is older than generation 2").await;
+    let expected = [
+        "FuseChanged: daemons that start now are of generation 2 (fuse:2); older ones are replaced when no workload on \
+         their node uses them",
+        "FuseUpgraded: no daemon is older than generation 2",
+    ];
+    eventually("both events are told, once", async || events(client).await == expected).await;
     running.abort();
     cluster.close().await;
 }

@@ -1,0 +1,64 @@
+//! Tells how far the daemons of a dataset are: in the status of its runtime, in events and in figures.
+//!
+//! The invariant: everything comes from what the DaemonSet counts, so that no pod is looked at and nothing is told per node.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::jiff::Timestamp;
+use midflight_api::fluid::{JuiceFSRuntimeStatus, RuntimeCondition};
+use midflight_api::longhorn::ConditionStatus;
+use midflight_plan::mount::Policy;
+use midflight_plan::mount::progress::Counted;
+
+use super::objects::daemons;
+
+/// Condition of a runtime: whether its daemons are what is wanted.
+const UP_TO_DATE: &str = "FusesUpToDate";
+
+pub(super) fn counted(set: &DaemonSet) -> Counted {
+    let seen = set.status.clone().unwrap_or_default();
+    let number = |count: i32| u32::try_from(count).unwrap_or_default();
+    Counted {
+        generation: daemons(set).generation,
+        is_fresh: seen.observed_generation >= set.metadata.generation,
+        daemons: number(seen.current_number_scheduled),
+        updated: number(seen.updated_number_scheduled.unwrap_or_default()),
+    }
+}
+
+fn condition(status: &JuiceFSRuntimeStatus) -> Option<&RuntimeCondition> {
+    status.conditions.iter().find(|condition| condition.kind.as_str() == UP_TO_DATE)
+}
+
+/// Says it in a status.
+pub(super) fn say(counted: &Counted, policy: Policy, status: &mut JuiceFSRuntimeStatus) {
+    let words = counted.in_words(policy);
+    let (is_so, reason) = match counted.outdated() {
+        0 => (ConditionStatus::True, "NoneOutdated"),
+        _ => (ConditionStatus::False, "SomeOutdated"),
+    };
+    status.fuse_reason = if is_so == ConditionStatus::True { "".into() } else { words.as_str().into() };
+    let before = condition(status);
+    if before.is_some_and(|before| before.message.as_str() == words) {
+        return;
+    }
+    let now = Timestamp::now().to_string();
+    let since =
+        before.filter(|before| before.status == is_so).map(|before| before.last_transition_time.clone());
+    let told = RuntimeCondition {
+        kind: UP_TO_DATE.into(),
+        status: is_so,
+        reason: reason.into(),
+        message: words.into(),
+        last_probe_time: now.as_str().into(),
+        last_transition_time: since.unwrap_or_else(|| now.as_str().into()),
+    };
+    status.conditions.retain(|condition| condition.kind.as_str() != UP_TO_DATE);
+    status.conditions.push(told);
+}
+
+/// What is news to somebody who was told the status before: the last old daemon has gone.
+pub(super) fn arrival(before: Option<&JuiceFSRuntimeStatus>, now: &JuiceFSRuntimeStatus) -> Option<String> {
+    let (before, now) = (before.and_then(condition)?, condition(now)?);
+    let is_news = now.status == ConditionStatus::True && now.message != before.message;
+    is_news.then(|| now.message.as_str().to_owned())
+}
