@@ -88,6 +88,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Container(command::container::Container),
     #[command(hide = true)]
+    TourWorkload(command::tour::TourWorkload),
+    #[command(hide = true)]
     EngineImage(command::engine_image::EngineImage),
     #[command(hide = true)]
     Csi(command::csi::Csi),
@@ -106,6 +108,7 @@ impl Command {
             Command::Serve(_)
             | Command::Agent(_)
             | Command::Container(_)
+            | Command::TourWorkload(_)
             | Command::EngineImage(_)
             | Command::Csi(_)
             | Command::Fuse(_) => true,
@@ -148,6 +151,7 @@ impl Command {
             Command::Agent(agent) => session.block_on(agent.run(session)),
             // A process that changes its namespaces must have one thread.
             Command::Container(container) => container.run(),
+            Command::TourWorkload(workload) => session.block_on(workload.run()),
             Command::EngineImage(image) => image.run(),
             Command::Csi(csi) => session.block_on(csi.run(session)),
             Command::Fuse(args) => Ok(midflight_fuse::daemon::run(&args)?),

@@ -1,6 +1,6 @@
 //! `midflight mount`: which nodes serve a dataset, with which daemon, and who keeps each busy.
 
-mod observe;
+pub(crate) mod observe;
 mod show;
 
 use clap::{Args, Subcommand};
@@ -42,13 +42,13 @@ struct Show {
 /// A dataset and its daemons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Mounted {
+pub(crate) struct Mounted {
     namespace: String,
     dataset: String,
     /// `OnDelete` or `OnIdle`.
     strategy: String,
     /// The image that daemons should run.
-    image: String,
+    pub(crate) image: String,
     /// Counter of changes.
     generation: String,
     nodes: Vec<Node>,
@@ -57,23 +57,30 @@ struct Mounted {
 /// A node with a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Node {
+pub(crate) struct Node {
     name: String,
-    image: String,
+    pub(crate) image: String,
     generation: String,
     /// Whether the daemon is what is wanted.
-    up_to_date: bool,
+    pub(crate) up_to_date: bool,
     ready: bool,
     /// Pods that use the dataset there.
-    used_by: Vec<User>,
+    pub(crate) used_by: Vec<User>,
 }
 
 /// A pod that uses a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct User {
-    pod: String,
+pub(crate) struct User {
+    pub(crate) pod: String,
     /// When it was started.
     since: Option<jiff::Timestamp>,
+}
+
+impl Mounted {
+    /// A node that has a daemon.
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
 }
 
 impl Mount {

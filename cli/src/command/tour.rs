@@ -8,11 +8,13 @@ mod engine_switch;
 mod engine_upgrade;
 mod load;
 mod migration;
+mod mount_upgrade;
 mod next;
 mod node_loss;
 mod program;
 mod stage;
 mod volumes;
+mod workload;
 
 use std::{path::PathBuf, time::Instant};
 
@@ -20,6 +22,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
+pub(crate) use self::workload::TourWorkload;
 use self::{
     program::{Act, Outcome, PROGRAM},
     stage::Stage,

@@ -24,7 +24,7 @@ pub(super) async fn all(client: &Client, namespace: Option<&str>) -> anyhow::Res
     Ok(found)
 }
 
-pub(super) async fn one(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<Mounted>> {
+pub(crate) async fn one(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<Mounted>> {
     let datasets: Api<Dataset> = Api::namespaced(client.clone(), namespace);
     let dataset = datasets.get_opt(name).await.map_err(refusal).context("read the dataset")?;
     match dataset {

@@ -5,7 +5,8 @@ use std::{future::Future, pin::Pin};
 use serde::Serialize;
 
 use super::{
-    control_plane, durable_writes, engine_switch, engine_upgrade, migration, node_loss, stage::Stage,
+    control_plane, durable_writes, engine_switch, engine_upgrade, migration, mount_upgrade, node_loss,
+    stage::Stage,
 };
 use crate::output::Paint;
 
@@ -86,6 +87,13 @@ pub(super) const PROGRAM: &[Act] = &[
         ),
         needed_by_others: false,
         play: |stage| Box::pin(engine_upgrade::play(stage)),
+    },
+    Act {
+        title: "A FUSE client is replaced when nobody uses it",
+        about: "A workload works on a mounted dataset while the image of its daemon changes; it ends, the next one comes.",
+        command: Some("kubectl patch juicefsruntime library … && midflight mount show library"),
+        needed_by_others: false,
+        play: |stage| Box::pin(mount_upgrade::play(stage)),
     },
     Act {
         title: "A database changes its schema, all or nothing",
