@@ -1,6 +1,6 @@
-//! The controllers are stopped around a write while a volume lives, while its engine image changes under a client, or while its
-//! target moves and a copy leaves and returns;
-//! whoever comes next brings it to the same end.
+//! The controllers are stopped around a write while a volume lives, while its engine image changes under a client, while its
+//! target moves and a copy leaves and returns, or while it is backed up and restored; whoever comes next brings it to the
+//! same end.
 //!
 //! Every write is numbered. `MIDFLIGHT_CRASHES=all` stops at each of them in each way (the soak does), otherwise a
 //! few are drawn; `MIDFLIGHT_SEED` draws the same again.
@@ -159,6 +159,48 @@ async fn visit(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     Ok([away, home, left(storage, volume).await?])
 }
 
+/// A backup is made, restored, followed and removed.
+async fn back_up(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let spec = |more: serde_json::Value| {
+        let mut spec = json!({ "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd" });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let (copy, spare) = (format!("{volume}-copy"), format!("{volume}-spare"));
+    storage.create_volume(volume, spec(json!({ "size": SIZE.to_string(), "nodeID": "node-1" }))).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    storage.take_snapshot(volume, "monday").await?;
+    let url = storage.back_up("monday", "b-1").await?.status.unwrap_or_default().url;
+    load.judge().await?;
+    storage.create_volume(&copy, spec(json!({ "fromBackup": url }))).await?;
+    storage.create_volume(&spare, spec(json!({ "fromBackup": url, "Standby": true }))).await?;
+    for one in [&copy, &spare] {
+        let restored = async || {
+            let status = storage.volumes().get(one).await?.status.unwrap_or_default();
+            Ok((status.restore_initiated && !status.restore_required).then_some(()))
+        };
+        storage.until("it holds the backup", restored).await?;
+    }
+    storage.until_volume(&copy, "detached", "unknown").await?;
+    storage.change_volume(&spare, json!({ "Standby": false })).await?;
+    storage.until_volume(&spare, "detached", "unknown").await?;
+    let left = [left(storage, volume).await?, left(storage, &copy).await?, left(storage, &spare).await?];
+    storage.backups().delete("b-1", &DeleteParams::default()).await?;
+    let gone = async || Ok(storage.backups().get_opt("b-1").await?.is_none().then_some(()));
+    storage.until("the backup is gone", gone).await?;
+    let kept =
+        std::fs::read_dir(storage.room("backups").join("volumes").join(volume)).map_or(0, Iterator::count);
+    anyhow::ensure!(kept == 0, "{kept} backups are left");
+    for one in [&copy, &spare] {
+        storage.volumes().delete(one, &DeleteParams::default()).await?;
+        let gone = async || Ok(storage.volumes().get_opt(one).await?.is_none().then_some(()));
+        storage.until("the volume is gone", gone).await?;
+    }
+    delete(storage, volume).await?;
+    Ok(left)
+}
+
 /// A number below `bound`.
 fn draw(state: &mut u64, bound: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -212,4 +254,11 @@ async fn an_image_changes_the_same_wherever_the_controllers_stopped() {
 async fn a_target_moves_and_a_copy_returns_the_same_wherever_the_controllers_stopped() {
     let storage = Storage::start(3, DataEngine::V2).await.unwrap();
     Box::pin(the_end_is_the_same(storage, visit)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_is_made_and_restored_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::start(3, DataEngine::V2).await.unwrap();
+    storage.make_backup_target("default").await.unwrap();
+    Box::pin(the_end_is_the_same(storage, back_up)).await;
 }
