@@ -29,6 +29,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::network::{End, Network};
 use crate::place;
 use crate::server::Embedded;
 
@@ -55,12 +56,29 @@ pub struct Storage {
     folder: TempDir,
     /// Instance managers and frontends, by role and node.
     processes: HashMap<(&'static str, String), Child>,
+    /// Where every node has a network of its own. Goes after the processes in it.
+    network: Option<Network>,
 }
 
 impl Storage {
     /// Starts one with nodes `node-1` and so on; all of them serve when this returns.
     pub async fn start(nodes: u8, engine: DataEngine) -> anyhow::Result<Storage> {
+        Storage::start_on(nodes, engine, async |_| Ok(None)).await
+    }
+
+    /// The same with links between the nodes that can be cut.
+    pub async fn start_apart(nodes: u8, engine: DataEngine) -> anyhow::Result<Storage> {
+        let apart = async |kubeconfig: &Path| Network::of(nodes, kubeconfig).await.map(Some);
+        Storage::start_on(nodes, engine, apart).await
+    }
+
+    async fn start_on(
+        nodes: u8,
+        engine: DataEngine,
+        network: impl AsyncFnOnce(&Path) -> anyhow::Result<Option<Network>>,
+    ) -> anyhow::Result<Storage> {
         let server = Embedded::start().await?;
+        let network = network(&server.kubeconfig()).await?;
         let client = server.admin.client();
         let standing = bootstrap(&client).await?;
         let operator = operate(Arc::new(Writer::new(client.clone())), client.clone(), standing.clone());
@@ -74,6 +92,7 @@ impl Storage {
             binary: place::midflight()?,
             folder: TempDir::with_prefix("mf-st.")?,
             processes: HashMap::new(),
+            network,
         };
         std::fs::create_dir_all(storage.binaries())?;
         for number in 1..=nodes {
@@ -151,7 +170,7 @@ impl Storage {
     }
 
     async fn add_node(&mut self, number: u8) -> anyhow::Result<()> {
-        let (name, address) = (format!("node-{number}"), format!("127.0.0.{}", number + 1));
+        let name = format!("node-{number}");
         std::fs::create_dir_all(self.room(&name).join("run"))?;
         let node: Node = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
@@ -164,8 +183,8 @@ impl Storage {
         nodes.create(&PostParams::default(), &node).await?;
         let status = Patch::Merge(json!({ "status": node.status }));
         nodes.patch_status(&name, &PatchParams::default(), &status).await?;
-        self.start_frontend(&name)?;
-        self.start_manager(&name, &address).await?;
+        self.start_frontend(number)?;
+        self.start_manager(number).await?;
         let manager = self.manager_of(&name).await?;
         let managers: Api<InstanceManager> = Api::namespaced(self.client.clone(), NAMESPACE);
         let running = async || {
@@ -181,54 +200,58 @@ impl Storage {
         self.folder.path().join(node)
     }
 
-    fn start_frontend(&mut self, node: &str) -> anyhow::Result<()> {
-        let control = format!("--control=unix:{}", self.room(node).join("run/frontend").display());
-        let mut command = self.command("frontend", node)?;
+    fn start_frontend(&mut self, number: u8) -> anyhow::Result<()> {
+        let node = format!("node-{number}");
+        let control = format!("--control=unix:{}", self.room(&node).join("run/frontend").display());
+        let mut command = self.command_of(&self.binary, "frontend", number)?;
         command.arg(control);
-        self.processes.insert(("frontend", node.to_owned()), command.spawn()?);
+        self.processes.insert(("frontend", node), command.spawn()?);
         Ok(())
     }
 
-    async fn start_manager(&mut self, node: &str, address: &str) -> anyhow::Result<()> {
-        let name = self.manager_of(node).await?;
+    async fn start_manager(&mut self, number: u8) -> anyhow::Result<()> {
+        let name = self.manager_of(&format!("node-{number}")).await?;
         let this = self.binary.clone();
-        self.start_manager_as(&name, &this, node, address).await
+        self.start_manager_as(&name, &this, number).await
     }
 
     /// Starts the process of an instance manager, in the place of the one before.
-    async fn start_manager_as(
-        &mut self,
-        name: &str,
-        program: &Path,
-        node: &str,
-        address: &str,
-    ) -> anyhow::Result<()> {
+    async fn start_manager_as(&mut self, name: &str, program: &Path, number: u8) -> anyhow::Result<()> {
+        let node = format!("node-{number}");
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), NAMESPACE);
         let secret = secrets.get("midflight-instance-managers").await?.data.unwrap_or_default();
         let secret = secret.get("secret").context("the secret has its key")?.0.clone();
-        let room = self.room(node);
+        let room = self.room(&node);
         let server = self.server.as_ref().context("the cluster runs")?;
-        let mut command = self.command_of(program, "instance-manager", node)?;
+        let (address, kubeconfig) = match &self.network {
+            None => (format!("127.0.0.{}", number + 1), server.kubeconfig()),
+            Some(network) => (network.address(End::Node(number)).to_string(), network.kubeconfig()),
+        };
+        let mut command = self.command_of(program, "instance-manager", number)?;
         command
             .arg(format!("--folder={}", room.display()))
             .arg(format!("--listen={address}:0"))
-            .arg(format!("--records=api:{}", server.kubeconfig().display()))
+            .arg(format!("--records=api:{}", kubeconfig.display()))
             .arg(format!("--name={name}"))
             .arg(format!("--binaries={}", self.binaries().display()))
             .arg(format!("--frontend=unix:{}", room.join("run/frontend").display()))
             .env("MIDFLIGHT_INSTANCE_SECRET", String::from_utf8(secret)?);
-        self.processes.insert(("instance-manager", node.to_owned()), command.spawn()?);
+        self.processes.insert(("instance-manager", node), command.spawn()?);
         Ok(())
     }
 
-    fn command(&self, role: &'static str, node: &str) -> anyhow::Result<Command> {
-        self.command_of(&self.binary, role, node)
+    /// Links between the nodes, where there are such.
+    pub fn network(&self) -> anyhow::Result<&Network> {
+        self.network.as_ref().context("the nodes have networks of their own")
     }
 
-    fn command_of(&self, program: &Path, role: &'static str, node: &str) -> anyhow::Result<Command> {
-        let log =
-            File::options().create(true).append(true).open(self.room(node).join(format!("{role}.log")))?;
-        let mut command = Command::new(program);
+    fn command_of(&self, program: &Path, role: &'static str, number: u8) -> anyhow::Result<Command> {
+        let log = self.room(&format!("node-{number}")).join(format!("{role}.log"));
+        let log = File::options().create(true).append(true).open(log)?;
+        let mut command = match &self.network {
+            None => Command::new(program),
+            Some(network) => network.command(number, program).into(),
+        };
         command.arg(role).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
         Ok(command)
     }
@@ -272,11 +295,19 @@ impl Storage {
         let name = instance_manager::name(&node.as_str().into(), &image.into(), self.engine);
         let made = async || Ok(pods.get_opt(&name).await?.map(drop));
         self.until("the pod of the new instance manager is made", made).await?;
-        self.start_manager_as(&name, &place::next()?, &node, &format!("127.0.0.{}", number + 1)).await
+        self.start_manager_as(&name, &place::next()?, number).await
     }
 
     pub async fn restart_manager(&mut self, number: u8) -> anyhow::Result<()> {
-        self.start_manager(&format!("node-{number}"), &format!("127.0.0.{}", number + 1)).await
+        self.start_manager(number).await
+    }
+
+    /// Ends the controllers; nobody looks until others are started.
+    pub async fn stop_operator(&self) {
+        self.operator.abort();
+        while !self.operator.is_finished() {
+            sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Ends the controllers and starts others, with this writer. Where that ends, a third lot goes on.
@@ -340,13 +371,18 @@ impl Storage {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Keeps a volume as it is now; the snapshot is there when this returns.
-    pub async fn take_snapshot(&self, volume: &str, name: &str) -> anyhow::Result<Snapshot> {
+    pub async fn create_snapshot(&self, volume: &str, name: &str) -> anyhow::Result<()> {
         let object = json!({
             "apiVersion": "longhorn.io/v1beta2", "kind": "Snapshot", "metadata": { "name": name },
             "spec": { "volume": volume, "createSnapshot": true },
         });
         self.snapshots().create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+        Ok(())
+    }
+
+    /// Keeps a volume as it is now; the snapshot is there when this returns.
+    pub async fn take_snapshot(&self, volume: &str, name: &str) -> anyhow::Result<Snapshot> {
+        self.create_snapshot(volume, name).await?;
         self.until(&format!("snapshot {name} is ready"), async || {
             let snapshot = self.snapshots().get(name).await?;
             let ready = snapshot.status.as_ref().is_some_and(|status| status.ready_to_use);

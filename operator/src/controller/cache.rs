@@ -23,12 +23,12 @@ use super::objects::Kind;
 /// How long our own write may stay unseen before the objects are listed anew.
 const UNSEEN_FOR: Duration = Duration::from_secs(30);
 
-/// The watch has not shown our own last write yet.
+/// The watch has not shown our own last write yet, or what the API has now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the cache does not show our own last write of {kind} {key} yet")]
+#[error("the cache does not show {kind} {key} as it is yet")]
 pub struct Stale {
-    kind: String,
-    key: Key,
+    pub(super) kind: String,
+    pub(super) key: Key,
 }
 
 /// How the API orders what happened to objects of one kind.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::cache::{Cache, Index, Stale};
 use super::difference::difference;
-use super::{Key, News, event};
+use super::{Key, News, TurnError, event};
 use crate::write::{WriteError, Writer};
 
 /// A kind that controllers look at and write.
@@ -110,6 +110,25 @@ impl<K: Kind> Objects<K> {
     /// All there are. For kinds of which there are few.
     pub fn all(&self) -> Result<Vec<Arc<K>>, Stale> {
         self.cache.all()
+    }
+
+    /// Asks the API whether somebody wants something else of an object than what was seen. For acts that no version guards: another
+    /// object is made or taken away because of this one.
+    pub async fn confirm(&self, seen: &K) -> Result<(), TurnError> {
+        let key = Key::of(seen);
+        let kind = K::kind(&()).into_owned();
+        let now = self.api(&key).get_opt(&key.name).await.map_err(|source| TurnError::Failed {
+            doing: format!("look at {kind} {key} again"),
+            source: Box::new(source),
+        })?;
+        let wanted = |object: &K| {
+            let meta = object.meta();
+            (meta.uid.clone(), meta.generation, meta.deletion_timestamp.is_some())
+        };
+        match now.is_some_and(|now| wanted(&now) == wanted(seen)) {
+            true => Ok(()),
+            false => Err(Stale { kind, key }.into()),
+        }
     }
 
     /// Makes an object. One of its name that is there already counts as ours, made by a turn whose answer

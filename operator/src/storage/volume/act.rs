@@ -2,6 +2,7 @@
 //!
 //! The invariant: an order to an instance manager carries the term of the record that it was decided on.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -18,7 +19,7 @@ use midflight_api::{
 use midflight_plan::storage::engine_image;
 use midflight_plan::storage::volume::{Action, attachment, engine_name, next_engine_name};
 
-use super::{Look, Volumes};
+use super::{Look, Volumes, key};
 use crate::controller::TurnError;
 use crate::storage::orders::{failed, proto};
 
@@ -103,6 +104,7 @@ impl Volumes {
                 self.volumes.change(&mut seen.volume.clone(), edit).await?;
             }
             Action::MakeReplica { name, node } => {
+                self.confirm(&seen, Some(&node)).await?;
                 self.replicas.create(&new_replica(&seen, &name, &node)).await?;
             }
             Action::MakeEngine { name } => self.engines.create(&new_engine(&seen, name.as_str())).await?,
@@ -117,6 +119,7 @@ impl Volumes {
                 self.change_record(&seen, &action).await?;
             }
             Action::DeleteReplica { replica } => {
+                self.confirm(&seen, None).await?;
                 if let Some(object) = seen.replica(&replica) {
                     self.replicas.delete(&object).await?;
                 }
@@ -133,6 +136,19 @@ impl Volumes {
                 }
             }
             order => self.order(seen, order).await?,
+        }
+        Ok(())
+    }
+
+    /// That a replica is made or given up rests on what is wanted of the volume and of nodes; nothing else would notice that an old
+    /// view was looked at.
+    async fn confirm(&self, seen: &Look, place: Option<&NodeName>) -> Result<(), TurnError> {
+        self.volumes.confirm(&seen.volume).await?;
+        let holders = seen.replicas.iter().map(|replica| &replica.spec.instance.node_id);
+        for node in holders.chain(place).collect::<BTreeSet<_>>() {
+            if let Some(node) = self.nodes.get(&key(node.as_str()))? {
+                self.nodes.confirm(&node).await?;
+            }
         }
         Ok(())
     }
