@@ -88,7 +88,13 @@ impl Cluster {
         Ok(())
     }
 
-    fn dir(&self) -> PathBuf {
+    /// Ends all of it and removes its data.
+    pub async fn purge(&self) -> anyhow::Result<()> {
+        self.midflight(&["down", "--purge"]).await.map(drop)
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> PathBuf {
         self.folder.path().join("c")
     }
 
