@@ -49,6 +49,8 @@ fn skipped() -> bool {
     why.is_some()
 }
 
+const SWITCHED_WITHIN: Duration = Duration::from_secs(120);
+
 fn layout(folder: &Path, size: u64) -> Layout {
     Layout {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
@@ -119,6 +121,8 @@ fn ext4_is_made_filled_and_checked_while_engines_and_frontends_change() {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let mut plane = Plane::start(layout(folder.path(), 96 << 20)).unwrap();
+    // After a frontend was killed nobody knows what it had asked for: all of it may have to be compared.
+    plane.await_switches(SWITCHED_WITHIN).unwrap();
     let device = plane.expose().unwrap();
     let _leftover = Leftover { device: device.clone(), fuse: folder.path().join("fuse") };
     let name = device.display().to_string();

@@ -7,7 +7,7 @@ use std::{io, path::PathBuf, thread, time::Duration};
 use rustix::process::Signal;
 
 use super::{
-    Layout, Plane, SWITCH_WITHIN, TourError, log,
+    Layout, Plane, TourError, log,
     process::{Process, StartError},
 };
 use crate::{
@@ -96,7 +96,7 @@ impl Plane {
     /// A frontend whose predecessor left nothing, because the keeper died too, is told again what to offer.
     pub(super) fn reach_frontend(&mut self) -> Result<(), TourError> {
         self.control = FrontendControl::connect(self.frontend.address())?;
-        self.control.wait_at_most(SWITCH_WITHIN).map_err(ControlError::from)?;
+        self.control.wait_at_most(self.switch_within).map_err(ControlError::from)?;
         self.control.call(&Command::AttachAs {
             attachment: self.attachment,
             volume: self.layout.volume.clone(),

@@ -88,6 +88,8 @@ pub struct Plane {
     record: FileRecord,
     attachment: Attachment,
     epoch: Epoch,
+    /// How long the frontend may take to switch over.
+    switch_within: Duration,
 }
 
 impl Plane {
@@ -134,9 +136,16 @@ impl Plane {
             record,
             attachment,
             epoch,
+            switch_within: SWITCH_WITHIN,
         };
         plane.reach_frontend()?;
         Ok(plane)
+    }
+
+    /// Waits for switch-overs for as long as this: copies that may differ are made equal in their pause.
+    pub fn await_switches(&mut self, within: Duration) -> Result<(), TourError> {
+        self.switch_within = within;
+        Ok(self.control.wait_at_most(within).map_err(ControlError::from)?)
     }
 
     /// Where clients connect.
@@ -250,16 +259,24 @@ impl Plane {
     }
 
     /// After a switch-over that came to nothing, or that nobody knows the end of:
-    /// the record has moved on, so the volume goes forward to yet another engine.
+    /// the record has moved on, so the volume goes forward to yet another engine, which
+    /// gets more time than the one before: copies may have to be made equal.
     pub fn go_forward(&mut self, drain_within: Duration) -> Result<(), TourError> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
+        let mut within = self.switch_within;
+        for _ in 1..MOST_ATTEMPTS {
             match self.switch(drain_within) {
-                Err(TourError::Control(_)) if attempts < MOST_ATTEMPTS => self.tend_frontend()?,
-                result => return result.map(|_| ()),
+                Err(TourError::Control(_)) => {
+                    self.tend_frontend()?;
+                    within = (2 * within).min(LONGEST_SWITCH);
+                    self.control.wait_at_most(within).map_err(ControlError::from)?;
+                }
+                result => {
+                    self.control.wait_at_most(self.switch_within).map_err(ControlError::from)?;
+                    return result.map(|_| ());
+                }
             }
         }
+        self.switch(drain_within).map(|_| ())
     }
 
     /// What a supervisor does all the time: starts an engine, a keeper or a frontend that has ended anew.
@@ -486,6 +503,7 @@ pub fn switch_under_load(layout: Layout, switches: usize) -> Result<Told, TourEr
 const MOST_ATTEMPTS: usize = 10;
 /// Longest time a switch-over may take before another is tried.
 const SWITCH_WITHIN: Duration = Duration::from_secs(3);
+const LONGEST_SWITCH: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const BETWEEN_SWITCHES: Duration = Duration::from_millis(100);
 pub const DRAIN_WITHIN: Duration = Duration::from_millis(20);
