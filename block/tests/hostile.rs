@@ -121,10 +121,12 @@ fn resident(pid: rustix::process::Pid) -> (u64, u64) {
     (of("VmRSS:"), of("VmHWM:"))
 }
 
-/// Each of them may have 64 MiB under way, all together no more than a volume's part: 256 MiB.
+/// Each of them may have 64 MiB under way, all together no more than a volume's part, 256 MiB, and 64 MiB of which
+/// each has its own; the allocator keeps some more.
 #[test]
 fn what_all_clients_of_a_volume_keep_together_is_bounded() {
     const MIB: u64 = 1 << 20;
+    const MOST: u64 = (256 + 64 + 48) * MIB;
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path());
     let socket = plane.socket();
@@ -151,7 +153,7 @@ fn what_all_clients_of_a_volume_keep_together_is_bounded() {
     let large = good.call(Ask::Read { offset: 0, length: 2 << 20 }).unwrap();
     assert_eq!((large.error, large.data.len()), (0, 2 << 20));
     let (_, most) = resident(frontend);
-    assert!(most <= bare + 320 * MIB, "{} MiB, {} MiB without them", most / MIB, bare / MIB);
+    assert!(most <= bare + MOST, "{} MiB, {} MiB without them", most / MIB, bare / MIB);
     drop(crowd);
 }
 

@@ -344,9 +344,10 @@ mod tests {
 
     #[test]
     fn daemons_and_plugins_know_the_same_label_however_long_names_are() {
-        let runtime: JuiceFSRuntime = object(json!({ "metadata": { "name": "data" }, "spec": {} }));
+        let named = |uid| json!({ "name": "data", "uid": uid });
+        let runtime: JuiceFSRuntime = object(json!({ "metadata": named("1"), "spec": {} }));
         let dataset: Dataset = object(json!({
-            "metadata": { "uid": "1-2-3" }, "spec": { "mounts": [{ "mountPoint": "local:///srv/data" }] },
+            "metadata": named("1-2-3"), "spec": { "mounts": [{ "mountPoint": "local:///srv/data" }] },
         }));
         let longest = "n".repeat(62 - "fluid.io/f-default-".len());
         for (name, expected) in [
