@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -139,10 +142,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 pub(crate) fn lives(pid: i32) -> bool {
-    // A zombie whose parent has not looked yet does not live.
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next().map(str::to_owned));
-    test_kill_process(Pid::from_raw(pid).unwrap()).is_ok() && state.is_some_and(|state| state != "Z")
+    // Its first thread may be gone before the others are, and a zombie whose parent has not looked yet does not live.
+    let Ok(process) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) else { return false };
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 0
 }
 
 pub(crate) fn kill(pid: i32) {
