@@ -207,10 +207,11 @@ pub(super) fn wait_until(
 }
 
 fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<Bound> {
-    match fs::create_dir_all(at) {
-        // A mount that nobody serves does not even say that it is a folder.
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
+    // A mount that nobody serves does not even say that it is a folder.
+    if let Err(error) = fs::create_dir_all(at)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = match open(&mounted.at, flags, Mode::empty()) {

@@ -93,7 +93,7 @@ impl NodeService {
         Ok(Turn { busy: &self.busy, with })
     }
 
-    /// The turn of a call. Looks of our own are short, and waited for; another call that goes on is told of.
+    /// The turn of a call. Looks of our own are short, so it is waited for a little; a call that takes longer is told of.
     pub(super) async fn call(&self, with: Busy) -> Result<Turn<'_>, Status> {
         let until = Instant::now() + LOOKS_END_WITHIN;
         loop {

@@ -5,7 +5,7 @@
 
 use rustix::{
     mm::{MlockAllFlags, mlockall},
-    process::configure_io_flusher_behavior,
+    process::{configure_io_flusher_behavior, is_io_flusher},
 };
 
 /// What to say where this process may not be shielded.
@@ -27,5 +27,5 @@ pub(crate) fn raise() {
 
 /// Whether the kernel counts this thread among those that carry dirty pages away.
 pub(crate) fn is_raised() -> bool {
-    configure_io_flusher_behavior(true).is_ok()
+    is_io_flusher().unwrap_or(false)
 }
