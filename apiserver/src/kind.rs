@@ -75,12 +75,13 @@ pub struct KindVersion {
     pub selectable_fields: Vec<String>,
 }
 
-/// Where the structural OpenAPI v3 schema of a version comes from. Built-in
-/// schemas are large and made when asked for, so that an idle server holds none.
+/// Where the structural OpenAPI v3 schema of a version comes from. Schemas are large
+/// once parsed and made when asked for, so that an idle server holds none.
 #[derive(Debug, Clone)]
 pub enum SchemaSource {
     Anything,
-    Declared(Arc<Value>),
+    /// As a definition has it, in JSON.
+    Declared(Arc<str>),
     BuiltIn(fn() -> Value),
 }
 
@@ -142,12 +143,14 @@ impl Kind {
 
 impl KindVersion {
     /// The structural schema, inlined; `None` accepts anything. Compile it once
-    /// and drop it: a built-in one is made anew by each call.
-    pub fn openapi(&self) -> Option<Arc<Value>> {
+    /// and drop it: it is made anew by each call.
+    pub fn openapi(&self) -> Option<Value> {
         match &self.schema {
             SchemaSource::Anything => None,
-            SchemaSource::Declared(schema) => Some(Arc::clone(schema)),
-            SchemaSource::BuiltIn(make) => Some(Arc::new(make())),
+            SchemaSource::Declared(schema) => {
+                Some(serde_json::from_str(schema).expect("what was written as JSON can be read"))
+            }
+            SchemaSource::BuiltIn(make) => Some(make()),
         }
     }
 }

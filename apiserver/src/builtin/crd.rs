@@ -92,7 +92,7 @@ fn kind_version(version: &Value, group: &str, kind: &str) -> KindVersion {
         storage: flag("/storage"),
         deprecation_warning,
         schema: schema
-            .map_or(SchemaSource::Anything, |schema| SchemaSource::Declared(Arc::new(schema.clone()))),
+            .map_or(SchemaSource::Anything, |schema| SchemaSource::Declared(schema.to_string().into())),
         status_subresource: version.pointer("/subresources/status").is_some_and(Value::is_object),
         scale_subresource: scale,
         subresources: &[],

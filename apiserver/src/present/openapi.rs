@@ -53,7 +53,7 @@ pub fn openapi_hash<'a>(kinds: impl IntoIterator<Item = &'a Kind>, group: &str, 
         ]);
         hash.update(facts.to_string());
         match &version.schema {
-            SchemaSource::Declared(schema) => hash.update(schema.to_string()),
+            SchemaSource::Declared(schema) => hash.update(schema.as_bytes()),
             SchemaSource::Anything => hash.update("anything"),
             SchemaSource::BuiltIn(_) => hash.update("built in"),
         }

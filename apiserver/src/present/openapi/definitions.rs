@@ -50,8 +50,8 @@ pub(super) fn schemas(members: &[(&Kind, &KindVersion)]) -> Map<String, Value> {
 }
 
 fn custom_schema(version: &KindVersion, metadata: &str, identity: &Value) -> Value {
-    let declared = version.openapi().map(|schema| schema.as_ref().clone());
-    let mut schema = declared
+    let mut schema = version
+        .openapi()
         .filter(Value::is_object)
         .unwrap_or_else(|| json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
     schema["x-kubernetes-group-version-kind"] = json!([identity]);
