@@ -70,6 +70,8 @@ enum Shown {
     Others,
     /// Nothing: the daemon has ended meanwhile.
     Nothing,
+    /// Nothing: the dataset has no folder of that name.
+    NoFolder,
 }
 
 /// Shows the volume at a place.
@@ -91,6 +93,7 @@ fn show(
     match mounts.bind(&mounted, attributes.sub_path.as_deref(), &at.target, at.access)? {
         Bound::There => Ok(Shown::TheVolume),
         Bound::Gone => Ok(Shown::Nothing),
+        Bound::NoFolder => Ok(Shown::NoFolder),
     }
 }
 
@@ -133,15 +136,15 @@ impl NodeService {
         let (mounts, attributes, showing) = (self.mounts.clone(), record.attributes.clone(), at.clone());
         let shown = move || show(&mounts, &attributes, &device, &showing, known);
         let shown = aside("bind the mount", shown).await?;
-        match shown {
-            Shown::TheVolume => Ok(()),
-            Shown::Nothing => Err(Status::unavailable("the FUSE daemon has just ended")),
-            Shown::Others => {
-                record.published.retain(|published| *published != at);
-                self.write(volume, &record)?;
-                Err(Status::failed_precondition("something else is mounted at target_path"))
-            }
-        }
+        let refused = match shown {
+            Shown::TheVolume => return Ok(()),
+            Shown::Nothing => return Err(Status::unavailable("the FUSE daemon has just ended")),
+            Shown::Others => Status::failed_precondition("something else is mounted at target_path"),
+            Shown::NoFolder => Status::not_found("the dataset has no folder fluid_sub_path"),
+        };
+        record.published.retain(|published| *published != at);
+        self.write(volume, &record)?;
+        Err(refused)
     }
 
     pub(super) async fn unpublish(&self, volume: &VolumeId, target: &Path) -> Result<(), Status> {
@@ -197,7 +200,7 @@ fn repair(
                 tracing::info!(volume = volume.as_str(), target = %at.target.display(), "bound to the new daemon");
             }
             // The next look finds the daemon that comes.
-            Shown::Nothing | Shown::Others => {}
+            Shown::Nothing | Shown::Others | Shown::NoFolder => {}
         }
     }
     Ok(())

@@ -86,6 +86,8 @@ pub(super) enum Bound {
     There,
     /// It has gone since it was looked at.
     Gone,
+    /// It has no such folder, or the way to it leads out.
+    NoFolder,
 }
 
 /// Where mounts are looked at and made.
@@ -207,12 +209,6 @@ pub(super) fn wait_until(
 }
 
 fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<Bound> {
-    // A mount that nobody serves does not even say that it is a folder.
-    if let Err(error) = fs::create_dir_all(at)
-        && error.kind() != io::ErrorKind::AlreadyExists
-    {
-        return Err(error);
-    }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = match open(&mounted.at, flags, Mode::empty()) {
         Ok(root) => root,
@@ -231,7 +227,19 @@ fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -
         flags,
         Mode::empty(),
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-    )?;
+    );
+    let folder = match folder {
+        Ok(folder) => folder,
+        Err(Errno::NOTCONN) => return Ok(Bound::Gone),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => return Ok(Bound::NoFolder),
+        Err(errno) => return Err(errno.into()),
+    };
+    // A mount that nobody serves does not even say that it is a folder.
+    if let Err(error) = fs::create_dir_all(at)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
     let tree = match access {
         Access::ReadWrite => {
             open_tree(&folder, c"", OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::OPEN_TREE_CLONE)?

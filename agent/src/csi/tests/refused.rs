@@ -1,6 +1,6 @@
 //! Calls that are wrong, each with the code that the specification asks for.
 
-use std::{fs, path::PathBuf, sync::Arc};
+use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tonic::{Code, Request};
@@ -94,5 +94,53 @@ async fn calls_may_be_repeated_and_wrong_ones_are_refused() {
         world.unstage().await.unwrap();
     }
     assert_eq!(world.mounts(), 1);
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_that_are_wrong_are_refused_and_missing_ones_made() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    let path = |name: &str| world.path(name).display().to_string();
+    let (staging, one) = (path("staging"), path("one"));
+    let (outside, relative) = (path("../one"), "one".to_owned());
+    #[rustfmt::skip]
+    let cases = [
+        ("a staging path upwards",  &outside,       &one,          Code::InvalidArgument),
+        ("not staged there",        &path("other"), &one,          Code::FailedPrecondition),
+        ("no staging path",         &String::new(), &one,          Code::InvalidArgument),
+        ("a relative staging path", &relative,      &one,          Code::InvalidArgument),
+        ("no target",               &staging,       &String::new(), Code::InvalidArgument),
+        ("a relative target",       &staging,       &relative,     Code::InvalidArgument),
+        ("a target that leads up",  &staging,       &outside,      Code::InvalidArgument),
+    ];
+    for (name, from, to, expected) in cases {
+        let refused = world.publish_from(VOLUME, from, to, Mode::MultiNodeMultiWriter).await;
+        assert_eq!(refused, Err(expected), "{name}");
+    }
+    assert_eq!(world.mounts(), 1);
+    world.publish("deep/down/one").await.unwrap();
+    assert_eq!(world.mounts(), 2);
+    world.unpublish("deep/down/one").await.unwrap();
+    assert!(!world.path("deep/down/one").exists());
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_a_dataset_does_not_have_is_not_found() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    symlink(world.folder.path(), world.mount().join("outside")).unwrap();
+    fs::write(world.mount().join("file"), "").unwrap();
+    for (volume, sub_path) in [("gone", "none"), ("link", "outside/api"), ("file", "file")] {
+        world.stage_as(volume, &[("fluid_sub_path", sub_path)]).await.unwrap();
+        let published = world.publish_as(volume, volume, Mode::MultiNodeMultiWriter).await;
+        assert_eq!(published, Err(Code::NotFound), "{volume}");
+        assert!(!world.path(volume).exists(), "{volume} left something behind");
+        world.unstage_as(volume, "staging").await.unwrap();
+    }
+    assert_eq!((world.mounts(), world.notes()), (1, 1));
     world.end().await;
 }

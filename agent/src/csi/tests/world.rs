@@ -202,10 +202,22 @@ impl World {
     }
 
     pub(super) async fn publish_as(&self, volume: &str, target: &str, mode: Mode) -> Result<(), Code> {
+        let [staging, target] = ["staging", target].map(|name| self.path(name).display().to_string());
+        self.publish_from(volume, &staging, &target, mode).await
+    }
+
+    /// The same with paths as they are.
+    pub(super) async fn publish_from(
+        &self,
+        volume: &str,
+        staging: &str,
+        target: &str,
+        mode: Mode,
+    ) -> Result<(), Code> {
         let request = NodePublishVolumeRequest {
             volume_id: volume.into(),
-            staging_target_path: self.path("staging").display().to_string(),
-            target_path: self.path(target).display().to_string(),
+            staging_target_path: staging.into(),
+            target_path: target.into(),
             volume_capability: Some(capability(mode)),
             readonly: false,
             volume_context: HashMap::new(),
