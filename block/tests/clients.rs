@@ -4,27 +4,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+mod volume;
+
+use std::{path::Path, process::Command};
 
 use midflight_block::{
     nbd::client::{Ask, NbdClient},
-    tour::{DRAIN_WITHIN, Layout, Plane, replicas_equal},
+    tour::{DRAIN_WITHIN, Plane, replicas_equal},
 };
 
 const SIZE: u64 = 64 << 20;
 
 fn start(folder: &Path) -> (Plane, String) {
-    let plane = Plane::start(Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
-        folder: folder.to_owned(),
-        volume: "vol-1".into(),
-        size: SIZE,
-        replicas: 3,
-    })
-    .expect("the plane starts");
+    let plane = volume::start(folder, SIZE);
     let uri = format!("nbd+unix:///vol-1?socket={}", plane.socket().display());
     (plane, uri)
 }

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod volume;
+
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,6 +21,7 @@ use midflight_block::{
     nbd::client::{Ask, NbdClient},
     tour::{Layout, Plane},
 };
+use volume::{VOLUME, layout};
 
 /// Greets, chooses the export, and stands at the start of its requests.
 fn negotiated(socket: &Path) -> UnixStream {
@@ -44,38 +47,39 @@ fn request(kind: u16, offset: u64, length: u32) -> Vec<u8> {
     raw
 }
 
+/// What the good client uses of the volume; what hostile ones write is behind it.
+const GOOD_BLOCKS: u64 = 1024;
+
 fn annoy(socket: &Path, round: u32) -> Option<UnixStream> {
-    let connect = || UnixStream::connect(socket).expect("the frontend listens");
-    let mut stream = match round % 3 {
-        0 => connect(),
+    let mut stream = match round % 8 {
+        0 | 1 => UnixStream::connect(socket).expect("the frontend listens"),
         _ => negotiated(socket),
     };
+    stream.set_write_timeout(Some(Duration::from_millis(20))).expect("a timeout can be set");
     // Whether the frontend hangs up in the middle is its own affair.
-    let _ = match round % 6 {
+    let _ = match round % 8 {
         0 => stream.write_all(b"GET / HTTP/1.1\r\n\r\n"),
-        3 => stream.write_all(&[0, 0, 0, 3, 0x49]),
-        1 => stream.write_all(&request(1, 0, u32::MAX)),
-        2 => stream.write_all(&request(1, 0, 4096)[..20]),
+        1 => stream.write_all(&[0, 0, 0, 3, 0x49]),
+        2 => stream.write_all(&request(1, 0, u32::MAX)),
+        3 => stream.write_all(&request(1, 0, 4096)[..20]),
         4 => stream.write_all(&[0xff; 4096]),
-        _ => {
+        5 => {
             // Asks for far more than it will ever take.
-            stream.set_write_timeout(Some(Duration::from_millis(20))).expect("a timeout can be set");
-            let length = if round < 12 { 1 << 20 } else { 64 << 10 };
+            let length = if round < 16 { 1 << 20 } else { 64 << 10 };
             stream.write_all(&request(0, 0, length).repeat(2000))
         }
+        6 => stream.write_all(&request(3, 0, 0).repeat(500)),
+        _ => {
+            // Each of them has to wait for the one before.
+            let write = [request(1, GOOD_BLOCKS * 4096, 4096), vec![7; 4096]].concat();
+            stream.write_all(&write.repeat(200))
+        }
     };
-    round.is_multiple_of(2).then_some(stream)
+    (round / 8).is_multiple_of(2).then_some(stream)
 }
 
 fn start(folder: &Path) -> Plane {
-    Plane::start(Layout {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_mfblock")),
-        folder: folder.to_owned(),
-        volume: "vol-1".into(),
-        size: 8 << 20,
-        replicas: 1,
-    })
-    .expect("the plane starts")
+    Plane::start(Layout { replicas: 1, ..layout(folder, 8 << 20) }).expect("the plane starts")
 }
 
 #[test]
@@ -83,7 +87,7 @@ fn who_asks_on_without_reading_and_who_comes_too_often_is_sent_away() {
     let folder = tempfile::tempdir().unwrap();
     let plane = start(folder.path());
     let socket = plane.socket();
-    let mut good = NbdClient::connect(&socket, "vol-1").unwrap();
+    let mut good = NbdClient::connect(&socket, VOLUME).unwrap();
 
     let mut deaf = UnixStream::connect(&socket).unwrap();
     deaf.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -105,7 +109,7 @@ fn who_asks_on_without_reading_and_who_comes_too_often_is_sent_away() {
     assert_eq!(good.call(Ask::Read { offset: 0, length: 512 }).unwrap().error, 0);
     drop(crowd);
     let began = std::time::Instant::now();
-    while NbdClient::connect(&socket, "vol-1").is_err() {
+    while NbdClient::connect(&socket, VOLUME).is_err() {
         assert!(began.elapsed() < Duration::from_secs(10), "when they are gone there is room again");
         thread::sleep(Duration::from_millis(5));
     }
@@ -130,7 +134,7 @@ fn what_all_clients_of_a_volume_keep_together_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = start(folder.path());
     let socket = plane.socket();
-    let mut good = NbdClient::connect(&socket, "vol-1").unwrap();
+    let mut good = NbdClient::connect(&socket, VOLUME).unwrap();
     let frontend = plane.frontend().pid();
     let (bare, _) = resident(frontend);
     let crowd: Vec<UnixStream> = (0..16)
@@ -157,6 +161,9 @@ fn what_all_clients_of_a_volume_keep_together_is_bounded() {
     drop(crowd);
 }
 
+/// Longer than any disk here takes, shorter than any patience of the frontend with a client.
+const HELD_UP: Duration = Duration::from_secs(8);
+
 #[test]
 fn others_are_served_while_clients_misbehave() {
     let folder = tempfile::tempdir().unwrap();
@@ -167,23 +174,24 @@ fn others_are_served_while_clients_misbehave() {
         let (stop, socket) = (Arc::clone(&stop), socket.clone());
         let workload = Workload {
             socket,
-            volume: "vol-1".into(),
+            volume: VOLUME.into(),
             depth: 4,
-            blocks: 0,
+            blocks: GOOD_BLOCKS,
             seed: 5,
             connects_again_within: None,
         };
         thread::spawn(move || workload.run(Duration::from_secs(60), &stop))
     };
     let mut lingering = Vec::new();
-    for round in 0..60 {
+    for round in 0..64 {
         lingering.extend(annoy(&socket, round));
     }
-    let mut late = NbdClient::connect(&socket, "vol-1").unwrap();
+    let mut late = NbdClient::connect(&socket, VOLUME).unwrap();
     assert_eq!(late.call(Ask::Read { offset: 0, length: 512 }).unwrap().error, 0);
     assert_eq!(late.call(Ask::Read { offset: 8 << 20, length: 512 }).unwrap().error, 22);
     stop.store(true, Ordering::Relaxed);
     let report = good.join().unwrap().unwrap();
     assert!(report.is_clean(), "{report:?}");
     assert!(report.writes > 0);
+    assert!(report.longest_wait_us < HELD_UP.as_micros() as u64, "{report:?}");
 }

@@ -210,6 +210,45 @@ fn every_command_may_be_given_twice_and_none_too_late() {
     assert_eq!(refused.code(), Code::FailedPrecondition, "it is not forgotten: {refused}");
 }
 
+#[test]
+fn a_volume_with_the_name_of_one_that_is_gone_begins_anew() {
+    let mut nodes = Nodes::start(1);
+    nodes.create_replicas("");
+    nodes.next_term();
+    let late = nodes.next_term();
+    let mut orders = nodes.orders(0);
+    let gone = proto::DeleteRequest { remove_data: true, ..delete(proto::Kind::Replica, "r-0", late) };
+    nodes.runtime.block_on(orders.delete(gone)).unwrap();
+    std::fs::remove_file(nodes.root().join(format!("records/{}.record", volume()))).unwrap();
+    let members = nodes.create_replicas("");
+    let now = nodes.next_term();
+    assert!(now < late);
+    nodes.create_engine(0, "", now, &members);
+
+    let of_the_old_one = nodes.runtime.block_on(orders.create(engine(0, "", late, &members))).unwrap_err();
+    assert_eq!(of_the_old_one.code(), Code::InvalidArgument, "{of_the_old_one}");
+    let too_late = nodes.runtime.block_on(orders.create(engine(0, "", term(1), &members))).unwrap_err();
+    assert_eq!(refusal(&too_late).unwrap().0, Reason::StaleEpoch, "{too_late}");
+}
+
+#[test]
+fn a_volume_that_nobody_uses_grows_too() {
+    let mut nodes = Nodes::start(2);
+    let members = nodes.create_replicas("");
+    let now = nodes.next_term();
+    nodes.create_engine(0, "", now, &members);
+    let mut orders = nodes.orders(0);
+    let status = |nodes: &Nodes, orders: &mut Orders| {
+        nodes.runtime.block_on(orders.status(target("e-0", now))).unwrap().into_inner()
+    };
+    assert!(!status(&nodes, &mut orders).serving, "nobody has asked it to");
+    let grow = proto::ExpandRequest { engine: ask(now), size: 2 * SIZE };
+    let grown = nodes.patiently(|nodes| nodes.runtime.block_on(orders.expand(grow.clone())));
+    grown.unwrap();
+    let after = status(&nodes, &mut orders);
+    assert_eq!((after.size, after.serving), (2 * SIZE, true));
+}
+
 /// The last event of a stream, and how many told of progress.
 async fn last(
     events: Result<tonic::Response<tonic::Streaming<proto::BackupEvent>>, Status>,

@@ -25,7 +25,7 @@ pub mod restore;
 #[cfg(test)]
 mod tests;
 pub mod vault;
-mod writer;
+pub(crate) mod writer;
 
 use std::io;
 

@@ -34,7 +34,7 @@ pub(super) fn connect(engine: &Address) -> Result<Wire, BackupError> {
 
 pub(super) fn status(engine: &Address) -> Result<Volume, BackupError> {
     match EngineControl::connect(engine)?.call(&Command::Status)? {
-        Answer::Status(status) => Ok(status),
+        Answer::Status(status) => Ok(*status),
         other => Err(BackupError::Refused(format!("{other:?}"))),
     }
 }

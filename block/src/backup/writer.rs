@@ -22,7 +22,7 @@ use crate::{
 /// Requests under way at once.
 const AT_ONCE: usize = 8;
 
-pub(super) struct Writer {
+pub(crate) struct Writer {
     wire: Wire,
     epoch: Epoch,
     tag: u64,
@@ -32,7 +32,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Connects to an engine that no frontend is connected to, in the name of the attachment
     /// that the volume's record names, and lets it serve.
-    pub(super) fn connect(
+    pub(crate) fn connect(
         engine: &Address,
         volume: &str,
         attachment: Option<Attachment>,

@@ -1,12 +1,14 @@
 //! Judges a volume by what it was told and what it gives back.
 //!
 //! `pattern` is a block that knows what it is, `ledger` the rules, `workload` a
-//! client that writes, reads and keeps the ledger, `stopwatch` one that only measures.
+//! client that writes, reads and keeps the ledger, `stopwatch` one that only measures, `paced` one
+//! that measures at a steady pace.
 //!
 //! Invariant: a block may hold a later write that was not acknowledged, never an
 //! older one than was.
 
 pub mod ledger;
+pub mod paced;
 pub mod pattern;
 pub mod stopwatch;
 pub mod workload;

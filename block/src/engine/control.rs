@@ -54,7 +54,7 @@ pub enum Command {
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
     Done,
-    Status(Status),
+    Status(Box<Status>),
     /// Nothing changed, for this reason.
     Refused(String),
     /// Nothing changed, for this reason; it may pass.
@@ -85,6 +85,22 @@ pub struct Status {
     /// What the only copy in service could not do last: its client was told of an error.
     #[serde(default)]
     pub trouble: Option<Box<Trouble>>,
+    /// What was found damaged in copies since this engine has the volume.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<Flaw>,
+    /// Bytes per second that rebuilds may copy, 0 for as many as they can; not told by engines of older builds.
+    #[serde(default)]
+    pub rebuild_limit: Option<u64>,
+}
+
+/// What was found damaged in a copy. While others have what it lost it is out of service, until that was copied anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Flaw {
+    pub replica: String,
+    /// In words.
+    pub what: String,
+    pub repaired: bool,
 }
 
 /// Why the only copy in service refused a request.

@@ -10,7 +10,10 @@
 //! has acknowledged it under this engine's epoch, and not before. A member is
 //! discounted only after the record says so; until then its writes wait.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use super::{
     control::Trouble,
@@ -164,6 +167,8 @@ pub struct Engine {
     pub(super) names: Vec<String>,
     /// What the only member in service could not do last.
     pub(super) trouble: Option<Trouble>,
+    /// What was found damaged in members since this engine has the volume, and whether it was copied anew.
+    pub(super) damaged: BTreeMap<usize, (String, bool)>,
 }
 
 const PREPARE: u64 = u64::MAX;
@@ -204,6 +209,7 @@ impl Engine {
             near: None,
             names: Vec::new(),
             trouble: None,
+            damaged: BTreeMap::new(),
         }
     }
 

@@ -11,7 +11,7 @@
 //! the change half made can finish it.
 
 use super::{
-    control::{Answer, Command, Status},
+    control::{Answer, Command, Flaw, Status},
     core::{CONTROL, Engine, Output, Phase},
     members::Service,
     requests::{Asker, changes},
@@ -59,7 +59,7 @@ impl Engine {
     pub(super) fn on_command(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         let asker = (link, frame.header.tag);
         let wanted = match serde_json::from_slice(&frame.payload) {
-            Ok(Command::Status) => Err(Answer::Status(self.status())),
+            Ok(Command::Status) => Err(Answer::Status(Box::new(self.status()))),
             Ok(Command::Throttle { bytes_per_second }) => {
                 self.set_throttle(bytes_per_second, out);
                 Err(Answer::Done)
@@ -104,7 +104,13 @@ impl Engine {
             suspended: self.suspension.is_on(),
             waits_for: self.waits_for().map(|at| self.name_of(at)).collect(),
             trouble: self.trouble.clone().map(Box::new),
+            rebuild_limit: Some(self.throttle.rate().unwrap_or(0)),
+            damaged: self.damaged.iter().map(|(at, damage)| self.flaw(*at, damage)).collect(),
         }
+    }
+
+    fn flaw(&self, at: usize, (what, repaired): &(String, bool)) -> Flaw {
+        Flaw { replica: self.name_of(at), what: what.clone(), repaired: *repaired }
     }
 
     /// What whoever reads an answer calls a member.
@@ -122,7 +128,7 @@ impl Engine {
             | Command::Throttle { .. }
             | Command::Suspend
             | Command::Resume => {
-                return Err(Answer::Status(self.status()));
+                return Err(Answer::Status(Box::new(self.status())));
             }
             Command::Snapshot { name } if find(name).is_some() => return Err(Answer::Done),
             Command::Snapshot { name } if name.is_empty() || name.len() > LONGEST_NAME => {

@@ -222,6 +222,7 @@ impl Engine {
             (Mode::InService, Service::Joining) => {
                 member.service = Service::In;
                 self.trouble = None;
+                self.damaged.entry(change.member).and_modify(|(_, repaired)| *repaired = true);
                 self.copying = None;
                 self.forget_absent(change.member, out);
             }

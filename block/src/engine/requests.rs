@@ -4,6 +4,7 @@
 //! which the record counts still owes its acknowledgement.
 
 use super::{
+    control::Trouble,
     core::{Engine, Output, Phase},
     members::{Mask, bit},
 };
@@ -302,6 +303,10 @@ impl Engine {
 
     fn finish(&mut self, number: u64, last: Option<Frame>, out: &mut Vec<Output>) {
         let Some(pending) = self.pending.remove(number) else { return };
+        if matches!(self.trouble, Some(Trouble::Full { .. })) && pending.asked.kind == Kind::Write {
+            // There is room again.
+            self.trouble = None;
+        }
         if pending.asked.kind == Kind::Flush {
             let settled = self.unflushed.flush_ended(number);
             for (_, link) in self.members.receivers().filter(|_| settled) {

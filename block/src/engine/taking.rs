@@ -16,6 +16,10 @@ use crate::{
 impl Engine {
     pub(super) fn on_promised(&mut self, at: usize, frame: &Frame, out: &mut Vec<Output>) {
         let Some(promised) = Promised::decode(&frame.payload) else { return self.on_lost(at, out) };
+        if let Some(damage) = &promised.damage {
+            tracing::warn!(member = at, damage, "a member is damaged");
+            self.damaged.insert(at, (damage.clone(), false));
+        }
         let member = self.members.get(at);
         member.version = promised.version;
         if member.service == Service::In {

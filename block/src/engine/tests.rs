@@ -86,6 +86,7 @@ impl Bench {
             regions: Vec::new(),
             layout,
             damaged: false,
+            damage: None,
         };
         bench.member(Frame::with(promise.reply(Status::Ok, EPOCH), promised.encode()));
         let replayed = bench.sent(frontend).find(|header| header.kind == Kind::Ping).expect("a question");

@@ -24,6 +24,11 @@ impl Throttle {
         *self = Throttle { rate, credit: 0, waits: self.waits && rate.is_some() };
     }
 
+    /// Bytes per second; none for as fast as it goes.
+    pub(super) fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
     /// Whether a piece may begin now; if so it is paid for.
     pub(super) fn admits(&mut self, bytes: u64) -> bool {
         self.waits = self.rate.is_some() && self.credit < bytes;

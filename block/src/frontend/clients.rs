@@ -4,7 +4,7 @@
 //! requests and of bytes under way, so one that floods waits for its own answers and not others for it.
 //! What all of them keep together is bounded by `room`.
 
-use std::{collections::HashMap, io, os::fd::OwnedFd, time::Instant};
+use std::{io, os::fd::OwnedFd, time::Instant};
 
 use bytes::BytesMut;
 
@@ -22,6 +22,7 @@ use crate::{
         transmission::{self, BadRequest, Command, Errno, FLAG_FUA, ReplyHead},
     },
     net::{
+        by_link::ByLink,
         link::Released,
         reactor::{LinkId, Reactor},
     },
@@ -88,7 +89,7 @@ pub(super) enum Next {
 
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    all: HashMap<LinkId, Client>,
+    all: ByLink<Client>,
     room: Room,
 }
 

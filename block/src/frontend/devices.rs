@@ -4,7 +4,6 @@
 //! again when asked; so a frontend may die at any moment.
 
 use std::{
-    collections::HashMap,
     io::{self, IoSlice},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
@@ -19,7 +18,10 @@ use serde::{Deserialize, Serialize};
 use super::{core::Answer, table::Request};
 use crate::{
     blockdev::protocol::{Carried, MOST_CALL, Turn, answer_head, turn},
-    net::reactor::{LinkId, Reactor},
+    net::{
+        by_link::ByLink,
+        reactor::{LinkId, Reactor},
+    },
     wire::checksum,
 };
 
@@ -55,7 +57,7 @@ pub(super) enum NextCall {
 
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    all: HashMap<LinkId, Device>,
+    all: ByLink<Device>,
 }
 
 impl Devices {

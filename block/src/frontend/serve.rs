@@ -29,6 +29,7 @@ use super::{
 use crate::{
     net::{
         address::{Address, Listener},
+        by_link::ByLink,
         reactor::{Door, Event, LinkId, Reactor},
         signal::on_term,
     },
@@ -101,8 +102,8 @@ pub fn run(args: &FrontendArgs) -> Result<(), FrontendError> {
         sender: role::process_name(),
         volumes: HashMap::new(),
         doors: HashMap::new(),
-        engines: HashMap::new(),
-        connecting: HashMap::new(),
+        engines: ByLink::default(),
+        connecting: ByLink::default(),
         clients: Clients::default(),
         devices: Devices::default(),
         works,
@@ -133,9 +134,9 @@ pub(super) struct Driver {
     pub(super) volumes: HashMap<String, Place>,
     doors: HashMap<Door, String>,
     /// Which volume each engine connection belongs to.
-    engines: HashMap<LinkId, String>,
+    engines: ByLink<String>,
     /// Those that do not stand yet: where they lead, and until when they may take.
-    connecting: HashMap<LinkId, (Address, Instant)>,
+    connecting: ByLink<(Address, Instant)>,
     pub(super) clients: Clients,
     pub(super) devices: Devices,
     /// What threads beside the loop have done.

@@ -104,8 +104,8 @@ impl Registry {
         Ok(restore::restore(&vault(&request.target)?, &order, tell)?)
     }
 
-    /// The restore writes as the frontend of the attachment that the record names.
-    fn attachment(&self, target: &Target) -> Result<Option<crate::record::Attachment>, Refused> {
+    /// Whoever writes while nobody uses the volume does it as the frontend of the attachment that the record names.
+    pub(super) fn attachment(&self, target: &Target) -> Result<Option<crate::record::Attachment>, Refused> {
         let (_, record) =
             self.world().record(&target.volume).and_then(|mut record| record.read()).map_err(|error| {
                 Refused::Failed {

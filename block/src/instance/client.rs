@@ -19,7 +19,7 @@ use super::{
     secret::Secret,
     told::{EngineStatus, Event, Range, Shown, Switched, Told, Version},
 };
-use crate::{backup::BackupError, epoch::Epoch};
+use crate::{backup::BackupError, engine::control::Flaw, epoch::Epoch};
 
 /// Give orders to an instance manager.
 #[derive(Debug, Clone, clap::Args)]
@@ -228,6 +228,10 @@ impl From<Status> for ClientError {
     }
 }
 
+fn flaw(flaw: proto::Flaw) -> Flaw {
+    Flaw { replica: flaw.replica, what: flaw.what, repaired: flaw.repaired }
+}
+
 /// Gives the order and tells what comes back, piece by piece.
 pub fn run(args: InstanceArgs, tell: &mut dyn FnMut(&Told) -> io::Result<()>) -> Result<(), ClientError> {
     let secret = load(&args.secret)?;
@@ -328,6 +332,7 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
                 copied_bytes: status.copied_bytes,
                 waits_for: status.waits_for,
                 trouble: status.trouble,
+                damaged: status.damaged.into_iter().map(flaw).collect(),
             }));
         }
         Command::AddReplica { target, replica: MemberArg(member) } => {

@@ -17,6 +17,7 @@ use super::{
     spec::{Particulars, Seat},
 };
 use crate::{
+    backup::writer::Writer,
     caller::{ControlError, EngineControl, FrontendControl},
     engine::control::{Answer, Command, Status},
     epoch::Epoch,
@@ -64,7 +65,7 @@ fn not_understood(answer: &impl std::fmt::Debug) -> Refused {
 impl Registry {
     pub(super) fn status(&self, target: &Target) -> Result<Status, Refused> {
         self.on_engine(target, |_, view| match ask(address(view)?, &Command::Status, ANSWERS_WITHIN)? {
-            Answer::Status(status) => Ok(status),
+            Answer::Status(status) => Ok(*status),
             other => Err(not_understood(&other)),
         })
     }
@@ -80,6 +81,19 @@ impl Registry {
             Answer::Done => Ok(()),
             other => Err(not_understood(&other)),
         })
+    }
+
+    /// Lets a volume grow. One that does not serve yet and that no frontend has is let serve for it.
+    pub(super) fn expand(&self, target: &Target, size: u64) -> Result<(), Refused> {
+        let status = self.status(target)?;
+        let _frontend = match status.serving || status.attached {
+            true => None,
+            false => {
+                let (engine, attachment) = (self.address_of(target)?, self.attachment(target)?);
+                Some(Writer::connect(&engine, target.volume.as_str(), attachment)?)
+            }
+        };
+        self.command(target, &Command::Expand { size })
     }
 
     /// Suspended it stays when it is started again, until it is resumed.

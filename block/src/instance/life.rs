@@ -227,6 +227,21 @@ impl Instance {
         Ok(())
     }
 
+    /// Notes what one that runs says is wrong; nothing if all is well again.
+    pub(super) fn complain(&self, complaint: &str) {
+        let is_news = {
+            let now = self.lock();
+            now.view.state == State::Running && now.view.why != complaint
+        };
+        if is_news {
+            self.change(|now| {
+                if now.view.state == State::Running {
+                    now.view.why = complaint.to_owned();
+                }
+            });
+        }
+    }
+
     /// Ends it, and waits until it has ended.
     pub(super) fn end(&self) {
         let thread = {

@@ -8,7 +8,7 @@
 //! | `decide` | what becomes of an instance that has ended |
 //! | `process`, `probe` | a v1 process; what replicas have promised |
 //! | `loops` | where v2 instances live, one loop for each volume |
-//! | `life` | one instance from its start to its end |
+//! | `life`, `complaints` | one instance from its start to its end; what engines say is wrong |
 //! | `registry`, `commands`, `attach` | all instances, what can be asked of them and of the frontend |
 //! | `service`, `backups`, `serve`, `metrics`, `announce` | the same over gRPC |
 //! | `client`, `backup_orders`, `order`, `told` | the other side, for people and programs |
@@ -19,6 +19,7 @@ mod backup_orders;
 mod backups;
 pub mod client;
 mod commands;
+mod complaints;
 mod decide;
 mod life;
 mod loops;

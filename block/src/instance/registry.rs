@@ -2,6 +2,7 @@
 //!
 //! Invariant: no command whose term is below the highest that was ever accepted for
 //! its volume changes anything; that term is on disk before the command is carried out.
+//! A volume that has the name of one that is gone begins anew, as its record shows.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -86,6 +87,15 @@ impl Registry {
         held(&self.instances).values().map(|instance| instance.view()).collect()
     }
 
+    /// The engines that are here, in whatever state.
+    pub(super) fn engines(&self) -> Vec<Arc<Instance>> {
+        let all = held(&self.instances);
+        all.iter()
+            .filter(|(key, _)| key.kind == Kind::Engine)
+            .map(|(_, instance)| Arc::clone(instance))
+            .collect()
+    }
+
     /// Everything there is, and what changes from now on.
     pub(super) fn watch(&self) -> (Vec<View>, broadcast::Receiver<Told>) {
         let changes = self.world.told.subscribe();
@@ -115,27 +125,28 @@ impl Registry {
         if asked.term() == 0 {
             return Err(Refused::Invalid(format!("epoch {asked} has no term")));
         }
-        let known = self.floor(&mut held(&self.floors), volume)?;
-        if asked.term() > known.term() {
-            // A term that nobody was given would lock everyone out. The record may be far away: commands
-            // for other volumes do not wait for it.
-            if let Some(term) = self.world.term(volume).filter(|term| *term < asked.term()) {
-                return Err(Refused::Invalid(format!(
-                    "the record is at term {term}, the command at {asked}"
-                )));
-            }
+        let before = self.floor(&mut held(&self.floors), volume)?;
+        if asked.term() == before.term() {
+            return Ok(());
         }
+        // The record may be far away: commands for other volumes do not wait for it.
+        let recorded = self.world.term(volume);
+        // A term that nobody was given would lock everyone out.
+        if let Some(term) = recorded.filter(|term| before.term() < asked.term() && *term < asked.term()) {
+            return Err(Refused::Invalid(format!("the record is at term {term}, the command at {asked}")));
+        }
+        // Terms of a record only grow: one below what was accepted here is of another volume, that has the
+        // name of one that is gone.
+        let is_another = recorded.is_some_and(|term| asked.term() <= term && term < before.term());
         let mut floors = held(&self.floors);
         let known = self.floor(&mut floors, volume)?;
-        if asked.term() < known.term() {
+        if asked.term() < known.term() && !(is_another && known == before) {
             return Err(Refused::StaleEpoch { volume: volume.clone(), asked, known });
         }
-        if asked.term() > known.term() {
+        if asked.term() != known.term() {
             let floor = Epoch::of_term(asked.term());
-            self.world
-                .shelf
-                .raise_floor(volume, floor)
-                .map_err(Refused::failed("note the volume's epoch"))?;
+            let noted = self.world.shelf.note_floor(volume, floor);
+            noted.map_err(Refused::failed("note the volume's epoch"))?;
             floors.insert(volume.clone(), floor);
         }
         Ok(())

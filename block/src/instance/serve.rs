@@ -32,7 +32,7 @@ use tonic::{Status, body::Body};
 use tower::Service as _;
 
 use super::{
-    announce::announce, life::World, loops::Loops, metrics::Metrics,
+    announce::announce, complaints, life::World, loops::Loops, metrics::Metrics,
     proto::instance_manager_server::InstanceManagerServer, registry::Registry, secret::Secret,
     service::Service, spec::Shelf,
 };
@@ -112,6 +112,7 @@ pub fn run(args: &InstanceManagerArgs) -> Result<(), InstanceManagerError> {
         loops: Loops::default(),
     };
     let registry = Arc::new(Registry::open(world, &args.folder).map_err(folder)?);
+    complaints::listen(&registry).map_err(InstanceManagerError::Runtime)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -24,8 +24,12 @@ use super::{
     spec::{Particulars, Seat, Spec},
 };
 use crate::{
-    engine::control::Command, epoch::Epoch, net::address::Address, record::Attachment,
-    replica::layers::FORMATS, wire::hello::VERSIONS,
+    engine::control::{Command, Flaw},
+    epoch::Epoch,
+    net::address::Address,
+    record::Attachment,
+    replica::layers::FORMATS,
+    wire::hello::VERSIONS,
 };
 
 #[derive(Debug, Clone)]
@@ -201,6 +205,10 @@ impl Service {
     }
 }
 
+fn flaw(flaw: Flaw) -> proto::Flaw {
+    proto::Flaw { replica: flaw.replica, what: flaw.what, repaired: flaw.repaired }
+}
+
 #[tonic::async_trait]
 impl InstanceManager for Service {
     async fn version(
@@ -297,6 +305,8 @@ impl InstanceManager for Service {
                 copied_bytes: status.copied_bytes,
                 waits_for: status.waits_for,
                 trouble: status.trouble.map(|trouble| trouble.to_string()).unwrap_or_default(),
+                damaged: status.damaged.into_iter().map(flaw).collect(),
+                rebuild_limit: status.rebuild_limit,
             })
         })
         .await
@@ -384,7 +394,7 @@ impl InstanceManager for Service {
         let request = request.into_inner();
         self.engine("expand", move |registry| {
             let target = some_engine(request.engine.as_ref())?;
-            registry.command(&target, &Command::Expand { size: request.size })
+            registry.expand(&target, request.size)
         })
         .await
     }

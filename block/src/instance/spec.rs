@@ -212,7 +212,7 @@ impl Shelf {
     }
 
     /// Durable when it returns.
-    pub(super) fn raise_floor(&self, volume: &Name, epoch: Epoch) -> io::Result<()> {
+    pub(super) fn note_floor(&self, volume: &Name, epoch: Epoch) -> io::Result<()> {
         durable::write(&self.floor_path(volume), &Floor { epoch })
     }
 }
@@ -258,7 +258,7 @@ mod tests {
         let shelf = Shelf::open(folder.path()).unwrap();
         let volume = "vol-1".parse().unwrap();
         assert_eq!(shelf.floor(&volume).unwrap(), Epoch::NONE);
-        shelf.raise_floor(&volume, Epoch::of_term(9)).unwrap();
+        shelf.note_floor(&volume, Epoch::of_term(9)).unwrap();
         assert_eq!(Shelf::open(folder.path()).unwrap().floor(&volume).unwrap(), Epoch::of_term(9));
     }
 

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::{names::Kind, proto};
-use crate::{backup::command as backup, epoch::Epoch};
+use crate::{backup::command as backup, engine::control::Flaw, epoch::Epoch};
 
 /// What an instance manager answered.
 #[derive(Debug, Clone, Serialize)]
@@ -72,6 +72,7 @@ pub struct EngineStatus {
     pub(super) copied_bytes: u64,
     pub(super) waits_for: Vec<String>,
     pub(super) trouble: String,
+    pub(super) damaged: Vec<Flaw>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -82,6 +83,11 @@ pub struct Switched {
     pub(super) longest_wait_us: u64,
     pub(super) replayed: u64,
     pub(super) drained: bool,
+}
+
+fn in_words(flaw: &Flaw) -> String {
+    let end = if flaw.repaired { ", and was copied anew" } else { "" };
+    format!("{}: {}{end}", flaw.replica, flaw.what)
 }
 
 impl From<proto::Instance> for Shown {
@@ -151,6 +157,7 @@ impl Told {
                 ("copied", format!("{} bytes", status.copied_bytes)),
                 ("waits for", status.waits_for.join(" ")),
                 ("trouble", status.trouble.clone()),
+                ("damaged", status.damaged.iter().map(in_words).collect::<Vec<_>>().join("; ")),
             ]),
             Told::Switched(switched) => pairs(vec![
                 ("epoch", switched.epoch.clone()),

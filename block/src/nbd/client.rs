@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::*;
 
 #[derive(Debug, thiserror::Error)]
@@ -169,6 +171,20 @@ impl NbdClient {
         let mut data = vec![0; if error == 0 { length as usize } else { 0 }];
         self.input.read_exact(&mut data)?;
         Ok(Reply { cookie, error, data })
+    }
+
+    /// Waits until an answer comes, but no longer than this. Says whether one is there.
+    pub fn answers_within(&self, longest: Duration) -> io::Result<bool> {
+        if !self.input.buffer().is_empty() {
+            return Ok(true);
+        }
+        let limit = Timespec::try_from(longest).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let mut wanted = [PollFd::new(&self.output, PollFlags::IN)];
+        match rustix::event::poll(&mut wanted, Some(&limit)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Asks one thing and waits for it.

@@ -4,9 +4,12 @@
 //! Invariant: what is sent on one end arrives at the other in that order, and its
 //! close after all of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use super::reactor::{Door, Event, LinkId};
+use super::{
+    by_link::ByLink,
+    reactor::{Door, Event, LinkId},
+};
 use crate::wire::Frame;
 
 #[derive(Debug)]
@@ -19,7 +22,7 @@ struct End {
 
 #[derive(Debug, Default)]
 pub(super) struct Inner {
-    ends: HashMap<LinkId, End>,
+    ends: ByLink<End>,
     events: Vec<Event>,
     /// Their owners have been told that they are closed, and may still read.
     closed: Vec<LinkId>,

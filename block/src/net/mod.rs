@@ -3,6 +3,7 @@
 //! Invariant: nothing here blocks except `Reactor::wait`.
 
 pub mod address;
+pub mod by_link;
 mod inner;
 pub mod link;
 pub mod reactor;

@@ -17,6 +17,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use super::{
     address::{Address, Listener, begin_connect},
+    by_link::ByLink,
     inner::Inner,
     link::{Link, Released},
     vigil::Vigil,
@@ -107,7 +108,7 @@ impl Waker {
 pub struct Reactor {
     epoll: OwnedFd,
     waker: Waker,
-    links: HashMap<LinkId, Link>,
+    links: ByLink<Link>,
     inner: Inner,
     doors: HashMap<Door, Listener>,
     /// Whose the links are that are made now.
@@ -132,7 +133,7 @@ impl Reactor {
         Ok(Reactor {
             epoll,
             waker: Waker(Arc::new(bell)),
-            links: HashMap::new(),
+            links: ByLink::default(),
             inner: Inner::default(),
             doors: HashMap::new(),
             owner: Door(0),

@@ -370,6 +370,7 @@ impl<D: Disk> Replica<D> {
             regions: self.store.regions().runs().iter().map(|run| (run.first, run.count)).collect(),
             layout: self.store.layout(),
             damaged: !self.store.layers().is_whole(),
+            damage: self.store.layers().damage(),
         };
         out.push(Output::Send(link, Frame::with(header.reply(Status::Ok, epoch), promised.encode())));
     }

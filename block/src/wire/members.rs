@@ -29,6 +29,9 @@ pub struct Promised {
     pub layout: Layout,
     /// Whether a layer was found damaged, or is not all there.
     pub damaged: bool,
+    /// What was found damaged, in words for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
 }
 
 /// The member version of a record that nobody was ever dropped from.

@@ -44,7 +44,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 pub(crate) fn status(plane: &mut Plane) -> Status {
     match plane.command(&Command::Status).expect("the plane works") {
-        Answer::Status(status) => status,
+        Answer::Status(status) => *status,
         other => panic!("{other:?}"),
     }
 }

@@ -54,6 +54,34 @@ pub(super) struct Link {
     pub(super) state: State,
     /// Whether what it has is on its way to the layer above.
     pub(super) removing: bool,
+    /// Whether it was sealed when it was found damaged: what is not damaged can still be told from what is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) checked: bool,
+}
+
+impl Link {
+    pub(super) fn new(id: u64, name: String, size: u64, state: State) -> Link {
+        Link { id, name, size, state, removing: false, checked: false }
+    }
+
+    /// A block of it was found not to be what it must be.
+    pub(super) fn damage(&mut self) {
+        self.checked = match self.state {
+            State::Sealed => true,
+            State::Damaged => self.checked,
+            State::Filling | State::Frozen => false,
+        };
+        self.state = State::Damaged;
+    }
+
+    /// Whether every block of it has a checksum.
+    pub(super) fn has_sums(&self) -> bool {
+        match self.state {
+            State::Sealed => true,
+            State::Damaged => self.checked,
+            State::Filling | State::Frozen => false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

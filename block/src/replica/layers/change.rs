@@ -58,7 +58,7 @@ impl<D: Disk> Layers<D> {
         }
         self.sync_plan()?.carry_out(&self.disk)?;
         let (id, size) = (chain.head, chain.size);
-        chain.frozen.push(Link { id, name: name.to_owned(), size, state: State::Frozen, removing: false });
+        chain.frozen.push(Link::new(id, name.to_owned(), size, State::Frozen));
         chain.head = head;
         let fresh = Head::create(&self.disk, &chain, self.boot)?;
         self.chain.store(chain)?;
@@ -161,7 +161,7 @@ impl<D: Disk> Layers<D> {
                 }
             };
             let (id, name, size) = (snapshot.id, snapshot.name.clone(), chain.size);
-            chain.frozen.push(Link { id, name, size, state: State::Filling, removing: false });
+            chain.frozen.push(Link::new(id, name, size, State::Filling));
             self.frozen.push(Frozen { image, size, map, sums: None });
         }
         chain.head = wanted.head;
@@ -213,7 +213,7 @@ impl<D: Disk> Layers<D> {
         loop {
             match chain.frozen.get_mut(at) {
                 Some(link) => {
-                    link.state = State::Damaged;
+                    link.damage();
                     if !link.removing {
                         break;
                     }
@@ -227,6 +227,18 @@ impl<D: Disk> Layers<D> {
         }
         self.task = None;
         self.chain.store(chain)
+    }
+
+    /// What was found damaged and has not been copied anew yet, in words.
+    pub fn damage(&self) -> Option<String> {
+        let chain = self.chain.now();
+        let damaged = chain.frozen.iter().filter(|link| link.state == State::Damaged && !link.removing);
+        let names: Vec<&str> = damaged.map(|link| link.name.as_str()).collect();
+        match (names.as_slice(), chain.broken) {
+            ([], false) => None,
+            ([], true) => Some("what the volume holds beyond its snapshots is damaged".to_owned()),
+            (names, _) => Some(format!("what it keeps of snapshot {} is damaged", names.join(", "))),
+        }
     }
 
     pub fn is_whole(&self) -> bool {

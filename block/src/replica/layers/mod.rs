@@ -31,7 +31,7 @@ use std::{cell::Cell, collections::BTreeSet, io};
 
 use self::{
     bits::{BitFile, Sector},
-    chain::{Chain, ChainFile, State},
+    chain::{Chain, ChainFile},
     reading::Place,
     scrub::Scrub,
     sums::SumFile,
@@ -143,9 +143,10 @@ impl<D: Disk> Layers<D> {
                 0 => None,
                 _ => Some(BitFile::open(disk, &file_name(link.id, "map"), limit)?.0),
             };
-            let sums = match link.state {
-                State::Sealed => Some(SumFile::open(disk, &file_name(link.id, "sum"), limit)?),
-                State::Filling | State::Frozen | State::Damaged => None,
+            // What is damaged is not served for that, after a restart either.
+            let sums = match link.has_sums() {
+                true => Some(SumFile::open(disk, &file_name(link.id, "sum"), limit)?),
+                false => None,
             };
             let image = disk.open(&file_name(link.id, "img"))?;
             frozen.push(Frozen { image, size: link.size, map, sums });
