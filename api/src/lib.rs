@@ -17,6 +17,9 @@ mod size;
 mod wire;
 
 pub use attempt::{Attempt, ENGINE_UPGRADE, ENGINE_UPGRADE_ATTEMPT, FINALIZED, Initiator, Outcome, Way};
+/// Condition of a pod of the embedded cluster: whether its images are on its node; if not, how far that is or why.
+pub const IMAGES_PULLED: &str = "midflight.dev/ImagesPulled";
+
 pub use crds::{MANAGED_BY, MANAGER, System, crds, render, system_of};
 pub use epoch::{Epoch, Term};
 pub use names::{

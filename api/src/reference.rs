@@ -147,10 +147,11 @@ fn settings(page: &mut String) {
     line(page, "| name | value | default | what it does |\n| --- | --- | --- | --- |");
     for setting in settings::TABLE {
         let fixed = if setting.read_only_with_longhorn { " Read-only where Longhorn runs." } else { "" };
+        let kept = if setting.acted_on { "" } else { " Kept, not acted on." };
         line(
             page,
             &format!(
-                "| `{}` | {} | `{}` | {}{fixed} |",
+                "| `{}` | {} | `{}` | {}{kept}{fixed} |",
                 setting.name, setting.format, setting.default, setting.description
             ),
         );

@@ -2,7 +2,7 @@
 //!
 //! The one invariant: nothing here decides what a registry answers; it only carries it.
 
-use std::{path::PathBuf, thread};
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture};
 use http::{
@@ -16,6 +16,7 @@ use midflight_agent::image::{
 use midflight_api::settings::{Format, TABLE};
 use midflight_apiserver::http::{Annex, Body};
 use serde_json::Value;
+use tokio::{sync::watch, time::timeout};
 use tokio_util::io::ReaderStream;
 use tracing::{info, warn};
 
@@ -25,16 +26,48 @@ const PIECE_BYTES: usize = 256 << 10;
 /// What serves volumes to clients; no setting names it.
 const FRONTEND: &str = concat!("midflight.local/frontend:v", env!("CARGO_PKG_VERSION"));
 
-/// The images in a folder, for clients.
+/// The longest that a client waits for our own images; then it is told what there is.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(20);
+
+/// The images in a folder, for clients. Who asks for what is not there at the start of a cluster waits until our own are.
 #[derive(Debug)]
 pub(crate) struct Registry {
     layout: Layout,
+    published: watch::Sender<bool>,
 }
 
 impl Registry {
     pub(crate) fn at(folder: PathBuf) -> Registry {
-        Registry { layout: Layout::at(folder) }
+        Registry { layout: Layout::at(folder), published: watch::Sender::new(false) }
     }
+
+    /// Publishes this very binary as the images that the settings name by default, and as the frontend. It takes a moment
+    /// and the start does not wait for it; one that is cut short leaves it to the next.
+    pub(crate) fn publish_own_images(self: &Arc<Self>) {
+        let registry = Arc::clone(self);
+        thread::spawn(move || {
+            match publish(&registry.layout) {
+                Ok(images) => info!(images, "published this binary"),
+                Err(error) => {
+                    warn!(error = format!("{error:#}"), "could not publish this binary as an image");
+                }
+            }
+            registry.published.send_replace(true);
+        });
+    }
+
+    async fn look(&self, reads: bool, path: &str) -> Answer {
+        let (layout, path) = (self.layout.clone(), path.to_owned());
+        let answered = tokio::task::spawn_blocking(move || registry::answer(&layout, reads, &path)).await;
+        answered.expect("answering does not panic")
+    }
+}
+
+fn publish(layout: &Layout) -> anyhow::Result<usize> {
+    let named = TABLE.iter().filter(|setting| setting.format == Format::Image);
+    let named = named.map(|setting| setting.default).chain([FRONTEND]);
+    let images: Vec<ImageName> = named.filter_map(|name| name.parse().ok()).collect();
+    Ok(pack_for_this_boot(layout, &images, &std::env::current_exe()?)?.len())
 }
 
 impl Annex for Registry {
@@ -43,11 +76,16 @@ impl Annex for Registry {
     }
 
     fn answer<'a>(&'a self, method: &'a Method, path: &'a str) -> BoxFuture<'a, Response<Body>> {
-        let (layout, path) = (self.layout.clone(), path.to_owned());
         let reads = matches!(*method, Method::GET | Method::HEAD);
         Box::pin(async move {
-            let answered = tokio::task::spawn_blocking(move || registry::answer(&layout, reads, &path)).await;
-            respond(answered.expect("answering does not panic"))
+            let mut answer = self.look(reads, path).await;
+            if reads && matches!(answer, Answer::Refused(_)) && !*self.published.borrow() {
+                // Whether they are there by then or not: it is told what there is.
+                let mut published = self.published.subscribe();
+                let _ = timeout(PUBLISHED_WITHIN, published.wait_for(|published| *published)).await;
+                answer = self.look(reads, path).await;
+            }
+            respond(answer)
         })
     }
 }
@@ -87,19 +125,28 @@ fn json(status: StatusCode, value: &Value) -> Response<Body> {
     response
 }
 
-/// Publishes this very binary as the images that the settings name by default, and as the frontend. It takes a moment and nobody waits for
-/// it; a start that is cut short leaves it to the next.
-pub(crate) fn publish_own_images(folder: PathBuf) {
-    thread::spawn(move || {
-        let named = TABLE.iter().filter(|setting| setting.format == Format::Image);
-        let named = named.map(|setting| setting.default).chain([FRONTEND]);
-        let images: Vec<ImageName> = named.filter_map(|name| name.parse().ok()).collect();
-        let published = std::env::current_exe()
-            .map_err(anyhow::Error::from)
-            .and_then(|binary| Ok(pack_for_this_boot(&Layout::at(folder), &images, &binary)?));
-        match published {
-            Ok(published) => info!(images = published.len(), "published this binary"),
-            Err(error) => warn!(error = format!("{error:#}"), "could not publish this binary as an image"),
-        }
-    });
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_asks_before_our_images_are_there_waits_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::at(folder.path().join("registry"));
+        let path = format!("{PREFIX}engine/manifests/v9");
+        let mut early = registry.answer(&Method::GET, &path);
+        assert!(timeout(Duration::from_millis(100), &mut early).await.is_err(), "it waits");
+
+        let binary = folder.path().join("binary");
+        std::fs::write(&binary, "of this boot").unwrap();
+        std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+        pack_for_this_boot(&registry.layout, &["midflight.local/engine:v9".parse().unwrap()], &binary)
+            .unwrap();
+        registry.published.send_replace(true);
+        assert_eq!(early.await.status(), StatusCode::OK);
+        let none = registry.answer(&Method::GET, "/v2/nothing/manifests/v9").await;
+        assert_eq!(none.status(), StatusCode::NOT_FOUND, "nobody waits for what never comes");
+    }
 }

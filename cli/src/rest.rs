@@ -5,38 +5,85 @@
 
 #![allow(unsafe_code)]
 
-use std::{convert::Infallible, fs, io, time::Duration};
+use std::{fs, io, mem::MaybeUninit, thread, time::Duration};
 
 use rustix::{
     mm::{Advice, madvise},
     time::{ClockId, clock_gettime},
 };
-use tokio::time::sleep;
 use tracing::debug;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Using less of the CPU than this between two looks is rest.
 const REST: Duration = Duration::from_millis(10);
-/// So much work is worth giving back after.
+/// After so much of it, whatever comes to rest next is something new.
 const WORK: Duration = Duration::from_millis(20);
+/// Each brings in at least a page, and of code that was let go mostly sixteen.
+const FAULTS: u64 = 32;
+/// The longest that is waited, in looks, where what rests needs little and needs it again and again.
+const MOST_PATIENCE: u32 = 64;
 
-/// Watches over the process for as long as it lives.
-pub(crate) async fn give_back_at_rest() -> Infallible {
-    let mut given_back = Duration::ZERO;
-    let mut last = Duration::ZERO;
-    loop {
-        let now = cpu_time();
-        if now - last < REST && now - given_back > WORK {
-            give_back();
-            given_back = cpu_time();
+/// Watches over the process for as long as it lives, from a thread that wakes nobody else: whatever a look touches stays.
+pub(crate) fn give_back_at_rest() {
+    let watching = thread::Builder::new().name("rest".into()).spawn(|| {
+        let mut watch = Watch::default();
+        loop {
+            thread::sleep(LOOK_EVERY);
+            if watch.look(used()) {
+                give_back();
+                watch.given_back(used());
+            }
         }
-        last = now;
-        sleep(LOOK_EVERY).await;
+    });
+    if let Err(error) = watching {
+        debug!(%error, "no memory is given back");
     }
 }
 
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
+/// What the process has used since it began.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    cpu: Duration,
+    faults: u64,
+}
+
+/// Decides when memory is given back. What comes back at once, because somebody works a little now and then, is let
+/// be for longer and longer.
+#[derive(Debug, Default)]
+struct Watch {
+    last: Used,
+    given_back: Used,
+    looks: u32,
+    patience: u32,
+}
+
+impl Watch {
+    fn look(&mut self, now: Used) -> bool {
+        let rests = now.cpu - self.last.cpu < REST;
+        self.last = now;
+        self.looks += 1;
+        if now.cpu - self.given_back.cpu > WORK {
+            self.patience = 0;
+        }
+        rests && self.looks > self.patience && now.faults - self.given_back.faults > FAULTS
+    }
+
+    /// Giving back is no work of the process.
+    fn given_back(&mut self, now: Used) {
+        (self.last, self.given_back, self.looks) = (now, now, 0);
+        self.patience = (self.patience * 2).clamp(1, MOST_PATIENCE);
+    }
+}
+
+fn used() -> Used {
+    let cpu = clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default();
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes no more than the structure it is given, for which all zeros are a value.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    Used { cpu, faults: u64::try_from(usage.ru_minflt).unwrap_or_default() }
 }
 
 fn give_back() {
@@ -105,6 +152,32 @@ Anonymous:             0 kB
 Anonymous:             0 kB
 ";
         assert_eq!(unchanged_mappings(smaps, "/bin/midflight"), [0x1000..0x2000, 0x2000..0x5000]);
+    }
+
+    #[test]
+    fn it_is_given_back_at_rest_and_when_it_came_back_later_and_later() {
+        let mut watch = Watch::default();
+        let mut now = Used::default();
+        let mut after = |cpu_ms: u64, faults: u64| {
+            now.cpu += Duration::from_millis(cpu_ms);
+            now.faults += faults;
+            let due = watch.look(now);
+            if due {
+                watch.given_back(now);
+            }
+            due
+        };
+        assert!(!after(300, 5_000), "it starts");
+        assert!(after(3, 0), "it has come to rest");
+        assert!(!after(1, 10), "hardly anything came back");
+        assert!(after(1, 100), "much came back with little work");
+        let waited = (1..).find(|_| after(1, 100)).unwrap();
+        assert!(waited > 1, "what is needed again is let be for longer");
+        let longest = (0..10).map(|_| (1_u32..).find(|_| after(0, 100)).unwrap()).max();
+        assert_eq!(longest, Some(MOST_PATIENCE + 1));
+        assert!(!after(500, 100), "it works");
+        assert!(after(0, 0), "what comes to rest after work is something new");
+        assert!((0..1_000).all(|_| !after(1, 0)), "nothing came back");
     }
 
     #[test]

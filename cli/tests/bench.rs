@@ -73,6 +73,32 @@ fn an_instance_manager_starts_from_an_image_that_is_there() {
 }
 
 #[test]
+fn the_upgrade_of_every_node_is_measured_beside_a_time_without_switches() {
+    let arguments = ["--volumes=4", "--rate=20", "--size-mib=4", "--control=1", "--group=2"];
+    let said = Sandbox::new().json(&[&["bench", "node-upgrade"][..], &arguments].concat());
+    let milliseconds = |value: &Value| value.as_f64().unwrap() > 0.0;
+    for side in ["upgrade", "control"] {
+        assert!(
+            ["p50", "p99", "max"].iter().all(|share| milliseconds(&said["waitsMs"][side][share])),
+            "{said:#}"
+        );
+    }
+    assert!(milliseconds(&said["pausesMs"]["max"]), "{said:#}");
+    assert_eq!(said["took"].as_array().unwrap().len(), 3, "{said:#}");
+    assert!(
+        said["rebuiltBytes"].as_u64().unwrap() > 0 && said["missedBytes"].as_u64().unwrap() > 0,
+        "{said:#}"
+    );
+    let at_once: Vec<u64> = said["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|group| group["mostAtOnce"].as_u64().unwrap())
+        .collect();
+    assert_eq!(at_once, [1, 2], "{said:#}");
+}
+
+#[test]
 fn reads_and_writes_are_measured_on_every_side() {
     if !installed(&["fio", "qemu-nbd"]) {
         return;
@@ -197,7 +223,7 @@ fn files_of_a_mount_are_measured_on_every_side() {
     let arguments = ["--rounds=1", "--seconds=1", "--size-mib=8", "--files=100"];
     let said = sandbox.json(&[&["bench", "fuse"][..], &arguments].concat());
     let figures = said["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 9 * 2, "{said:#}");
+    assert_eq!(figures.len(), 10 * 2, "{said:#}");
     for figure in figures {
         assert!(figure["ours"].as_f64().unwrap() > 0.0 && figure["peer"].as_f64().unwrap() > 0.0, "{said:#}");
     }

@@ -24,7 +24,7 @@ fn every_act_is_shown_and_nothing_is_left() {
     let no_mounts = support::datasets::skipped();
     let is_well =
         |act: &serde_json::Value| act["shown"].is_array() || (no_mounts && act["skipped"].is_string());
-    assert!(acts.len() >= 7 && acts.iter().all(is_well), "{told:#}");
+    assert!(acts.len() >= 8 && acts.iter().all(is_well), "{told:#}");
     assert_eq!(left_behind(temporary.path()), 0);
 }
 

@@ -331,6 +331,11 @@ fn walk(mode: Mode, steps: u64, seed: u64) {
     for number in 1..=steps {
         let step = step(&mut dice);
         let (we, they) = (ours.take(&step), theirs.take(&step));
+        let full = Err(Errno::NOSPC.raw_os_error());
+        assert!(
+            we != full && they != full,
+            "the disk is full at step {number} of seed {seed}: nothing is shown"
+        );
         assert!(we == they, "step {number} of seed {seed}: {step:?}: {}, not {}", short(&we), short(&they));
         if number % LOOK_EVERY == 0 || number == steps {
             assert!(

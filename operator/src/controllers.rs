@@ -81,8 +81,8 @@ fn add_node_upgrades(operator: &mut Operator) {
 /// Runs the controllers of node upgrades and no other, until the writer ends: for clusters whose volumes have no engine
 /// behind them.
 #[cfg(test)]
-pub(crate) async fn run_node_upgrades(writer: Arc<Writer>) {
-    let mut operator = Operator::new(writer);
+pub(crate) async fn run_node_upgrades(writer: Arc<Writer>, figures: Figures) {
+    let mut operator = Operator::counting(writer, figures);
     add_node_upgrades(&mut operator);
     operator.run().await;
 }
@@ -110,9 +110,9 @@ async fn orders(writer: &Writer) -> Option<Arc<Orders>> {
 }
 
 /// Runs the controller of engine upgrades and no other, until the writer ends: for fleets whose volumes have no
-/// engine behind them.
-pub async fn run_engine_upgrades(writer: Arc<Writer>) {
-    let mut operator = Operator::new(writer);
+/// engine behind them. Counts what it does.
+pub async fn run_engine_upgrades(writer: Arc<Writer>, figures: Figures) {
+    let mut operator = Operator::counting(writer, figures);
     let upgrades = EngineUpgrades::new(&mut operator);
     operator.add(upgrades);
     operator.run().await;

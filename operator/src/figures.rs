@@ -3,8 +3,11 @@
 //! The invariant: what is counted here is in the status or the events of an object, too; a process that starts anew
 //! counts from 0.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use midflight_api::NodeName;
+use midflight_api::longhorn::{NodeUpgradeState, UpgradeNodeStatus};
 use midflight_plan::mount::progress::Counted;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -24,6 +27,12 @@ struct OfDataset {
     dataset: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNodeUpgrade {
+    upgrade: String,
+    state: &'static str,
+}
+
 /// Shared by all controllers of a process.
 #[derive(Debug, Clone)]
 pub struct Figures {
@@ -34,6 +43,12 @@ pub struct Figures {
     pub(crate) upgrades_under_way: Gauge,
     pub(crate) upgrades_waiting: Gauge,
     pub(crate) upgrades_held: Gauge,
+    target_pauses: Histogram,
+    target_longest_waits: Histogram,
+    target_moves: Family<Outcome, Counter>,
+    node_upgrades: Family<Outcome, Counter>,
+    node_upgrade_nodes: Family<OfNodeUpgrade, Gauge>,
+    node_upgrade_rebuilt: Counter,
     fuse_daemons: Family<OfDataset, Gauge>,
     outdated_fuse_daemons: Family<OfDataset, Gauge>,
 }
@@ -48,6 +63,12 @@ impl Default for Figures {
             upgrades_under_way: Gauge::default(),
             upgrades_waiting: Gauge::default(),
             upgrades_held: Gauge::default(),
+            target_pauses: seconds(),
+            target_longest_waits: seconds(),
+            target_moves: Family::default(),
+            node_upgrades: Family::default(),
+            node_upgrade_nodes: Family::default(),
+            node_upgrade_rebuilt: Counter::default(),
             fuse_daemons: Family::default(),
             outdated_fuse_daemons: Family::default(),
         }
@@ -109,7 +130,46 @@ impl Figures {
             "Nodes whose FUSE daemon is older than its dataset wants it",
             figures.outdated_fuse_daemons.clone(),
         );
+        figures.register_node_upgrades(&mut registry);
         (figures, registry)
+    }
+
+    /// How many volumes wait for room to move to the default engine image.
+    pub fn upgrades_waiting(&self) -> i64 {
+        self.upgrades_waiting.get()
+    }
+
+    fn register_node_upgrades(&self, registry: &mut Registry) {
+        registry.register(
+            "target_move_pause_seconds",
+            "For how long the frontend held requests back while the engine of an attached volume moved to another node",
+            self.target_pauses.clone(),
+        );
+        registry.register(
+            "target_move_longest_wait_seconds",
+            "How long the slowest request took that met a move of the engine to another node",
+            self.target_longest_waits.clone(),
+        );
+        registry.register(
+            "target_moves",
+            "Moves of engines of attached volumes to other nodes, by how they ended",
+            self.target_moves.clone(),
+        );
+        registry.register(
+            "node_upgrades",
+            "Upgrades of the data engine of single nodes, begun and ended",
+            self.node_upgrades.clone(),
+        );
+        registry.register(
+            "node_upgrade_nodes",
+            "Nodes of an upgrade of the data engine, by where they stand",
+            self.node_upgrade_nodes.clone(),
+        );
+        registry.register(
+            "node_upgrade_rebuilt_bytes",
+            "Bytes copied to replicas that came back when their node was upgraded",
+            self.node_upgrade_rebuilt.clone(),
+        );
     }
 
     /// A change of an attached volume's engine has ended well.
@@ -121,6 +181,43 @@ impl Figures {
 
     pub(crate) fn engine_change_ended(&self, outcome: &'static str) {
         self.changes.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// The engine of an attached volume has moved to another node.
+    pub(crate) fn target_moved(&self, pause: Duration, longest_wait: Duration) {
+        self.target_pauses.observe(pause.as_secs_f64());
+        self.target_longest_waits.observe(longest_wait.as_secs_f64());
+        self.target_move_ended("done");
+    }
+
+    pub(crate) fn target_move_ended(&self, outcome: &'static str) {
+        self.target_moves.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    pub(crate) fn node_upgrade(&self, outcome: &'static str) {
+        self.node_upgrades.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// A node is upgraded, or back where it was, and so much was copied to its replicas.
+    pub(crate) fn node_upgrade_ended(&self, outcome: &'static str, rebuilt_bytes: u64) {
+        self.node_upgrade(outcome);
+        self.node_upgrade_rebuilt.inc_by(rebuilt_bytes);
+    }
+
+    /// Where the nodes of an upgrade stand.
+    pub(crate) fn nodes_of_upgrade(&self, upgrade: &str, nodes: &BTreeMap<NodeName, UpgradeNodeStatus>) {
+        for &state in NodeUpgradeState::ALL {
+            let labels = OfNodeUpgrade { upgrade: upgrade.into(), state: state.as_str() };
+            let count = nodes.values().filter(|node| node.state == state).count();
+            self.node_upgrade_nodes.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    pub(crate) fn node_upgrade_has_gone(&self, upgrade: &str) {
+        for &state in NodeUpgradeState::ALL {
+            let labels = OfNodeUpgrade { upgrade: upgrade.into(), state: state.as_str() };
+            self.node_upgrade_nodes.remove(&labels);
+        }
     }
 
     /// How many nodes serve a dataset.

@@ -3,12 +3,18 @@
 //! The one invariant: dropping it ends every process that it started.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::time::{Instant, sleep};
 
 use crate::place;
+
+/// A process that was killed is gone in much less.
+const DIES_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A running cluster.
 pub struct Cluster {
@@ -81,10 +87,15 @@ impl Cluster {
         Ok(found.filter_map(|process| process.file_name().to_str()?.parse().ok()).collect())
     }
 
+    /// Kills processes; none of their threads lives when this returns.
     pub async fn kill(&self, pids: &[i32]) -> anyhow::Result<()> {
-        let pids = pids.iter().map(ToString::to_string);
         // Those who were faster have ended already, which it complains of.
-        Command::new("kill").arg("-9").args(pids).output().await?;
+        Command::new("kill").arg("-9").args(pids.iter().map(ToString::to_string)).output().await?;
+        let deadline = Instant::now() + DIES_WITHIN;
+        while pids.iter().any(|pid| lives(*pid)) {
+            ensure!(Instant::now() < deadline, "{pids:?} were killed and live");
+            sleep(LOOK_EVERY).await;
+        }
         Ok(())
     }
 
@@ -107,6 +118,17 @@ impl Cluster {
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir().join("kubeconfig")
     }
+}
+
+/// Whether a thread of a process runs still; the first may be gone before the others are.
+fn lives(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let state = |thread: std::fs::DirEntry| -> Option<char> {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        // After the name, which may hold anything.
+        stat.rsplit_once(") ")?.1.chars().next()
+    };
+    threads.filter_map(state).any(|state| !matches!(state, 'Z' | 'X'))
 }
 
 impl Drop for Cluster {

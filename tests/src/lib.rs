@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod dataset;
 pub mod endpoint;
+pub mod fleet;
 pub mod history;
 pub mod kinds;
 pub mod leaks;
@@ -10,6 +11,7 @@ pub mod load;
 pub mod longhorn;
 pub mod network;
 pub mod noise;
+pub mod pattern;
 pub mod place;
 pub mod running;
 pub mod server;

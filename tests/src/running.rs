@@ -115,6 +115,19 @@ pub async fn until_all_run(storage: &Storage, volumes: &[&str], image: &str) -> 
     reached.with_context(|| storage.logs())
 }
 
+/// Waits until a volume holds a backup, as its engine says.
+pub async fn until_holds(storage: &Storage, volume: &str, backup: &str) -> anyhow::Result<()> {
+    let engines: Api<Engine> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let holds = async || {
+        let engine = engines.get_opt(&format!("{volume}-e-0")).await?;
+        let status = engine.and_then(|engine| engine.status).unwrap_or_default();
+        Ok((status.last_restored_backup.as_str() == backup).then_some(()))
+    };
+    let reached = storage.until(&format!("{volume} holds {backup}"), holds).await;
+    let now = serde_json::to_string_pretty(&storage.volumes().get(volume).await?)?;
+    reached.with_context(|| format!("it is {now}\n{}", storage.logs()))
+}
+
 /// The notes of the events of a volume that have this reason.
 pub async fn told(storage: &Storage, volume: &str, reason: &str) -> anyhow::Result<Vec<String>> {
     let events: Api<Event> = Api::namespaced(storage.client.clone(), NAMESPACE);

@@ -51,6 +51,11 @@ impl Embedded {
         self.folder.path().join("kubeconfig")
     }
 
+    /// A client of this process, in the name of another administrator.
+    pub fn client_as(&self, user: &str) -> kube::Client {
+        kube::Client::new(self.server.service(Identity::admin(user)), "default")
+    }
+
     /// Ends watches and background work.
     pub async fn stop(self) {
         self.server.shutdown().await;

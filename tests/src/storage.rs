@@ -320,6 +320,11 @@ impl Storage {
         writer
     }
 
+    /// A client in the name of somebody who is not the operator.
+    pub fn client_as(&self, user: &str) -> anyhow::Result<Client> {
+        Ok(self.server.as_ref().context("the cluster runs")?.client_as(user))
+    }
+
     pub fn volumes(&self) -> Api<Volume> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }

@@ -22,6 +22,8 @@ pub struct Seen {
     pub most: usize,
     /// Volumes that were ever on their way.
     pub moved: BTreeSet<String>,
+    /// Volumes that were on their way while they had to grow.
+    pub moved_growing: BTreeSet<String>,
 }
 
 impl Seen {
@@ -33,6 +35,7 @@ impl Seen {
             if volume.is_upgrading() {
                 *nodes.entry(volume.seat().cloned().unwrap_or_default()).or_default() += 1;
                 self.moved.insert(name.clone());
+                self.moved_growing.extend(volume.expanding.then(|| name.clone()));
             }
         }
         self.most = self.most.max(nodes.values().copied().max().unwrap_or_default());

@@ -5,7 +5,9 @@
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use midflight_api::longhorn::{Backup, BackupState, BackupTarget, DataEngine, Engine, NAMESPACE, Volume};
-use midflight_tests::storage::{Storage, run};
+use midflight_tests::pattern;
+use midflight_tests::running::until_holds;
+use midflight_tests::storage::Storage;
 use serde_json::{Value, json};
 
 const SIZE: u64 = 8 << 20;
@@ -17,32 +19,15 @@ fn spec(more: &Value) -> Value {
 }
 
 async fn write(endpoint: &str, byte: &str, place: &str) {
-    let write = format!("write -P {byte} {place} 64k");
-    run("qemu-io", &["-f", "raw", "-c", &write, "-c", "flush", endpoint]).await.unwrap();
+    pattern::write(endpoint, byte, place).await.unwrap();
 }
 
 async fn read(endpoint: &str, byte: &str, place: &str) {
-    let read = format!("read -P {byte} {place} 64k");
-    run("qemu-io", &["-f", "raw", "-c", &read, endpoint]).await.unwrap();
+    pattern::read(endpoint, byte, place).await.unwrap();
 }
 
 async fn status_of(storage: &Storage, volume: &str) -> anyhow::Result<midflight_api::longhorn::VolumeStatus> {
     Ok(storage.volumes().get(volume).await?.status.unwrap_or_default())
-}
-
-/// Waits until a volume holds a backup, as its engine says.
-async fn until_holds(storage: &Storage, volume: &str, backup: &str) {
-    let engines: Api<Engine> = Api::namespaced(storage.client.clone(), NAMESPACE);
-    let holds = async || {
-        let engine = engines.get_opt(&format!("{volume}-e-0")).await?;
-        let status = engine.and_then(|engine| engine.status).unwrap_or_default();
-        Ok((status.last_restored_backup.as_str() == backup).then_some(()))
-    };
-    let reached = storage.until(&format!("{volume} holds {backup}"), holds).await;
-    let now = async || serde_json::to_string_pretty(&storage.volumes().get(volume).await.unwrap()).unwrap();
-    if let Err(error) = reached {
-        panic!("{error:#}: {}\n{}", now().await, storage.logs());
-    }
 }
 
 async fn source(storage: &Storage) -> String {
@@ -76,7 +61,7 @@ async fn a_volume_is_backed_up_restored_and_followed_by_a_standby() {
     // A standby follows what comes, and grows with its volume.
     let standby = json!({ "fromBackup": first.url, "Standby": true });
     storage.create_volume("vol-3", spec(&standby)).await.unwrap();
-    until_holds(&storage, "vol-3", "b-1").await;
+    until_holds(&storage, "vol-3", "b-1").await.unwrap();
     let follows = status_of(&storage, "vol-3").await.unwrap();
     assert!(follows.is_standby && follows.frontend_disabled, "{follows:?}");
     assert_eq!(storage.endpoint("vol-3").await.unwrap(), "", "nobody reaches a standby");
@@ -91,7 +76,7 @@ async fn a_volume_is_backed_up_restored_and_followed_by_a_standby() {
     storage.take_snapshot("vol-1", "tuesday").await.unwrap();
     let second = storage.back_up("tuesday", "b-2").await.unwrap().status.unwrap();
     assert!(second.newly_upload_data_size < first.volume_size, "only what changed is sent: {second:?}");
-    until_holds(&storage, "vol-3", "b-2").await;
+    until_holds(&storage, "vol-3", "b-2").await.unwrap();
     let last = status_of(&storage, "vol-1").await.unwrap();
     assert_eq!(last.last_backup.as_str(), "b-2");
 

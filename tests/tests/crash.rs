@@ -1,24 +1,26 @@
-//! The controllers are stopped around a write while a volume lives, while its engine image changes under a client, while its
-//! target moves and a copy leaves and returns, or while it is backed up and restored; whoever comes next brings it to the
+//! The controllers are stopped around a write while a volume lives, while its engine image changes under a client, by hand or by
+//! itself, while its target moves and a copy leaves and returns, or while it is backed up and restored; whoever comes next brings it to the
 //! same end.
 //!
-//! Every write is numbered. `MIDFLIGHT_CRASHES=all` stops at each of them in each way (the soak does), otherwise a
-//! few are drawn; `MIDFLIGHT_SEED` draws the same again.
+//! Every write is numbered. `MIDFLIGHT_CRASHES=all` stops at each of them in each way (the soak does), `MIDFLIGHT_CRASHES=K/N` at
+//! the Kth of every N such points, otherwise a few are drawn; `MIDFLIGHT_SEED` draws the same again.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::print_stdout, reason = "whoever repeats a failed run needs its seed")]
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{DataEngine, Engine, InstanceState, NAMESPACE, Replica, TargetMoveState};
+use midflight_api::{Attempt, Outcome, VolumeRecord};
 use midflight_operator::{Cut, Moment, Writer};
 use midflight_tests::load::Load;
 use midflight_tests::storage::{NEXT, Storage, THIS};
 use serde_json::json;
 
 const SIZE: u64 = 4 << 20;
+const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 /// How many points are drawn when not all are tried.
 const DRAWN: usize = 4;
 const MOMENTS: [Moment; 3] = [Moment::NotSent, Moment::AnswerLost, Moment::Acknowledged];
@@ -116,6 +118,34 @@ async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     Ok([before, after, left(storage, volume).await?])
 }
 
+/// A volume that moves to the default image by itself, under a client.
+async fn upgrade_by_itself(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v1", "frontend": "nbd", "nodeID": "node-1",
+        "image": THIS,
+    });
+    storage.create_volume(volume, spec).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let before = left(storage, volume).await?;
+    let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    storage.set("default-engine-image", NEXT).await?;
+    storage.set(LIMIT, "1").await?;
+    let done = async || {
+        let object = storage.volumes().get(volume).await?;
+        let attempt = Attempt::of(object.annotations());
+        let is_done = attempt.is_some_and(|attempt| attempt.outcome == Outcome::Done);
+        Ok((is_done && left(storage, volume).await?.image == NEXT).then_some(()))
+    };
+    storage.until("the volume has moved, and says so", done).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    load.judge().await?;
+    let after = left(storage, volume).await?;
+    storage.set(LIMIT, "0").await?;
+    storage.set("default-engine-image", THIS).await?;
+    delete(storage, volume).await?;
+    Ok([before, after, left(storage, volume).await?])
+}
+
 /// A volume whose target moves away and home under a client, and one of whose copies leaves and returns.
 async fn visit(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let spec = json!({
@@ -207,6 +237,18 @@ fn draw(state: &mut u64, bound: u64) -> u64 {
     (*state >> 33) % bound
 }
 
+/// Which of all points are to be tried, as the first and the distance to the next; a few are drawn if that is not said.
+fn part() -> Option<(usize, usize)> {
+    let which = std::env::var("MIDFLIGHT_CRASHES").ok()?;
+    if which == "all" {
+        return Some((0, 1));
+    }
+    let (part, parts) = which.split_once('/').expect("MIDFLIGHT_CRASHES is all, or K/N");
+    let (part, parts): (usize, usize) = (part.parse().unwrap(), parts.parse().unwrap());
+    assert!((1..=parts).contains(&part), "MIDFLIGHT_CRASHES={which}");
+    Some((part - 1, parts))
+}
+
 /// Plays a scenario with controllers that stop nowhere, then with such that stop at one write.
 async fn the_end_is_the_same(
     mut storage: Storage,
@@ -217,7 +259,6 @@ async fn the_end_is_the_same(
     let writes = writer.issued();
     assert!(writes > 20, "only {writes} writes");
 
-    let all = std::env::var("MIDFLIGHT_CRASHES").is_ok_and(|which| which == "all");
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let seed = std::env::var("MIDFLIGHT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(clock);
     let mut state = seed;
@@ -225,10 +266,12 @@ async fn the_end_is_the_same(
         let moment = MOMENTS[usize::try_from(draw(&mut state, 3)).unwrap()];
         Cut { write: draw(&mut state, writes), moment }
     });
-    let cuts: Vec<Cut> = match all {
-        true => (0..writes).flat_map(|write| MOMENTS.map(|moment| Cut { write, moment })).collect(),
-        false => drawn.take(DRAWN).collect(),
+    let all = (0..writes).flat_map(|write| MOMENTS.map(|moment| Cut { write, moment }));
+    let cuts: Vec<Cut> = match part() {
+        Some((first, every)) => all.skip(first).step_by(every).collect(),
+        None => drawn.take(DRAWN).collect(),
     };
+    println!("{} of {} points, MIDFLIGHT_SEED={seed}", cuts.len(), 3 * writes);
     for (number, cut) in cuts.into_iter().enumerate() {
         storage.replace_operator(Writer::with_cut(storage.client.clone(), cut)).await;
         let ended = scenario(&storage, &format!("vol-{number}")).await;
@@ -248,6 +291,12 @@ async fn a_volume_lives_the_same_wherever_the_controllers_stopped() {
 async fn an_image_changes_the_same_wherever_the_controllers_stopped() {
     let storage = Storage::of_two_builds().await.unwrap();
     Box::pin(the_end_is_the_same(storage, upgrade)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_moves_by_itself_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::of_two_builds().await.unwrap();
+    Box::pin(the_end_is_the_same(storage, upgrade_by_itself)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,39 +5,19 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::Api;
-use midflight_api::longhorn::{EngineImage, NAMESPACE};
+use midflight_api::longhorn::VolumeState;
 use midflight_api::{Attempt, Outcome};
-use midflight_plan::storage::engine_image;
-use midflight_tests::load::Load;
-use midflight_tests::place;
-use midflight_tests::running::{attached, detached, runs, status, told};
+use midflight_tests::load::{Fio, Load};
+use midflight_tests::running::{attached, detached, runs, status, told, until_all_run, until_references};
 use midflight_tests::storage::{NEXT, Program, Storage, THIS};
 use midflight_tests::watching::Watching;
+use midflight_tests::{pattern, place};
 use serde_json::json;
 
 const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 
-/// Volumes, engines and replicas that refer to an image, as its object says.
-async fn references(storage: &Storage, image: &str) -> anyhow::Result<i32> {
-    let images: Api<EngineImage> = Api::namespaced(storage.client.clone(), NAMESPACE);
-    let object = images.get(&engine_image::name(&image.into())).await?;
-    Ok(object.status.unwrap_or_default().ref_count)
-}
-
-/// Waits until every one of these volumes runs the image.
-async fn until_all_run(storage: &Storage, volumes: &[String], image: &str) {
-    let all = async || {
-        for volume in volumes {
-            if status(storage, volume).await?.current_image != image {
-                return Ok(None);
-            }
-        }
-        Ok(Some(()))
-    };
-    let reached = storage.until(&format!("all run {image}"), all).await;
-    reached.unwrap_or_else(|error| panic!("{error:#}\n{}", storage.logs()));
-}
+/// What each of two clients has of a volume, in bytes.
+const HALF: u64 = 2 << 20;
 
 /// Seed 000, case 1.
 #[tokio::test(flavor = "multi_thread")]
@@ -45,21 +25,28 @@ async fn until_all_run(storage: &Storage, volumes: &[String], image: &str) {
 async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
     let storage = Storage::of_two_builds().await.unwrap();
     let names: Vec<String> = (0..10).map(|number| format!("vol-{number}")).collect();
-    let (busy, idle) = names.split_at(5);
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (busy, idle) = all.split_at(5);
     let mut loads = Vec::new();
     for (number, name) in (1..).zip(busy) {
         let endpoint = attached(&storage, name).await.unwrap();
-        loads.push(Load::on(&endpoint, name, number).unwrap());
+        loads.push(Load::on_blocks(&endpoint, name, number, HALF / 4096).unwrap());
     }
+    let fio = Fio::on(&storage.endpoint("vol-0").await.unwrap(), HALF, HALF);
     for name in idle {
         detached(&storage, name).await.unwrap();
     }
-    storage.set("default-engine-image", NEXT).await.unwrap();
+    for name in &all {
+        storage.change_volume(name, json!({ "image": NEXT })).await.unwrap();
+    }
+    until_all_run(&storage, &all, NEXT).await.unwrap();
+    until_references(&storage, NEXT, 10 + 10 + 30).await.unwrap();
+
     let watching = Watching::begin(&storage).await.unwrap();
     storage.set(LIMIT, "3").await.unwrap();
-    until_all_run(&storage, &names, NEXT).await;
+    until_all_run(&storage, &all, THIS).await.unwrap();
     for name in busy {
-        runs(&storage, name, NEXT).await.unwrap();
+        runs(&storage, name, THIS).await.unwrap();
         storage.until_volume(name, "attached", "healthy").await.unwrap();
         let change = status(&storage, name).await.unwrap().engine_change;
         assert!(change.pause_us > 0, "{name}: {change:?}");
@@ -68,46 +55,91 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
     for load in loads {
         load.judge().await.unwrap();
     }
-    let whole = async || {
-        let (new, old) = (references(&storage, NEXT).await?, references(&storage, THIS).await?);
-        Ok(((new, old) == (10 + 10 + 30, 0)).then_some(()))
-    };
-    storage.until("every reference is to the new image", whole).await.unwrap();
+    fio.judge().await.unwrap();
+    until_references(&storage, THIS, 10 + 10 + 30).await.unwrap();
+    until_references(&storage, NEXT, 0).await.unwrap();
     storage.stop().await;
     let seen = watching.seen();
     assert!(seen.most <= 3, "{} of a node were on their way at once", seen.most);
     assert_eq!(seen.moved.len(), 10, "each was seen on its way: {:?}", seen.moved);
 }
 
-/// Seed 000, cases 3 and 4: what must not be touched is not, until it may.
+/// Seed 000, case 3. Nothing grows while no instance manager answers, so that the moment lasts.
 #[tokio::test(flavor = "multi_thread")]
-async fn expanding_degraded_and_opted_out_volumes_are_left_alone() {
-    let storage = Storage::of_two_builds().await.unwrap();
-    attached(&storage, "degraded").await.unwrap();
-    storage.change_volume("degraded", json!({ "numberOfReplicas": 4 })).await.unwrap();
-    storage.until_volume("degraded", "attached", "degraded").await.unwrap();
-    attached(&storage, "expanding").await.unwrap();
-    storage.change_volume("expanding", json!({ "nodeID": "" })).await.unwrap();
-    storage.until_volume("expanding", "detached", "unknown").await.unwrap();
-    storage.change_volume("expanding", json!({ "size": (8 << 20).to_string() })).await.unwrap();
-    let grows = async || Ok(status(&storage, "expanding").await?.expansion_required.then_some(()));
-    storage.until("it has to grow", grows).await.unwrap();
-    detached(&storage, "never").await.unwrap();
-    storage.annotate("never", "midflight.dev/engine-upgrade", "never").await.unwrap();
+async fn an_expanding_volume_moves_when_it_has_grown_and_is_detached() {
+    const GROWN: u64 = 20 << 20;
+    let mut storage = Storage::of_two_builds().await.unwrap();
+    let endpoint = attached(&storage, "vol-0").await.unwrap();
+    pattern::write(&endpoint, "0x11", "1M").await.unwrap();
+    storage.change_volume("vol-0", json!({ "image": NEXT })).await.unwrap();
+    runs(&storage, "vol-0", NEXT).await.unwrap();
+    until_references(&storage, NEXT, 1 + 1 + 3).await.unwrap();
+    storage.change_volume("vol-0", json!({ "nodeID": "" })).await.unwrap();
+    storage.until_volume("vol-0", "detached", "unknown").await.unwrap();
     detached(&storage, "witness").await.unwrap();
+    storage.change_volume("witness", json!({ "image": NEXT })).await.unwrap();
+    until_all_run(&storage, &["witness"], NEXT).await.unwrap();
 
-    storage.set("default-engine-image", NEXT).await.unwrap();
+    for node in ["node-1", "node-2", "node-3"] {
+        storage.kill_manager(node).await.unwrap();
+    }
+    storage.change_volume("vol-0", json!({ "size": GROWN.to_string() })).await.unwrap();
+    let grows = async || Ok(status(&storage, "vol-0").await?.expansion_required.then_some(()));
+    storage.until("it has to grow", grows).await.unwrap();
     let watching = Watching::begin(&storage).await.unwrap();
     storage.set(LIMIT, "3").await.unwrap();
-    until_all_run(&storage, &["witness".to_owned()], NEXT).await;
+    until_all_run(&storage, &["witness"], THIS).await.unwrap();
+    let now = status(&storage, "vol-0").await.unwrap();
+    assert!(now.expansion_required && now.current_image == NEXT, "{now:?}");
+
+    for number in 1..=3 {
+        storage.restart_manager(number).await.unwrap();
+    }
+    let grown = async || {
+        let now = status(&storage, "vol-0").await?;
+        Ok((!now.expansion_required && now.state == VolumeState::Detached).then_some(()))
+    };
+    let grown = storage.until("it has grown and is detached", grown).await;
+    grown.unwrap_or_else(|error| panic!("{error:#}\n{}", storage.logs()));
+    until_all_run(&storage, &["vol-0"], THIS).await.unwrap();
+    assert_eq!(watching.seen().moved_growing, BTreeSet::new(), "nothing moves while it grows");
+
+    storage.change_volume("vol-0", json!({ "nodeID": "node-2" })).await.unwrap();
+    storage.until_volume("vol-0", "attached", "healthy").await.unwrap();
+    runs(&storage, "vol-0", THIS).await.unwrap();
+    let endpoint = storage.endpoint("vol-0").await.unwrap();
+    pattern::read(&endpoint, "0x11", "1M").await.unwrap();
+    pattern::write(&endpoint, "0x22", "19M").await.unwrap();
+    pattern::read(&endpoint, "0x22", "19M").await.unwrap();
+    storage.stop().await;
+}
+
+/// Seed 000, case 4: what must not be touched is not, until it may.
+#[tokio::test(flavor = "multi_thread")]
+async fn degraded_and_opted_out_volumes_are_left_alone() {
+    let storage = Storage::of_two_builds().await.unwrap();
+    attached(&storage, "vol-1").await.unwrap();
+    storage.change_volume("vol-1", json!({ "image": NEXT })).await.unwrap();
+    runs(&storage, "vol-1", NEXT).await.unwrap();
+    storage.change_volume("vol-1", json!({ "numberOfReplicas": 4 })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    for name in ["never", "witness"] {
+        detached(&storage, name).await.unwrap();
+        storage.change_volume(name, json!({ "image": NEXT })).await.unwrap();
+    }
+    storage.annotate("never", "midflight.dev/engine-upgrade", "never").await.unwrap();
+    until_all_run(&storage, &["never", "witness"], NEXT).await.unwrap();
+
+    let watching = Watching::begin(&storage).await.unwrap();
+    storage.set(LIMIT, "3").await.unwrap();
+    until_all_run(&storage, &["witness"], THIS).await.unwrap();
     // Whatever may move has begun with the witness; the rest would need one turn.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(watching.seen().moved, BTreeSet::from(["witness".to_owned()]));
 
-    storage.change_volume("expanding", json!({ "nodeID": "node-2" })).await.unwrap();
-    storage.change_volume("degraded", json!({ "numberOfReplicas": 3 })).await.unwrap();
-    until_all_run(&storage, &["expanding".to_owned(), "degraded".to_owned()], NEXT).await;
-    assert_eq!(status(&storage, "never").await.unwrap().current_image, THIS);
+    storage.change_volume("vol-1", json!({ "numberOfReplicas": 3 })).await.unwrap();
+    until_all_run(&storage, &["vol-1"], THIS).await.unwrap();
+    assert_eq!(status(&storage, "never").await.unwrap().current_image, NEXT);
     storage.stop().await;
 }
 
@@ -131,7 +163,7 @@ async fn an_image_that_cannot_take_over_waits_until_the_workload_scales_down_and
     load.judge().await.unwrap();
 
     storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
-    until_all_run(&storage, &["vol-1".to_owned()], NEWER).await;
+    until_all_run(&storage, &["vol-1"], NEWER).await.unwrap();
     storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     runs(&storage, "vol-1", NEWER).await.unwrap();

@@ -123,7 +123,7 @@ mod tests {
         assert_eq!((held.run, held.size_bytes), (run, 7));
         let (theirs, ours) = (one.files(&digest), two.files(&digest));
         assert_eq!(inode(&theirs.join("bin/program")), inode(&ours.join("bin/program")));
-        one.remove(&digest).unwrap();
+        assert!(one.remove_unless_wanted_after(&digest, jiff::Timestamp::now()).unwrap());
         assert_eq!(fs::read_to_string(ours.join("link")).unwrap(), "content");
 
         fs::remove_file(two.files(&digest).with_file_name("image.json")).unwrap();

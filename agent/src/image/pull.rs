@@ -7,16 +7,21 @@ use std::{
     io::{self, Read},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use kube::Client;
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
 
 use super::{
-    Digest, Held, ImageName, Neighbours, Run, Store,
+    Digest, Held, ImageName, Neighbours, Progress, Run, Store,
+    progress::{Board, Entry},
     remote::{Remote, RemoteError},
     store::{FILES, Unpacked},
     unpack::{Packing, unpack},
@@ -26,6 +31,8 @@ use super::{
 const AT_ONCE: usize = 3;
 /// How many pieces of a layer wait to be unpacked.
 const PIECES: usize = 8;
+/// A registry that sends nothing for so long is given up, until the next try.
+const SILENT_FOR: Duration = Duration::from_secs(60);
 
 /// Why an image is not on the node.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +45,8 @@ pub enum PullError {
     Damaged { what: &'static str, source: serde_json::Error },
     #[error("{0}")]
     Unusable(String),
+    #[error("the registry {host} has sent nothing for {} seconds", .after.as_secs())]
+    Silent { host: String, after: Duration },
     #[error("unpack the image")]
     Unpack(#[source] io::Error),
     #[error("keep the image")]
@@ -51,11 +60,25 @@ pub(crate) struct Puller {
     neighbours: Neighbours,
     places: Semaphore,
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    board: Board,
+    patience: Duration,
 }
 
 impl Puller {
     pub(crate) fn new(store: Store, neighbours: Neighbours) -> Puller {
-        Puller { store, neighbours, places: Semaphore::new(AT_ONCE), turns: Mutex::default() }
+        Puller {
+            store,
+            neighbours,
+            places: Semaphore::new(AT_ONCE),
+            turns: Mutex::default(),
+            board: Board::default(),
+            patience: SILENT_FOR,
+        }
+    }
+
+    /// How far the pull of an image is, if somebody pulls it.
+    pub(crate) fn progress(&self, image: &ImageName) -> Option<Progress> {
+        self.board.of(image)
     }
 
     /// The image, from the store if it may be and is there, else from its registry.
@@ -74,31 +97,51 @@ impl Puller {
         if let Some(held) = self.store.find(image).filter(|_| !look_again || image.digest().is_some()) {
             return Ok(held);
         }
+        let told = self.board.begin(image);
         let _place = self.places.acquire().await.expect("nobody closes it");
-        self.fetch(image, cluster).await
+        self.fetch(image, cluster, &told).await
     }
 
-    async fn fetch(&self, image: &ImageName, cluster: &Client) -> Result<Held, PullError> {
+    async fn fetch(&self, image: &ImageName, cluster: &Client, told: &Entry<'_>) -> Result<Held, PullError> {
+        told.tell(Progress::Asked);
         let mut remote = Remote::of(image, cluster)?;
-        let (digest, manifest) = resolve(&mut remote, image).await?;
+        let heard = Heard { host: image.host(), within: self.patience };
+        let (digest, manifest) = heard.of(resolve(&mut remote, image)).await?;
         if self.store.get(&digest).is_some() {
             return self.store.name(image, &digest).map_err(PullError::Keep);
         }
+        told.tell(Progress::Awaited);
         let _turn = self.neighbours.turn(&digest).await.map_err(PullError::Keep)?;
         if let Some((folder, unpacked)) = self.neighbours.take(&digest, &self.store) {
             return self.store.add(folder, image, unpacked).map_err(PullError::Keep);
         }
         let config = digest_of(manifest.config())?;
-        let text = remote.small(&config.to_string()).await?;
+        let of = manifest.layers().iter().map(Descriptor::size).sum();
+        told.tell(Progress::Arrives { bytes: 0, of });
+        let text = heard.of(async { Ok(remote.small(&config.to_string()).await?) }).await?;
         verify("the configuration", &config, &Digest::of(&text))?;
         let run = how_to_run(&text)?;
         let folder = self.store.begin().map_err(PullError::Keep)?;
         let mut size = 0;
         for layer in manifest.layers() {
-            size += fetch_layer(&mut remote, layer, &folder.path().join(FILES)).await?;
+            let files = folder.path().join(FILES);
+            size += fetch_layer(&mut remote, layer, &files, (&heard, told)).await?;
         }
         let unpacked = Unpacked { digest, size_bytes: size, run };
         self.store.add(folder, image, unpacked).map_err(PullError::Keep)
+    }
+}
+
+/// Gives up a registry that stays silent.
+struct Heard<'a> {
+    host: &'a str,
+    within: Duration,
+}
+
+impl Heard<'_> {
+    async fn of<T>(&self, answer: impl Future<Output = Result<T, PullError>>) -> Result<T, PullError> {
+        let silent = |_| PullError::Silent { host: self.host.to_owned(), after: self.within };
+        timeout(self.within, answer).await.map_err(silent)?
     }
 }
 
@@ -160,39 +203,39 @@ fn how_to_run(text: &[u8]) -> Result<Run, PullError> {
 }
 
 /// Unpacks a layer while it arrives; what turns out to be something else is not kept by the caller.
-async fn fetch_layer(remote: &mut Remote, layer: &Descriptor, files: &Path) -> Result<u64, PullError> {
+async fn fetch_layer(
+    remote: &mut Remote,
+    layer: &Descriptor,
+    files: &Path,
+    (heard, told): (&Heard<'_>, &Entry<'_>),
+) -> Result<u64, PullError> {
     let media_type: &MediaType = layer.media_type();
     let packing = Packing::of(media_type.as_ref()).ok_or_else(|| {
         PullError::Unusable(format!("a layer is packed as {media_type}, which nothing here unpacks"))
     })?;
     let wanted = digest_of(layer)?;
-    let mut body = remote.blob(&wanted.to_string()).await?.into_body();
+    let asked = async { Ok(remote.blob(&wanted.to_string()).await?) };
+    let mut body = heard.of(asked).await?.into_body();
     let (pieces, arriving) = mpsc::channel::<Bytes>(PIECES);
     let files = files.to_owned();
     let unpacking = tokio::task::spawn_blocking(move || {
         unpack(Arriving { pieces: arriving, rest: Bytes::new() }, packing, &files)
     });
-    let mut broken = None;
-    while let Some(frame) = body.frame().await {
-        match frame {
-            Ok(frame) => {
-                if let Ok(piece) = frame.into_data()
-                    && pieces.send(piece).await.is_err()
-                {
-                    break;
-                }
-            }
-            Err(error) => {
-                broken = Some(io::Error::other(error));
+    let arrives = async {
+        while let Some(frame) = heard.of(async { Ok(body.frame().await) }).await? {
+            let frame = frame.map_err(|error| PullError::Unpack(io::Error::other(error)))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            told.arrived(piece.len());
+            if pieces.send(piece).await.is_err() {
                 break;
             }
         }
-    }
+        Ok::<(), PullError>(())
+    };
+    let arrived = arrives.await;
     drop(pieces);
     let unpacked = unpacking.await.map_err(|error| PullError::Unpack(io::Error::other(error)))?;
-    if let Some(error) = broken {
-        return Err(PullError::Unpack(error));
-    }
+    arrived?;
     let (found, size) = unpacked.map_err(PullError::Unpack)?;
     verify("a layer", &wanted, &found)?;
     Ok(size)
@@ -217,3 +260,6 @@ impl Read for Arriving {
         Ok(count)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -215,17 +215,19 @@ impl Store {
         all.get(digest).cloned().ok_or_else(|| io::Error::other("the image was removed meanwhile"))
     }
 
-    /// Removes an image that nothing runs from.
-    pub fn remove(&self, digest: &Digest) -> io::Result<()> {
+    /// Removes an image that nothing runs from, unless somebody has asked for it since; says whether it did.
+    pub(super) fn remove_unless_wanted_after(&self, digest: &Digest, then: Timestamp) -> io::Result<bool> {
         let mut all = self.held();
-        if all.remove(digest).is_some() {
-            self.changes.fetch_add(1, Ordering::AcqRel);
-            let place = self.place(digest);
-            // What is not whole is not listed at the next start either.
-            fs::remove_file(place.join(IMAGE))?;
-            fs::remove_dir_all(place)?;
+        let is_wanted = self.wanted().get(digest).is_some_and(|wanted| *wanted > then);
+        if is_wanted || all.remove(digest).is_none() {
+            return Ok(false);
         }
-        Ok(())
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        let place = self.place(digest);
+        // What is not whole is not listed at the next start either.
+        fs::remove_file(place.join(IMAGE))?;
+        fs::remove_dir_all(place)?;
+        Ok(true)
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<Digest, Held>> {
@@ -277,16 +279,22 @@ mod text {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use super::*;
 
-    fn add(store: &Store, name: &str, content: &str) -> Held {
+    /// An image of 7 bytes, whose digest is that of its content.
+    pub(in super::super) fn add(store: &Store, name: &str, content: &str) -> Held {
         let folder = store.begin().unwrap();
         fs::write(folder.path().join(FILES).join("program"), content).unwrap();
         let digest = Digest::of(content.as_bytes());
         let unpacked = Unpacked { digest, size_bytes: 7, run: Run::default() };
         store.add(folder, &name.parse().unwrap(), unpacked).unwrap()
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{testing::add, *};
 
     fn names(store: &Store) -> Vec<Vec<String>> {
         store.list().into_iter().map(|held| held.names).filter(|names| !names.is_empty()).collect()

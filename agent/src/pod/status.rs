@@ -4,6 +4,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use midflight_api::IMAGES_PULLED;
 use midflight_plan::pod::{Phase, Wait};
 use serde_json::{Value, json};
 
@@ -11,7 +12,23 @@ use super::{health::Verdict, observe::Newest};
 use crate::{
     Config,
     container::{Exit, State},
+    image::Progress,
 };
+
+/// What is known of a container's image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ImageStands<'a> {
+    NotLookedFor,
+    /// It is being pulled, so far.
+    Pulled(Option<Progress>),
+    /// It could not be had: a word and a sentence.
+    Refused {
+        reason: &'a str,
+        message: &'a str,
+        again_at: Timestamp,
+    },
+    There,
+}
 
 /// All that is known of a container.
 pub(super) struct Known<'a> {
@@ -21,6 +38,7 @@ pub(super) struct Known<'a> {
     pub(super) verdict: Option<Verdict>,
     /// Why nothing is done with it, if so.
     pub(super) wait: Option<&'a Wait>,
+    pub(super) pulled: ImageStands<'a>,
     /// Why its image or its start was refused: a word and a sentence.
     pub(super) refused: Option<(&'a str, &'a str)>,
 }
@@ -167,7 +185,10 @@ fn conditions(
     });
     let not_initialized = (!initialized).then(|| ("ContainersNotInitialized", String::new()));
     let begun = init.iter().chain(containers).any(|known| known.newest.is_some());
+    let all: Vec<&Known<'_>> = init.iter().chain(containers).collect();
+    let not_pulled = if over { None } else { not_pulled(&all) };
     [
+        (IMAGES_PULLED, not_pulled.is_none(), not_pulled),
         ("PodReadyToStartContainers", begun && !over, None),
         ("Initialized", initialized, not_initialized),
         ("Ready", containers_ready && gates_open, why_not_ready),
@@ -177,6 +198,27 @@ fn conditions(
     .into_iter()
     .map(|(kind, holds, why)| condition(known, kind, holds, why, now))
     .collect()
+}
+
+/// What is said of images that are not there: of one that cannot be had before one that is on its way.
+fn not_pulled<'a>(containers: &[&Known<'a>]) -> Option<(&'a str, String)> {
+    let refused = containers.iter().find_map(|known| match known.pulled {
+        ImageStands::Refused { reason, message, again_at } => {
+            Some((reason, format!("{}: {message}; it is tried again at {again_at:.0}", known.image)))
+        }
+        ImageStands::NotLookedFor | ImageStands::Pulled(_) | ImageStands::There => None,
+    });
+    let pulled: Vec<String> = containers
+        .iter()
+        .filter_map(|known| match known.pulled {
+            ImageStands::Pulled(Some(progress)) => Some(format!("{}: {progress}", known.image)),
+            ImageStands::Pulled(None) => Some(format!("{}: it is looked for", known.image)),
+            ImageStands::NotLookedFor | ImageStands::Refused { .. } | ImageStands::There => None,
+        })
+        .collect();
+    let on_their_way = (!pulled.is_empty()).then(|| ("Pulling", pulled.join(", ")));
+    let to_come = containers.iter().any(|known| known.pulled == ImageStands::NotLookedFor);
+    refused.or(on_their_way).or_else(|| to_come.then(|| ("NotPulledYet", String::new())))
 }
 
 fn condition(
@@ -198,4 +240,47 @@ fn condition(
         }
     }
     condition
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_tells_how_far_its_images_are_or_what_is_in_the_way() {
+        use ImageStands::{NotLookedFor, There};
+        let half = ImageStands::Pulled(Some(Progress::Arrives { bytes: 1 << 20, of: 2 << 20 }));
+        let again_at = Timestamp::from_second(60).unwrap();
+        let refused = ImageStands::Refused { reason: "ErrImagePull", message: "no such image", again_at };
+        #[rustfmt::skip]
+        let cases = [
+            (vec![There, There],              None),
+            (vec![There, NotLookedFor],       Some(("NotPulledYet", "")),),
+            (vec![NotLookedFor, half.clone()], Some(("Pulling", "app-1:v1: 1.0 of 2.0 MiB have arrived"))),
+            (vec![half, refused],             Some(("ErrImagePull", "app-1:v1: no such image; it is tried again at 1970-01-01T00:01:00Z"))),
+        ];
+        for (stands, expected) in cases {
+            let names: Vec<String> = (0..stands.len()).map(|number| format!("app-{number}:v1")).collect();
+            let known: Vec<Known<'_>> = stands
+                .iter()
+                .zip(&names)
+                .map(|(pulled, image)| Known {
+                    name: "c",
+                    image,
+                    newest: None,
+                    verdict: None,
+                    wait: None,
+                    pulled: pulled.clone(),
+                    refused: None,
+                })
+                .collect();
+            let known: Vec<&Known<'_>> = known.iter().collect();
+            let found = not_pulled(&known);
+            assert_eq!(
+                found.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+                expected,
+                "{stands:?}"
+            );
+        }
+    }
 }

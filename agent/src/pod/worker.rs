@@ -3,18 +3,18 @@
 //! The one invariant: what is needed to go on after a crash is on disk before it is relied upon.
 
 mod act;
+mod tell;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     api::{Patch, PatchParams},
-    runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use midflight_plan::pod::{
-    self as plan, Container, Image, Observed, PULL, Plan, Process, Restart, Step, Stop,
+    self as plan, Container, Image, Observed, PULL, Plan, Process, Restart, Step, Stop, Wait,
 };
 use serde_json::Value;
 use tokio::{
@@ -28,21 +28,23 @@ use super::{
     health::Watching,
     observe::{self, Newest},
     probe::Target,
-    status::{Known, status},
+    status::{ImageStands, Known, status},
 };
 use crate::{
     chain,
     container::{RoomError, State},
-    image::Held,
+    image::{Held, ImageName},
     node::FIELD_MANAGER,
 };
 
-/// What the API takes of an event's note, in bytes.
-const LONGEST_NOTE: usize = 1000;
+/// Why a container waits whose image is there and which could not be started.
+const NOT_STARTED: &str = "CreateContainerError";
 /// How long the containers of a pod have that has gone from the API without a word.
 const GRACE_OF_THE_FORGOTTEN: Duration = Duration::from_secs(10);
 /// When to look again after something failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often it is told how far a pull is.
+const TELL_PULLS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the API wants.
 #[derive(Debug, Clone)]
@@ -81,8 +83,16 @@ struct Live {
 
 /// What a task of the worker has finished.
 enum Done {
-    Pulled { container: String, pulled: Result<Held, String> },
+    Pulled { container: String, pulling: Pulling, pulled: Result<Box<Held>, String> },
     HookRan { container: String },
+}
+
+/// A pull that was begun.
+struct Pulling {
+    image: ImageName,
+    since: Timestamp,
+    /// Whether the node had no image of that name.
+    is_new: bool,
 }
 
 /// What was seen in one look.
@@ -134,7 +144,7 @@ impl Worker {
                 () = rest => {}
                 () = self.nudge.notified() => {}
                 changed = self.inbox.changed() => if changed.is_err() { return },
-                Some(done) = self.tasks.join_next() => if let Ok(done) = done { self.note(done) },
+                Some(done) = self.tasks.join_next() => if let Ok(done) = done { self.note(done).await },
             }
         }
     }
@@ -149,6 +159,9 @@ impl Worker {
         self.follow_health(pod, &look);
         self.complain(pod).await;
         let mut look_at = plan.look_at;
+        if plan.waits.iter().any(|(_, wait)| *wait == Wait::Pulls) {
+            look_at = look_at.into_iter().chain([Timestamp::now() + TELL_PULLS_EVERY]).min();
+        }
         if let Some(pod) = pod
             && !self.report(pod, &look, &plan).await
         {
@@ -303,32 +316,33 @@ impl Worker {
             newest,
             verdict: watching.map(|(_, watching)| watching.verdict()),
             wait,
+            pulled: self.image_stands(spec, live, newest.is_some()),
             refused: live
                 .and_then(|live| live.refused.as_ref())
                 .map(|(reason, message)| (*reason, message.as_str())),
         }
     }
 
-    /// Says once what a probe complains about.
-    async fn complain(&mut self, pod: Option<&Pod>) {
-        let (Some(pod), Some(client)) = (pod, self.client()) else { return };
-        let mut said = Vec::new();
-        for live in self.live.values_mut() {
-            let verdict = live.watching.as_ref().map(|(_, watching)| watching.verdict());
-            let complaint = verdict.and_then(|verdict| verdict.complaint.or(verdict.sick));
-            if complaint != live.complained {
-                said.extend(complaint.clone().map(|text| ("Unhealthy", text)));
-                live.complained = complaint;
+    /// What is known of a container's image.
+    fn image_stands<'a>(&'a self, spec: &Spec, live: Option<&'a Live>, has_run: bool) -> ImageStands<'a> {
+        match live.and_then(|live| live.image) {
+            Some(Image::Pulling) => {
+                let image = spec.image.as_deref().unwrap_or_default().parse::<ImageName>();
+                match image.ok().and_then(|image| self.shell.images.progress(&image)) {
+                    // One that is started again finds its image where it was.
+                    None if has_run => ImageStands::There,
+                    progress => ImageStands::Pulled(progress),
+                }
             }
-        }
-        for (reason, text) in said {
-            publish(&client, &self.shell, pod, (EventType::Warning, reason, text)).await;
-        }
-    }
-
-    async fn tell(&self, pod: &Pod, kind: EventType, reason: &str, note: String) {
-        if let Some(client) = self.client() {
-            publish(&client, &self.shell, pod, (kind, reason, note)).await;
+            Some(Image::Refused { again_at }) => match live.and_then(|live| live.refused.as_ref()) {
+                Some((reason, message)) if *reason != NOT_STARTED => {
+                    ImageStands::Refused { reason, message, again_at }
+                }
+                _ => ImageStands::There,
+            },
+            Some(Image::Present) => ImageStands::There,
+            Some(Image::NotLookedFor) | None if has_run => ImageStands::There,
+            Some(Image::NotLookedFor) | None => ImageStands::NotLookedFor,
         }
     }
 
@@ -356,24 +370,6 @@ impl Live {
 enum Turn {
     LookAt(Option<Timestamp>),
     Over,
-}
-
-async fn publish(client: &Client, shell: &Shell, pod: &Pod, (kind, reason, note): (EventType, &str, String)) {
-    let reporter =
-        Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(shell.config.name.clone()) };
-    let mut note = note;
-    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-    let event = Event {
-        type_: kind,
-        reason: reason.to_owned(),
-        note: Some(note),
-        action: reason.to_owned(),
-        secondary: None,
-    };
-    let recorder = Recorder::new(client.clone(), reporter);
-    if let Err(error) = recorder.publish(&event, &pod.object_ref(&())).await {
-        warn!(pod = pod.name_any(), reason, error = chain(&error), "could not record an event");
-    }
 }
 
 fn until(at: Timestamp) -> Duration {

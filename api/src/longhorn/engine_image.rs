@@ -15,6 +15,8 @@ words! {
         Undefined = "",
         Deploying = "deploying",
         Deployed = "deployed",
+        /// Something is in the way on a node: a pull that fails, a binary that does not start. It is tried again.
+        Error = "error",
     } or Unrecognised
 }
 

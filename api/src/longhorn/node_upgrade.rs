@@ -201,5 +201,11 @@ wire! {
         /// The longest that any request waited for its answer in that time, in microseconds.
         #[schemars(range(min = 0))]
         pub longest_wait_us: i64,
+        /// Bytes that were copied to its replica of the node when that came back.
+        #[schemars(range(min = 0))]
+        pub rebuilt_bytes: i64,
+        /// Bytes that its engine had copied to replicas before, which do not count.
+        #[schemars(range(min = 0))]
+        pub rebuilt_before_bytes: i64,
     }
 }

@@ -6,8 +6,12 @@
 mod rules;
 mod table;
 
+use std::collections::BTreeMap;
+
 pub(crate) use rules::rules;
 pub use table::TABLE;
+
+use crate::longhorn::DataEngine;
 
 /// Longest value of a setting.
 pub const MAX_LENGTH: usize = 1024;
@@ -35,6 +39,8 @@ pub struct Definition {
     pub name: &'static str,
     pub format: Format,
     pub default: &'static str,
+    /// Whether anything here does what it says; the others are kept for those who set them.
+    pub acted_on: bool,
     /// Whether Longhorn sets it itself where it runs, so that nobody else may.
     pub read_only_with_longhorn: bool,
     pub description: &'static str,
@@ -61,6 +67,14 @@ pub fn check(name: &str, value: &str) -> Result<&'static Definition, Refused> {
         return Ok(definition);
     }
     Err(Refused::Value { name: definition.name, allowed: definition.format.to_string(), value: value.into() })
+}
+
+/// The number that a value of [`Format::NumberPerEngine`] has for a data engine, if it has one.
+pub fn number_for(value: &str, engine: DataEngine) -> Option<u64> {
+    value.parse().ok().or_else(|| {
+        let per_engine: BTreeMap<String, String> = serde_json::from_str(value).ok()?;
+        per_engine.get(engine.as_str())?.parse().ok()
+    })
 }
 
 impl Format {

@@ -14,11 +14,21 @@ const fn setting(
     default: &'static str,
     description: &'static str,
 ) -> Definition {
-    Definition { name, format, default, read_only_with_longhorn: false, description }
+    Definition { name, format, default, acted_on: true, read_only_with_longhorn: false, description }
+}
+
+/// One that Longhorn's tools and manifests set, and that nothing here acts on.
+const fn kept(
+    name: &'static str,
+    format: Format,
+    default: &'static str,
+    description: &'static str,
+) -> Definition {
+    Definition { name, format, default, acted_on: false, read_only_with_longhorn: false, description }
 }
 
 const fn default_image(name: &'static str, default: &'static str, description: &'static str) -> Definition {
-    Definition { name, format: Image, default, read_only_with_longhorn: true, description }
+    Definition { name, format: Image, default, acted_on: true, read_only_with_longhorn: true, description }
 }
 
 /// All settings that are served, in the order in which they are shown.
@@ -112,11 +122,11 @@ pub const TABLE: &[Definition] = &[
     ),
     setting("v1-data-engine", Switch, "true", "Serve volumes of the v1 data engine."),
     setting("v2-data-engine", Switch, "true", "Serve volumes of the v2 data engine."),
-    setting(
+    kept(
         "concurrent-replica-rebuild-per-node-limit",
         COUNT,
         "5",
-        "How many replicas of a node may be rebuilt at once; 0 stops rebuilds.",
+        "How many replicas of a node may be rebuilt at once. A volume rebuilds one replica at a time, as many volumes at once as need it.",
     ),
     setting(
         "replica-replenishment-wait-interval",
@@ -128,34 +138,39 @@ pub const TABLE: &[Definition] = &[
         "replica-rebuilding-bandwidth-limit",
         NumberPerEngine { min: 0, max: 1_000_000 },
         r#"{"v2":"0"}"#,
-        "Greatest rate of a rebuild in MB/s; 0 is no limit.",
+        "Greatest rate of a volume's rebuild in MB/s; 0 is no limit. `spec.replicaRebuildingBandwidthLimit` of a volume goes first.",
     ),
-    setting(
+    kept(
         "fast-replica-rebuild-enabled",
         SwitchPerEngine,
         r#"{"v1":"true","v2":"true"}"#,
-        "Copy only what a returning replica misses.",
+        "Copy only what a returning replica misses, which is always done.",
     ),
-    setting("offline-replica-rebuilding", Switch, "false", "Rebuild replicas of detached volumes."),
-    setting(
+    kept(
+        "offline-replica-rebuilding",
+        Switch,
+        "false",
+        "Rebuild replicas of detached volumes. They are rebuilt when the volume is next attached.",
+    ),
+    kept(
         "engine-replica-timeout",
         NumberPerEngine { min: 8, max: 30 },
         r#"{"v1":"8","v2":"8"}"#,
         "Seconds without an answer after which an engine takes a replica out of service.",
     ),
-    setting(
+    kept(
         "auto-salvage",
         Switch,
         "true",
-        "Serve again from the newest replica after all replicas of a volume failed.",
+        "Serve again after all replicas of a volume failed. It always does, as soon as one that has all data is back, and never from an older one.",
     ),
-    setting(
+    kept(
         "auto-delete-pod-when-volume-detached-unexpectedly",
         Switch,
         "true",
-        "Delete a pod whose volume was lost under it, so that its controller makes a new one.",
+        "Delete a pod whose volume was lost under it. Clients of a volume wait until it serves again.",
     ),
-    setting(
+    kept(
         "node-drain-policy",
         Choice(&[
             "block-for-eviction",
@@ -165,7 +180,7 @@ pub const TABLE: &[Definition] = &[
             "always-allow",
         ]),
         "block-if-contains-last-replica",
-        "When a node may be drained that still holds replicas.",
+        "When a node may be drained that still holds replicas. `midflight node drain` lets each replica leave when another is in its place.",
     ),
     setting(
         "system-managed-pods-image-pull-policy",

@@ -76,6 +76,22 @@ fn a_refusal_names_the_range() {
 }
 
 #[test]
+fn a_number_may_be_another_for_each_data_engine() {
+    for (value, expected) in [
+        ("7", [Some(7), Some(7)]),
+        (r#"{"v2":"0"}"#, [None, Some(0)]),
+        (r#"{"v1":"8","v2":"30"}"#, [Some(8), Some(30)]),
+        ("", [None, None]),
+    ] {
+        assert_eq!(
+            [DataEngine::V1, DataEngine::V2].map(|engine| number_for(value, engine)),
+            expected,
+            "{value}"
+        );
+    }
+}
+
+#[test]
 fn names_are_unique() {
     for (index, definition) in TABLE.iter().enumerate() {
         assert!(TABLE[index + 1..].iter().all(|other| other.name != definition.name), "{}", definition.name);

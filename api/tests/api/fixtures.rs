@@ -61,6 +61,8 @@ const ADDED: &[(&str, &str, &str)] = &[
     ("NodeDataEngineUpgrade",    "status.volumes.*.temporaryNodeID",           "where each volume is served meanwhile"),
     ("NodeDataEngineUpgrade",    "status.volumes.*.pauseUs",                   "the pause of clients, which upstream does not measure"),
     ("NodeDataEngineUpgrade",    "status.volumes.*.longestWaitUs",             "the pause of clients, which upstream does not measure"),
+    ("NodeDataEngineUpgrade",    "status.volumes.*.rebuiltBytes",              "what was copied to its replica, which upstream does not say"),
+    ("NodeDataEngineUpgrade",    "status.volumes.*.rebuiltBeforeBytes",        "where that count begins"),
     ("JuiceFSRuntime",           "spec.fuse.updateStrategy",                   "seed 003"),
 ];
 

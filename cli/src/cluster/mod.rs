@@ -5,6 +5,7 @@ mod interrupt;
 mod start;
 mod stop;
 mod temporary;
+mod volumes;
 mod watch;
 
 pub(crate) use announce::{Announcement, announce};
@@ -12,4 +13,5 @@ pub(crate) use interrupt::Interrupts;
 pub(crate) use start::{Starter, node_address};
 pub(crate) use stop::{Ended, end, kill, stop};
 pub(crate) use temporary::Temporary;
+pub(crate) use volumes::Volumes;
 pub(crate) use watch::watch;

@@ -10,9 +10,11 @@ pub(crate) mod fuse;
 pub(crate) mod io;
 pub(crate) mod migrate;
 pub(crate) mod mount;
+pub(crate) mod node_upgrade;
 pub(crate) mod pause;
 pub(crate) mod prepull;
 mod qemu;
+mod variants;
 
 use clap::{Args, Subcommand};
 
@@ -35,6 +37,7 @@ enum Subject {
     #[command(hide = true)]
     MigratePart(migrate::child::MigratePart),
     Mount(mount::MountBench),
+    NodeUpgrade(node_upgrade::NodeUpgradeBench),
     Pause(pause::PauseBench),
     Prepull(prepull::PrepullBench),
 }
@@ -49,6 +52,7 @@ impl Bench {
             Subject::Migrate(migrate) => migrate.run(session).await,
             Subject::MigratePart(part) => part.run(session).await,
             Subject::Mount(mount) => mount.run(session).await,
+            Subject::NodeUpgrade(nodes) => nodes.run(session).await,
             Subject::Pause(pause) => pause.run(session).await,
             Subject::Prepull(prepull) => prepull.run(session).await,
         }

@@ -46,10 +46,8 @@ pub(crate) async fn play(
         let place = take_place(folder, role)?;
         let interrupts = Interrupts::listen().context("listen for signals")?;
         let mut stage = Stage { place, announced, interrupts };
-        tokio::select! {
-            done = work(&mut stage) => done,
-            never = rest::give_back_at_rest() => match never {},
-        }
+        rest::give_back_at_rest();
+        work(&mut stage).await
     };
     let played = played.await;
     if let (true, Err(error)) = (announced, &played) {

@@ -22,7 +22,7 @@ use crate::{
     nodes::Sockets,
     own_store,
     process::Role,
-    registry::{self, Registry},
+    registry::Registry,
     session::Session,
 };
 
@@ -58,10 +58,11 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
         config.names = listen::names(wanted).context("read the addresses of this machine")?;
     }
     config.node_rules = node_rules();
-    config.annexes = vec![Arc::new(Registry::at(folder.registry()))];
+    let registry = Arc::new(Registry::at(folder.registry()));
+    config.annexes = vec![Arc::clone(&registry) as _];
     config.nodes = Some(Arc::new(Sockets::below(folder.run())));
-    let (figures, registry) = Figures::new();
-    config.figures = Some(Arc::new(registry));
+    let (figures, counted) = Figures::new();
+    config.figures = Some(Arc::new(counted));
     own_store::bring_up_to_date(&folder.store(), own_store::MIGRATIONS)?;
     let server = ApiServer::open(config).await.map_err(explain_open)?;
     let listening = bind(&server, asked, last).await?;
@@ -79,7 +80,7 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     let admission = Admission::open().await.context("prepare to judge changes of volumes")?;
     admission.register(&writer).await.context("have the API ask about changes of volumes")?;
     stage.ready()?;
-    registry::publish_own_images(folder.registry());
+    registry.publish_own_images();
 
     tokio::select! {
         () = stage.asked_to_end() => {}

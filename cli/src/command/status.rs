@@ -1,6 +1,7 @@
 //! `midflight status`: the cluster on one screen.
 
 mod observe;
+mod pods;
 mod show;
 mod storage;
 

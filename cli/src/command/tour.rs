@@ -11,9 +11,9 @@ mod migration;
 mod mount_upgrade;
 mod next;
 mod node_loss;
+mod node_upgrade;
 mod program;
 mod stage;
-mod volumes;
 mod workload;
 
 use std::{path::PathBuf, time::Instant};

@@ -1,7 +1,7 @@
 //! `midflight upgrade`: begins upgrades, holds them, and shows them as they move.
 
 pub(crate) mod engines;
-mod nodes;
+pub(crate) mod nodes;
 
 use clap::{Args, Subcommand};
 

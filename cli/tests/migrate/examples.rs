@@ -103,14 +103,26 @@ fn ten_thousand_ports() {
     println!("{cloud:?}, 10,000 ports: applied in {took:.1} s with at most {memory} MiB");
 }
 
-/// In the soak, with the size it names.
+fn hundred_thousand() -> usize {
+    std::env::var("MIDFLIGHT_PORTS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000)
+}
+
 #[test]
 #[ignore = "takes minutes; dev/soak migrations runs it"]
-fn a_hundred_thousand_ports_on_every_database() {
-    let ports = std::env::var("MIDFLIGHT_PORTS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
-    for kind in KINDS {
-        on_every_layout(kind, ports);
-    }
+fn a_hundred_thousand_ports_in_a_file() {
+    on_every_layout(Kind::Embedded, hundred_thousand());
+}
+
+#[test]
+#[ignore = "takes minutes; dev/soak migrations runs it"]
+fn a_hundred_thousand_ports_in_etcd() {
+    on_every_layout(Kind::Etcd, hundred_thousand());
+}
+
+#[test]
+#[ignore = "takes minutes; dev/soak migrations runs it"]
+fn a_hundred_thousand_ports_in_redis() {
+    on_every_layout(Kind::Redis, hundred_thousand());
 }
 
 #[test]

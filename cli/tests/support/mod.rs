@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 pub(crate) mod datasets;
+pub(crate) mod pods;
+pub(crate) mod registry;
 
 use std::{
     path::{Path, PathBuf},

@@ -194,6 +194,19 @@ impl<K: Kind> Cache<K> {
         }
     }
 
+    /// How many say this word. A write of ours that is not shown yet counts too, so that the number is never too low because of it.
+    pub(super) fn count(&self, index: Index<K>, word: &str) -> usize {
+        let known = self.read();
+        let (words, keys) = &known.indexes[index.at];
+        let keys = keys.get(word);
+        let comes = |(key, unseen): &(&Key, &Unseen<K>)| {
+            let is_counted = keys.is_some_and(|keys| keys.contains(key));
+            let is_there = matches!(unseen.what, Wrote::Version(_));
+            is_there && !is_counted && words(&unseen.object).iter().any(|said| said == word)
+        };
+        keys.map_or(0, BTreeSet::len) + known.unseen.iter().filter(comes).count()
+    }
+
     /// All there are. For kinds of which there are few.
     pub(super) fn all(&self) -> Result<Vec<Arc<K>>, Stale> {
         let known = self.read();
@@ -201,6 +214,11 @@ impl<K: Kind> Cache<K> {
             Some((key, unseen)) => Err(self.stale(key, unseen)),
             None => Ok(known.objects.values().cloned().collect()),
         }
+    }
+
+    /// All that the watch has shown, whatever we have written since.
+    pub(super) fn shown(&self) -> Vec<Arc<K>> {
+        self.read().objects.values().cloned().collect()
     }
 
     /// Notes what the API answered to a write of ours.

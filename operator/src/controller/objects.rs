@@ -107,9 +107,21 @@ impl<K: Kind> Objects<K> {
         self.cache.by(index, word)
     }
 
+    /// How many say this word, without looking at each. A write of ours that is not shown yet counts too, so that the number is
+    /// never too low because of it.
+    pub fn count(&self, index: Index<K>, word: &str) -> usize {
+        self.cache.count(index, word)
+    }
+
     /// All there are. For kinds of which there are few.
     pub fn all(&self) -> Result<Vec<Arc<K>>, Stale> {
         self.cache.all()
+    }
+
+    /// All that the watch has shown, which may be older than our own last writes. For whoever is told of each change afterwards and
+    /// writes only by the version that it was shown.
+    pub fn shown(&self) -> Vec<Arc<K>> {
+        self.cache.shown()
     }
 
     /// Asks the API whether somebody wants something else of an object than what was seen. For acts that no version guards: another

@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -28,10 +28,10 @@ use crate::figures::Figures;
 
 /// The setting whose object tells why no upgrade begins.
 const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
-/// How often deadlines, rests and back-offs are looked at.
+/// How often deadlines, rests and back-offs are looked at while there are volumes.
 const LOOK_AT_THE_CLOCK: Duration = Duration::from_secs(1);
-/// Changes of one turn that are on their way to the API at once.
-const AT_ONCE: usize = 8;
+/// Writes of one turn that are on their way to the API at once.
+const AT_ONCE: usize = 32;
 
 pub(crate) struct EngineUpgrades {
     volumes: Objects<Volume>,
@@ -40,6 +40,7 @@ pub(crate) struct EngineUpgrades {
     settings: Objects<Setting>,
     figures: Figures,
     known: Arc<Mutex<Known>>,
+    wake: OnceLock<Wake<Topic>>,
 }
 
 /// What a turn is about.
@@ -71,6 +72,8 @@ struct Known {
     /// The last reason that was told of a volume that is left out.
     told: HashMap<VolumeName, &'static str>,
     told_hold: Option<&'static str>,
+    /// Whether a turn of the world comes by itself.
+    clock_runs: bool,
 }
 
 /// What a turn looks at.
@@ -100,6 +103,7 @@ impl EngineUpgrades {
             settings: operator.objects(),
             figures: operator.figures(),
             known: Arc::default(),
+            wake: OnceLock::new(),
         }
     }
 
@@ -132,21 +136,26 @@ impl EngineUpgrades {
         Ok(())
     }
 
-    /// Tells a new fleet of all that is there.
+    /// Tells a new fleet of all that is there. Others may be writing volumes and replicas all the time, and need not be waited for:
+    /// each change is told afterwards, and whatever begins names the version that was seen.
     fn begin(&self, known: &mut Known, now: Timestamp) -> Result<(), Stale> {
         if known.fleet.is_some() {
             return Ok(());
         }
-        let (world, volumes) = (self.world()?, self.volumes.all()?);
-        known.fleet = Some(Fleet::new(world));
-        let mut told = Ok(());
-        for volume in volumes {
-            told = told.and_then(|()| self.tell_of(known, volume, now));
+        let mut replicas: HashMap<String, BTreeSet<NodeName>> = HashMap::new();
+        let mut fleet = Fleet::new(self.world()?);
+        for replica in self.replicas.0.shown() {
+            let instance = &replica.spec.instance;
+            let nodes = replicas.entry(instance.volume_name.to_string()).or_default();
+            nodes.extend(Some(&instance.node_id).filter(|node| !node.is_empty()).cloned());
         }
-        if told.is_err() {
-            *known = Known::default();
+        for object in self.volumes.shown() {
+            let name = object.name_any();
+            fleet.observe(plan::Volume::of(&object, replicas.remove(&name).unwrap_or_default()), now);
+            known.objects.insert(name.as_str().into(), object);
         }
-        told
+        known.fleet = Some(fleet);
+        Ok(())
     }
 
     /// Says how many are on their way and how many wait.
@@ -208,6 +217,12 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 }
 
 impl Known {
+    /// Whether there is a volume for which time matters. The clock runs from now on, or stands.
+    fn needs_clock(&mut self) -> bool {
+        self.clock_runs = !self.objects.is_empty() || !self.unsure.is_empty();
+        self.clock_runs
+    }
+
     /// Why the volume is left out, if that was not told yet. While nothing begins at all, that is told instead.
     fn news_of(&mut self, name: &VolumeName, now: Timestamp) -> Option<(Arc<Volume>, Reason)> {
         let (fleet, object) = (self.fleet.as_ref()?, self.objects.get(name)?);
@@ -249,11 +264,13 @@ impl Known {
 
 impl Controller for EngineUpgrades {
     const NAME: &'static str = "engine-upgrade";
+    const WORKERS: usize = 16;
     type Key = Topic;
     type Seen = Look;
     type Decision = Vec<(Arc<Volume>, Change)>;
 
     fn watch(&self, wake: &Wake<Topic>) {
+        let _ = self.wake.set(wake.clone());
         wake.on(&self.volumes, |volume| vec![Topic::Volume(Key::of(volume))]);
         wake.on(&self.replicas.0, |replica| {
             let volume = replica.spec.instance.volume_name.as_str();
@@ -287,6 +304,9 @@ impl Controller for EngineUpgrades {
                     Some(object) => {
                         self.tell_of(&mut known, object, now)?;
                         news.left_out.extend(known.news_of(&name, now));
+                        if !known.clock_runs && known.needs_clock() {
+                            self.wake.get().into_iter().for_each(|wake| wake.one(Topic::World));
+                        }
                     }
                     None => {
                         known.fleet.as_mut().into_iter().for_each(|fleet| fleet.forget(&name, now));
@@ -315,13 +335,14 @@ impl Controller for EngineUpgrades {
         let sent = futures::stream::iter(changes).map(|(object, change)| self.carry_out(object, change));
         let sent: Vec<Result<(), TurnError>> = sent.buffer_unordered(AT_ONCE).collect().await;
         // Those who wait can wait for the news, too.
-        for (volume, reason) in &seen.news.left_out {
-            self.volumes.tell(volume, &told::of_volume(reason).news(Self::NAME)).await;
-        }
+        let told = futures::stream::iter(seen.news.left_out).map(async move |(volume, reason)| {
+            self.volumes.tell(&volume, &told::of_volume(&reason).news(Self::NAME)).await;
+        });
+        told.buffer_unordered(AT_ONCE).collect::<()>().await;
         sent.into_iter().collect::<Result<(), TurnError>>()?;
         Ok(match seen.topic {
-            Topic::World => Next::After(LOOK_AT_THE_CLOCK),
-            Topic::Volume(_) => Next::OnChange,
+            Topic::World if lock(&self.known).needs_clock() => Next::After(LOOK_AT_THE_CLOCK),
+            Topic::World | Topic::Volume(_) => Next::OnChange,
         })
     }
 }

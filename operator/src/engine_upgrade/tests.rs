@@ -3,7 +3,9 @@
 //! A hollow engine brings each volume to the image it wants after a while. A watch sees every single
 //! write, so that the limit is asserted at each of them.
 
+mod crash;
 mod policies;
+mod pulls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -20,8 +22,9 @@ use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
+use crate::figures::Figures;
 use crate::testing::Cluster;
-use crate::write::{Cut, Moment, Writer};
+use crate::write::Writer;
 use crate::{bootstrap, run_engine_upgrades};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,9 +79,7 @@ impl Drop for Tasks {
 
 impl Fleet {
     async fn open() -> Fleet {
-        let cluster = Cluster::open().await;
-        bootstrap(&cluster.client).await.unwrap();
-        let mut fleet = Fleet { cluster, tasks: Tasks::default(), seen: Arc::default() };
+        let fleet = Fleet::empty().await;
         for (name, image) in [("ei-old", OLD), ("ei-new", NEW)] {
             let images: Api<EngineImage> = fleet.api();
             let object = json!({ "metadata": { "name": name }, "spec": { "image": image } });
@@ -88,6 +89,14 @@ impl Fleet {
             make(&images, object, status).await;
         }
         fleet.set("default-engine-image", NEW).await;
+        fleet
+    }
+
+    /// One without images.
+    async fn empty() -> Fleet {
+        let cluster = Cluster::open().await;
+        bootstrap(&cluster.client).await.unwrap();
+        let mut fleet = Fleet { cluster, tasks: Tasks::default(), seen: Arc::default() };
         fleet.tasks.0.push(tokio::spawn(watch_writes(fleet.api(), Arc::clone(&fleet.seen))).abort_handle());
         fleet
     }
@@ -145,7 +154,7 @@ impl Fleet {
 
     /// Runs the controller until the writer ends or the task is dropped.
     fn controller(&self, writer: Writer) -> JoinHandle<()> {
-        tokio::spawn(run_engine_upgrades(Arc::new(writer)))
+        tokio::spawn(run_engine_upgrades(Arc::new(writer), Figures::default()))
     }
 
     fn start(&mut self) {
@@ -255,6 +264,10 @@ fn runs(volume: &Volume, image: &str) -> bool {
     volume.spec.image == image && status.current_image == image
 }
 
+fn failed(volume: &Volume) -> bool {
+    Attempt::of(volume.annotations()).is_some_and(|attempt| attempt.outcome == Outcome::Failed)
+}
+
 /// At the new image, and the attempt written off.
 fn done(volume: &Volume) -> bool {
     runs(volume, NEW)
@@ -336,42 +349,19 @@ async fn an_upgrade_that_does_not_arrive_goes_back_and_frees_its_place() {
 }
 
 #[tokio::test]
-async fn the_controller_may_end_around_every_write() {
+async fn the_deadline_of_a_volume_is_kept_that_comes_where_there_was_none() {
     let mut fleet = Fleet::open().await;
+    fleet.set("automatic-engine-upgrade-deadline-seconds", "2").await;
     fleet.set(LIMIT, "1").await;
-    fleet.hollow_engine(&[]);
-    let moments = [Moment::NotSent, Moment::AnswerLost, Moment::Acknowledged];
-    for (write, moment) in (0..).zip(moments.into_iter().cycle()) {
-        let names: Vec<String> = ["a", "b", "c"].map(|name| format!("{name}-{write}")).into();
-        fleet.volume(&names[0], "node-1", attached("node-1")).await;
-        fleet.volume(&names[1], "node-1", json!({})).await;
-        fleet.volume(&names[2], "node-2", json!({})).await;
-        let all_done =
-            |all: &BTreeMap<String, Volume>| names.iter().all(|name| all.get(name).is_some_and(done));
-
-        let cut = Writer::with_cut(fleet.client(), Cut { write, moment });
-        let first = fleet.controller(cut);
-        let has_ended = async {
-            while !first.is_finished() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let ended = tokio::select! {
-            () = fleet.until("the first controller goes on", all_done) => false,
-            () = has_ended => true,
-        };
-        first.abort();
-        if ended {
-            let successor = fleet.controller(Writer::new(fleet.client()));
-            fleet.until(&format!("write {write}, {moment:?}"), all_done).await;
-            successor.abort();
-        }
-        assert_eq!(fleet.seen.lock().unwrap().most, 1, "write {write}, {moment:?}");
-        if !ended && moment != Moment::AnswerLost {
-            assert!(write >= 6, "only {write} writes were cut");
-            break;
-        }
-    }
+    fleet.hollow_engine(&["stuck"]);
+    fleet.start();
+    // Not a wait for something: by then nobody looks at the clock any more.
+    sleep(2 * super::LOOK_AT_THE_CLOCK).await;
+    fleet.volume("stuck", "node-1", json!({})).await;
+    let failed = |volume: &Volume| {
+        Attempt::of(volume.annotations()).is_some_and(|attempt| attempt.outcome == Outcome::Failed)
+    };
+    fleet.until("it goes back", |all| all.get("stuck").is_some_and(failed)).await;
     fleet.close().await;
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    DataEngine, Image, InstanceManager, NAMESPACE, Node, Replica, Setting, Volume,
+    DataEngine, Engine, Image, InstanceManager, NAMESPACE, Node, Replica, Setting, Volume,
 };
 use midflight_api::settings::check;
 use midflight_api::{ImageRef, NodeName, VolumeName, VolumeRecord, settings};
@@ -31,6 +31,8 @@ pub(super) struct Cluster {
     replicas_of: Index<Replica>,
     replicas_on: Index<Replica>,
     pub(super) records: Objects<VolumeRecord>,
+    pub(super) engines: Objects<Engine>,
+    engines_of: Index<Engine>,
 }
 
 /// A volume, as the API has it and as the rules see it.
@@ -69,6 +71,7 @@ impl Cluster {
     pub(super) fn new(operator: &mut Operator) -> Cluster {
         let (volumes, replicas): (Objects<Volume>, Objects<Replica>) =
             (operator.objects(), operator.objects());
+        let engines: Objects<Engine> = operator.objects();
         Cluster {
             nodes: operator.objects(),
             machines: operator.objects(),
@@ -82,6 +85,8 @@ impl Cluster {
             replicas_on: replicas.index(node_of),
             replicas,
             records: operator.objects(),
+            engines_of: engines.index(|engine| vec![engine.spec.instance.volume_name.to_string()]),
+            engines,
         }
     }
 
@@ -185,6 +190,12 @@ impl Cluster {
             volumes.extend(self.volume(&name)?.map(|seen| seen.volume));
         }
         Ok(volumes)
+    }
+
+    /// What the engine of a volume says it has copied to replicas that came back.
+    pub(super) fn copied(&self, volume: &VolumeName) -> Result<Option<i64>, Stale> {
+        let engines = self.engines.by(self.engines_of, volume.as_str())?;
+        Ok(engines.iter().filter_map(|engine| Some(engine.status.as_ref()?.rebuilt_bytes)).max())
     }
 
     /// How many engines each node serves.

@@ -9,15 +9,18 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{
-    FINALIZER, InstanceState, NAMESPACE, NodeDataEngineUpgrade, Snapshot, SnapshotSpec, Volume,
+    Engine, FINALIZER, InstanceManager, InstanceManagerSpec, InstanceState, NAMESPACE, NodeDataEngineUpgrade,
+    NodeDataEngineUpgradeStatus, NodeUpgradeState, Snapshot, SnapshotSpec, Volume,
 };
 use midflight_api::{ImageRef, NodeName, VolumeName};
 use midflight_plan::node_upgrade::{Action, Decision, Observed, Taken, decide};
+use midflight_plan::storage::instance_manager::{self, STANDS_IN_FOR};
 use sha2::{Digest, Sha512};
 
 use super::cluster::{Cluster, Seen, node_of, nodes_of};
 use super::told::{self, Standing};
 use crate::controller::{Controller, Index, Key, News, Next, Objects, Operator, TurnError, Wake};
+use crate::figures::Figures;
 
 /// Label of what an upgrade makes: its name.
 const UPGRADE_LABEL: &str = "midflight.dev/node-upgrade";
@@ -30,6 +33,7 @@ pub(crate) struct NodeUpgrades {
     upgrades_about: Index<NodeDataEngineUpgrade>,
     snapshots: Objects<Snapshot>,
     cluster: Cluster,
+    figures: Figures,
 }
 
 pub(crate) struct Look {
@@ -70,6 +74,7 @@ impl NodeUpgrades {
             upgrades,
             snapshots: operator.objects(),
             cluster: Cluster::new(operator),
+            figures: operator.figures(),
         }
     }
 
@@ -125,6 +130,29 @@ impl NodeUpgrades {
         Ok(self.cluster.volumes.change(&mut Arc::clone(&volume.object), edit).await?)
     }
 
+    /// Counts that a node begins or ends.
+    fn count(&self, before: &NodeDataEngineUpgradeStatus, now: &NodeDataEngineUpgradeStatus) {
+        use NodeUpgradeState::*;
+        if before.state == Undefined {
+            self.figures.node_upgrade("begun");
+        }
+        let outcome = match now.state {
+            Completed => "done",
+            Error => "failed",
+            Undefined
+            | Initializing
+            | FailingReplicas
+            | SwitchingOver
+            | UpgradingInstanceManager
+            | SwitchingBack
+            | RebuildingReplica
+            | Finalizing => return,
+        };
+        let rebuilt =
+            now.volumes.values().map(|volume| u64::try_from(volume.rebuilt_bytes).unwrap_or(0)).sum();
+        self.figures.node_upgrade_ended(outcome, rebuilt);
+    }
+
     async fn carry_out(&self, seen: &Look, action: Action) -> Result<(), TurnError> {
         match &action {
             Action::Request(on) => self.ask_node(&seen.object.spec.node_id, *on).await,
@@ -145,6 +173,10 @@ impl NodeUpgrades {
                 Some(manager) => Ok(self.cluster.managers.delete(&manager).await?),
                 None => Ok(()),
             },
+            Action::ReinstateManager { image } => {
+                let manager = stand_in(&seen.object, image);
+                Ok(self.cluster.managers.create(&manager).await?)
+            }
             Action::Release => {
                 let edit = |upgrade: &mut NodeDataEngineUpgrade| {
                     upgrade.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
@@ -181,6 +213,14 @@ impl Controller for NodeUpgrades {
         });
         let of = those.clone();
         wake.on(&self.cluster.records, move |record| of(vec![of_volume(&record.name_any())]));
+        let of = those.clone();
+        wake.on_change(&self.cluster.engines, move |old, new| match copied(old) == copied(new) {
+            true => Vec::new(),
+            false => of(new
+                .map(|engine| of_volume(engine.spec.instance.volume_name.as_str()))
+                .into_iter()
+                .collect()),
+        });
         wake.on(&self.snapshots, move |snapshot| those(vec![of_volume(snapshot.spec.volume.as_str())]));
         let upgrades = self.upgrades.clone();
         let all = move || -> Vec<Key> {
@@ -203,9 +243,15 @@ impl Controller for NodeUpgrades {
             let taken = self.snapshots.get(&Key::new(NAMESPACE, &snapshot_name(&object, volume)))?;
             snapshots.extend(taken.map(|snapshot| (volume.clone(), snapshot)));
         }
+        let mut copied = BTreeMap::new();
+        for volume in status.volumes.keys() {
+            copied.extend(self.cluster.copied(volume)?.map(|bytes| (volume.clone(), bytes)));
+        }
         let nodes = self.cluster.nodes(&spec.instance_manager_image)?;
+        let began = object.metadata.creation_timestamp.as_ref().map(|created| created.0);
         let observed = Observed {
             now: Timestamp::now(),
+            began: began.unwrap_or(Timestamp::MIN),
             node: spec.node_id.clone(),
             image: spec.instance_manager_image.clone(),
             default_image: self.cluster.default_image()?,
@@ -215,6 +261,7 @@ impl Controller for NodeUpgrades {
             nodes,
             volumes: volumes.iter().map(|(name, seen)| (name.clone(), seen.volume.clone())).collect(),
             snapshots: snapshots.iter().map(|(volume, snapshot)| (volume.clone(), taken(snapshot))).collect(),
+            copied,
             status,
         };
         Ok(Some(Look { object, volumes, snapshots, observed }))
@@ -234,6 +281,7 @@ impl Controller for NodeUpgrades {
         told::set(&mut status.conditions, &standing, state.as_str(), &message, generation);
         self.upgrades.report(&mut seen.object, |upgrade| upgrade.status = Some(status)).await?;
         if state != seen.observed.status.state {
+            self.count(&seen.observed.status, &decision.status);
             let note = match decision.status.failure.as_str() {
                 "" => format!("{} of {}", state, seen.observed.node),
                 failure => format!("{} of {}, on the way back: {failure}", state, seen.observed.node),
@@ -254,6 +302,31 @@ impl Controller for NodeUpgrades {
             None => Next::OnChange,
         })
     }
+}
+
+/// The instance manager of another image on the node, which serves as long as that of the upgrade would not start.
+fn stand_in(upgrade: &NodeDataEngineUpgrade, image: &ImageRef) -> InstanceManager {
+    let spec = &upgrade.spec;
+    let instead = [(STANDS_IN_FOR.to_owned(), spec.instance_manager_image.to_string())];
+    InstanceManager {
+        metadata: ObjectMeta {
+            name: Some(instance_manager::name(&spec.node_id, image, spec.data_engine)),
+            namespace: Some(NAMESPACE.into()),
+            annotations: Some(instead.into()),
+            ..ObjectMeta::default()
+        },
+        spec: InstanceManagerSpec {
+            image: image.clone(),
+            node_id: spec.node_id.clone(),
+            data_engine: spec.data_engine,
+            ..InstanceManagerSpec::default()
+        },
+        status: None,
+    }
+}
+
+fn copied(engine: Option<&Engine>) -> Option<i64> {
+    Some(engine?.status.as_ref()?.rebuilt_bytes)
 }
 
 fn taken(snapshot: &Arc<Snapshot>) -> Taken {

@@ -17,6 +17,7 @@ use super::cluster::Cluster;
 use super::node::from_now;
 use super::told::{self, Standing};
 use crate::controller::{Controller, Key, News, Next, Objects, Operator, TurnError, Wake};
+use crate::figures::Figures;
 
 /// Label of the upgrade of a node: the upgrade that it belongs to, and the node.
 const MANAGER_LABEL: &str = "longhorn.io/data-engine-upgrade-manager";
@@ -28,6 +29,7 @@ pub(crate) struct NodeUpgradeRuns {
     runs: Objects<DataEngineUpgradeManager>,
     upgrades: Objects<NodeDataEngineUpgrade>,
     cluster: Cluster,
+    figures: Figures,
 }
 
 pub(crate) struct Look {
@@ -61,6 +63,7 @@ impl NodeUpgradeRuns {
             runs: operator.objects(),
             upgrades: operator.objects(),
             cluster: Cluster::new(operator),
+            figures: operator.figures(),
         }
     }
 
@@ -136,7 +139,10 @@ impl Controller for NodeUpgradeRuns {
     }
 
     async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
-        let Some(object) = self.runs.get(key)? else { return Ok(None) };
+        let Some(object) = self.runs.get(key)? else {
+            self.figures.node_upgrade_has_gone(&key.name);
+            return Ok(None);
+        };
         let status = object.status.clone().unwrap_or_default();
         let age = |run: &DataEngineUpgradeManager| (run.creation_timestamp(), run.name_any());
         let runs = self.runs.all()?;
@@ -178,6 +184,7 @@ impl Controller for NodeUpgradeRuns {
         let standing = Standing::of_run(state);
         told::set(&mut status.conditions, &standing, state.as_str(), &message, seen.observed.generation);
         self.runs.report(&mut seen.object, |run| run.status = Some(status)).await?;
+        self.figures.nodes_of_upgrade(&seen.observed.name, &decision.status.upgrade_nodes);
         if state != seen.observed.status.state {
             let note = match message.as_str() {
                 "" => format!("{state}, to {}", decision.status.instance_manager_image),

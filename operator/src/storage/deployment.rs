@@ -2,10 +2,18 @@
 //!
 //! The invariant: a node has an image only while the container that runs from it there is ready.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use midflight_plan::storage::deployment::Lack;
 
 const PULLED: Lack = Lack::Coming("it is being pulled");
+
+/// Pods by the node that they are on, the first of each.
+pub(super) fn by_node(pods: &[Arc<Pod>]) -> HashMap<&str, &Arc<Pod>> {
+    pods.iter().rev().filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod))).collect()
+}
 
 /// Whether a container of the pod holds its image, and which that is; or what is in the way.
 pub(super) fn holds<'a>(pod: Option<&'a Pod>, container: &str) -> Result<&'a str, Lack> {

@@ -10,18 +10,18 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{
-    Condition, ConditionStatus, Engine, EngineImage, EngineImageSpec, NAMESPACE, Node, Replica, Setting,
-    Volume,
+    Condition, ConditionStatus, Engine, EngineImage, EngineImageSpec, EngineImageState, NAMESPACE, Node,
+    Replica, Setting, Volume,
 };
 use midflight_api::{ImageRef, NodeName};
 use midflight_plan::storage::deployment::{Deployment, Lack, Stage};
 use midflight_plan::storage::engine_image::{self as plan, About, Action, Observed, Seen};
 use tracing::debug;
 
-use super::deployment::holds;
+use super::deployment::{by_node, holds};
 use super::pods;
-use super::settings::ENGINE_IMAGE;
-use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
+use super::settings::{self, ENGINE_IMAGE};
+use crate::controller::{Controller, Index, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
 
 /// Condition that says whether every node has the image.
 const READY: &str = "ready";
@@ -71,16 +71,11 @@ impl EngineImages {
         let was_there = |node: &NodeName| {
             status.is_some_and(|status| status.node_deployment_map.get(node).is_some_and(|there| *there))
         };
-        let on = |node: &str| {
-            let is_there = |pod: &&Arc<Pod>| {
-                pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(node))
-            };
-            pods.iter().find(is_there).map(|pod| &**pod)
-        };
+        let on = by_node(pods);
         let nodes = self.nodes.all()?;
         let state = |node: &Arc<Node>| {
             let name = NodeName::from(node.name_any());
-            let held = match holds(on(name.as_str()), pods::HOLDER) {
+            let held = match holds(on.get(name.as_str()).map(|pod| &***pod), pods::HOLDER) {
                 Ok(_) => Ok(()),
                 Err(Lack::Coming(_)) if was_there(&name) => Ok(()),
                 Err(lack) => Err(lack),
@@ -137,6 +132,13 @@ fn keys(names: &[String]) -> Vec<Key> {
     names.iter().map(|name| Key::new(NAMESPACE, name)).collect()
 }
 
+/// The images that something refers to no more, or only now.
+fn changed<K>(old: Option<&K>, new: Option<&K>, names: fn(&K) -> Vec<String>) -> Vec<Key> {
+    let (old, new) = (old.map(names).unwrap_or_default(), new.map(names).unwrap_or_default());
+    let is_in_one = |name: &&String| old.contains(name) != new.contains(name);
+    old.iter().chain(&new).filter(is_in_one).map(|name| Key::new(NAMESPACE, name)).collect()
+}
+
 impl Controller for EngineImages {
     const NAME: &'static str = "engine-image";
     type Key = Key;
@@ -149,9 +151,9 @@ impl Controller for EngineImages {
             ENGINE_IMAGE => keys(&[plan::name(&setting.value.as_str().into())]),
             _ => Vec::new(),
         });
-        wake.on(&self.volumes.0, |volume| keys(&of_volume(volume)));
-        wake.on(&self.engines.0, |engine| keys(&of_engine(engine)));
-        wake.on(&self.replicas.0, |replica| keys(&of_replica(replica)));
+        wake.on_change(&self.volumes.0, |old, new| changed(old, new, of_volume));
+        wake.on_change(&self.engines.0, |old, new| changed(old, new, of_engine));
+        wake.on_change(&self.replicas.0, |old, new| changed(old, new, of_replica));
         wake.on(&self.pods.0, |pod| keys(&of_pod(pod)));
         let image_of = |set: &DaemonSet| set.labels().get(pods::ENGINE_IMAGE).cloned();
         wake.on(&self.sets, move |set| keys(&image_of(set).into_iter().collect::<Vec<_>>()));
@@ -174,9 +176,9 @@ impl Controller for EngineImages {
         let image = match &object {
             None => None,
             Some(object) => {
-                let references = self.volumes.0.by(self.volumes.1, &key.name)?.len()
-                    + self.engines.0.by(self.engines.1, &key.name)?.len()
-                    + self.replicas.0.by(self.replicas.1, &key.name)?.len();
+                let references = self.volumes.0.count(self.volumes.1, &key.name)
+                    + self.engines.0.count(self.engines.1, &key.name)
+                    + self.replicas.0.count(self.replicas.1, &key.name);
                 let since =
                     object.status.as_ref().and_then(|status| status.no_ref_since.as_str().parse().ok());
                 Some(Seen {
@@ -212,14 +214,21 @@ impl Controller for EngineImages {
         };
         let since = unreferenced_since.map(|since| since.to_string()).unwrap_or_default();
         let (deployment, about, now) = (&seen.deployment, seen.about.as_ref(), seen.observed.now);
+        let before = object.status.as_ref().map(|status| status.state);
+        let complaint = deployment.complaint(&object.spec.image);
         let write = self.images.report(object, |image| {
             let status = image.status.get_or_insert_default();
             status.ref_count = i32::try_from(*references).unwrap_or(i32::MAX);
             status.no_ref_since = since.into();
             plan::tell(status, deployment, about);
-            status.conditions.set(ready(deployment, now));
+            status.conditions.set(ready(deployment.stage(), &complaint, now));
         });
-        Ok(write.await?)
+        write.await?;
+        if deployment.stage() == Stage::Failing && before != Some(EngineImageState::Error) {
+            let news = News { by: Self::NAME, tone: Tone::Warning, reason: "PullFailed", note: &complaint };
+            self.images.tell(object, &news).await;
+        }
+        Ok(())
     }
 
     async fn act(&self, seen: Look, decision: Action) -> Result<Next, TurnError> {
@@ -233,7 +242,10 @@ impl Controller for EngineImages {
                 let image = EngineImage { metadata, spec: EngineImageSpec { image: default }, status: None };
                 self.images.create(&image).await?;
             }
-            (Action::Deploy, Some(object), _) => self.sets.create(&pods::engine_image(&object)).await?,
+            (Action::Deploy, Some(object), _) => {
+                let pull = settings::pull_policy(&self.settings)?;
+                self.sets.create(&pods::engine_image(&object, pull)).await?;
+            }
             (Action::Retire, Some(object), _) => self.images.delete(&object).await?,
             // Nothing tells when a log can be read.
             (Action::Keep { .. }, Some(object), _) if is_unheard(&object, &seen.deployment) => {
@@ -252,13 +264,17 @@ impl Controller for EngineImages {
     }
 }
 
-fn ready(deployment: &Deployment, now: Timestamp) -> Condition {
-    let whole = deployment.stage() == Stage::Whole;
+fn ready(stage: Stage, complaint: &str, now: Timestamp) -> Condition {
+    let (status, reason) = match stage {
+        Stage::Whole => (ConditionStatus::True, ""),
+        Stage::Coming => (ConditionStatus::False, "daemonSet"),
+        Stage::Failing => (ConditionStatus::False, "PullFails"),
+    };
     Condition {
         kind: READY.into(),
-        status: if whole { ConditionStatus::True } else { ConditionStatus::False },
-        reason: if whole { "" } else { "daemonSet" }.into(),
-        message: deployment.complaint().into(),
+        status,
+        reason: reason.into(),
+        message: complaint.into(),
         last_transition_time: now.to_string().into(),
         ..Condition::default()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use midflight_api::longhorn::{InstanceManager, InstanceManagerState, InstanceState, NAMESPACE};
 use midflight_api::{Size, VolumeRecord};
-use midflight_plan::storage::volume::Serving;
+use midflight_plan::storage::volume::{Flaw, Serving};
 use tokio::time::timeout;
 
 use super::orders::{Manager, Orders, proto};
@@ -68,7 +68,19 @@ impl Seat {
         let answer = timeout(ANSWERS_WITHIN, manager.status(self.engine.clone())).await.ok()?.ok()?;
         let status = answer.into_inner();
         let size = Size::from_bytes(status.size);
-        let (snapshots, rebuilt_bytes) = (status.snapshots, status.copied_bytes);
-        Some(Serving { serving: status.serving, size, snapshots, rebuilt_bytes })
+        let flaw = |flaw: proto::Flaw| Flaw {
+            replica: flaw.replica.into(),
+            what: flaw.what,
+            repaired: flaw.repaired,
+        };
+        Some(Serving {
+            serving: status.serving,
+            size,
+            snapshots: status.snapshots,
+            rebuilt_bytes: status.copied_bytes,
+            rebuild_limit: status.rebuild_limit,
+            trouble: Some(status.trouble).filter(|trouble| !trouble.is_empty()),
+            flaws: status.damaged.into_iter().map(flaw).collect(),
+        })
     }
 }

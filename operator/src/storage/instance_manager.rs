@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{
     DataEngine, InstanceManager, InstanceManagerSpec, InstanceProcess, InstanceProcessSpec,
-    InstanceProcessStatus, InstanceState, InstanceType, NAMESPACE, Node, Setting,
+    InstanceProcessStatus, InstanceState, InstanceType, NAMESPACE, Node, Replica, Setting, Volume,
 };
 use midflight_api::{EngineSeat, ImageRef, NodeName, OperationPhase, VolumeRecord};
 use midflight_plan::storage::instance_manager::{self as plan, Action, Answer, Observed, Seen};
@@ -37,6 +37,10 @@ pub(crate) struct InstanceManagers {
     pods_at: Index<Pod>,
     daemon_sets: Objects<DaemonSet>,
     records: Objects<VolumeRecord>,
+    volumes: Objects<Volume>,
+    volumes_at: Index<Volume>,
+    replicas: Objects<Replica>,
+    replicas_at: Index<Replica>,
     orders: Arc<Orders>,
     wake: OnceLock<Wake<Key>>,
     /// Who listens to which instance manager, by its name and address.
@@ -58,6 +62,8 @@ impl InstanceManagers {
     pub(crate) fn new(operator: &mut Operator, orders: Arc<Orders>) -> InstanceManagers {
         let managers: Objects<InstanceManager> = operator.objects();
         let pods: Objects<Pod> = operator.objects();
+        let (volumes, replicas): (Objects<Volume>, Objects<Replica>) =
+            (operator.objects(), operator.objects());
         InstanceManagers {
             managers_at: managers
                 .index(|manager| vec![place(&manager.spec.node_id, manager.spec.data_engine)]),
@@ -68,6 +74,12 @@ impl InstanceManagers {
             pods,
             daemon_sets: operator.objects(),
             records: operator.objects(),
+            volumes_at: volumes.index(places_of_engine),
+            volumes,
+            replicas_at: replicas.index(|replica| {
+                vec![place(&replica.spec.instance.node_id, replica.spec.instance.data_engine)]
+            }),
+            replicas,
             orders,
             wake: OnceLock::new(),
             listening: Arc::default(),
@@ -106,6 +118,28 @@ impl InstanceManagers {
             }
         }
         Ok(None)
+    }
+
+    /// Whether it was brought back because that of the default image does not start on its node.
+    fn stands_in(&self, object: &InstanceManager) -> Result<bool, Stale> {
+        let Some(image) = object.annotations().get(plan::STANDS_IN_FOR) else { return Ok(false) };
+        let node = Key::new(NAMESPACE, object.spec.node_id.as_str());
+        let default = settings::value(&self.settings, settings::INSTANCE_MANAGER_IMAGE)?;
+        Ok(*image == default && self.nodes.get(&node)?.is_some())
+    }
+
+    /// Whether an attached volume has an engine or a replica there, or is to have.
+    fn is_needed(&self, place: &str) -> Result<bool, Stale> {
+        if self.volumes.by(self.volumes_at, place)?.iter().any(|volume| is_attached(volume)) {
+            return Ok(true);
+        }
+        for replica in self.replicas.by(self.replicas_at, place)? {
+            let volume = Key::new(NAMESPACE, replica.spec.instance.volume_name.as_str());
+            if self.volumes.get(&volume)?.is_some_and(|volume| is_attached(&volume)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Asks the process what it holds, and listens to it from then on.
@@ -159,6 +193,21 @@ impl Drop for InstanceManagers {
 fn takes_over(record: Option<&VolumeRecord>) -> Option<&EngineSeat> {
     let operation = record?.spec.operation.as_ref()?;
     operation.to.as_ref().filter(|_| operation.phase == OperationPhase::Switching)
+}
+
+/// Whether somebody is to be served.
+fn is_attached(volume: &Volume) -> bool {
+    !volume.spec.node_id.is_empty() && volume.metadata.deletion_timestamp.is_none()
+}
+
+/// Where the engine of a volume is, or is to be.
+fn places_of_engine(volume: &Volume) -> Vec<String> {
+    let spec = &volume.spec;
+    let serves_on = volume.status.as_ref().map(|status| status.current_target_node_id.clone());
+    let nodes: BTreeSet<NodeName> =
+        [spec.node_id.clone(), spec.target_node_id.clone()].into_iter().chain(serves_on).collect();
+    let named = nodes.iter().filter(|node| !node.is_empty());
+    named.map(|node| place(node, spec.data_engine)).collect()
 }
 
 /// Where an instance manager is: those of one place share a folder.
@@ -250,10 +299,14 @@ impl Controller for InstanceManagers {
         };
         let (nodes, of_node) = (self.nodes.clone(), keys_of.clone());
         wake.on(&self.nodes, move |node| of_node(&node.name_any().into()));
+        let managers = self.managers.clone();
         wake.on(&self.settings, move |setting| match setting.name_any().as_str() {
             settings::INSTANCE_MANAGER_IMAGE | "v1-data-engine" | "v2-data-engine" => {
                 let all = nodes.all().unwrap_or_default();
-                all.iter().flat_map(|node| keys_of(&node.name_any().into())).collect()
+                // Those that there are too: one that waited to run may not be needed any more.
+                let there = managers.all().unwrap_or_default();
+                let there = there.iter().map(|manager| Key::of(&**manager));
+                all.iter().flat_map(|node| keys_of(&node.name_any().into())).chain(there).collect()
             }
             _ => Vec::new(),
         });
@@ -284,6 +337,12 @@ impl Controller for InstanceManagers {
         let is_other = |name: &str| name != key.name;
         let observed = Observed {
             wanted: wanted.is_some(),
+            // That of the default image stays anyway.
+            needed: wanted.is_none() && self.is_needed(&place)?,
+            stands_in: match &object {
+                Some(object) => self.stands_in(object)?,
+                None => false,
+            },
             manager,
             has_rival: self
                 .managers
@@ -340,12 +399,13 @@ impl Controller for InstanceManagers {
                 Ok(Next::OnChange)
             }
             (Action::MakePod, _, Some(object)) => {
-                for set in pods::daemon_sets(&object.spec.image) {
+                let pull = settings::pull_policy(&self.settings)?;
+                for set in pods::daemon_sets(&object.spec.image, pull) {
                     if self.daemon_sets.get(&Key::of(&set))?.is_none() {
                         self.daemon_sets.create(&set).await?;
                     }
                 }
-                self.pods.create(&pods::instance_manager(object)).await?;
+                self.pods.create(&pods::instance_manager(object, pull)).await?;
                 Ok(Next::OnChange)
             }
             (Action::Retire, _, Some(object)) => {

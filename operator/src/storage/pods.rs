@@ -51,8 +51,8 @@ fn host_path(name: &str, path: &str) -> Value {
     json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } })
 }
 
-/// The pod of an instance manager, on its node.
-pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
+/// The pod of an instance manager, on its node. `pull` says when its image is pulled, here as below.
+pub(super) fn instance_manager(manager: &InstanceManager, pull: &str) -> Pod {
     let (name, engine) = (manager.name_any(), manager.spec.data_engine);
     let folder = format!("{MANAGERS}/{engine}");
     let pod = json!({
@@ -73,6 +73,7 @@ pub(super) fn instance_manager(manager: &InstanceManager) -> Pod {
             "containers": [{
                 "name": "instance-manager",
                 "image": manager.spec.image,
+                "imagePullPolicy": pull,
                 "args": [
                     "instance-manager", format!("--folder={folder}"), "--listen=$(POD_IP):0",
                     format!("--records=api:{ACCESS}/kubeconfig"), format!("--name={name}"),
@@ -113,13 +114,13 @@ pub(super) fn place_of_manager(pod: &Pod) -> Option<String> {
 }
 
 /// The DaemonSets of frontend and keeper.
-pub(super) fn daemon_sets(image: &ImageRef) -> [DaemonSet; 2] {
+pub(super) fn daemon_sets(image: &ImageRef, pull: &str) -> [DaemonSet; 2] {
     let keeper = format!("--listen={SOCKETS}/keeper");
     let frontend = [format!("--control=unix:{SOCKETS}/frontend"), format!("--keeper={SOCKETS}/keeper")];
-    [daemon_set("keeper", image, &[keeper]), daemon_set("frontend", image, &frontend)]
+    [daemon_set("keeper", (image, pull), &[keeper]), daemon_set("frontend", (image, pull), &frontend)]
 }
 
-fn daemon_set(role: &str, image: &ImageRef, arguments: &[String]) -> DaemonSet {
+fn daemon_set(role: &str, (image, pull): (&ImageRef, &str), arguments: &[String]) -> DaemonSet {
     let labels = json!({ MANAGED_BY: MANAGER, COMPONENT: role });
     let arguments: Vec<&str> = [role].into_iter().chain(arguments.iter().map(String::as_str)).collect();
     let set = json!({
@@ -134,6 +135,7 @@ fn daemon_set(role: &str, image: &ImageRef, arguments: &[String]) -> DaemonSet {
                     "containers": [{
                         "name": role,
                         "image": image,
+                        "imagePullPolicy": pull,
                         "args": arguments,
                         "securityContext": { "privileged": true },
                         "volumeMounts": [
@@ -160,7 +162,7 @@ pub(super) fn engine_image_set(name: &str) -> String {
 }
 
 /// The DaemonSet that brings an engine image to every node, and its binary to where instance managers find it.
-pub(super) fn engine_image(object: &EngineImage) -> DaemonSet {
+pub(super) fn engine_image(object: &EngineImage, pull: &str) -> DaemonSet {
     let (name, image) = (object.name_any(), &object.spec.image);
     let labels = json!({ MANAGED_BY: MANAGER, COMPONENT: "engine-image", ENGINE_IMAGE: name });
     let binary = format!("--binary=.{BINARIES}/{}", engine_image::binary(image));
@@ -180,11 +182,12 @@ pub(super) fn engine_image(object: &EngineImage) -> DaemonSet {
                     "initContainers": [{
                         "name": INSTALLER,
                         "image": image,
+                        "imagePullPolicy": pull,
                         "args": ["engine-image", "--node=/node", binary],
                         // The whole node, since links do not lead from one mount to another.
                         "volumeMounts": [{ "name": "node", "mountPath": "/node" }],
                     }],
-                    "containers": [{ "name": HOLDER, "image": image, "command": HOLD }],
+                    "containers": [{ "name": HOLDER, "image": image, "imagePullPolicy": pull, "command": HOLD }],
                     "volumes": [{ "name": "node", "hostPath": { "path": "/", "type": "Directory" } }],
                 },
             },
@@ -194,9 +197,9 @@ pub(super) fn engine_image(object: &EngineImage) -> DaemonSet {
 }
 
 /// The DaemonSet that pulls images on every node that is let in, and holds them there: a container of each.
-pub(super) fn pre_pull(images: &BTreeSet<ImageRef>, at_once: usize) -> DaemonSet {
+pub(super) fn pre_pull(images: &BTreeSet<ImageRef>, at_once: usize, pull: &str) -> DaemonSet {
     let labels = json!({ MANAGED_BY: MANAGER, COMPONENT: PRE_PULL });
-    let holder = |image: &ImageRef| json!({ "name": pre_pull::name(image), "image": image, "command": HOLD });
+    let holder = |image: &ImageRef| json!({ "name": pre_pull::name(image), "image": image, "imagePullPolicy": pull, "command": HOLD });
     let unavailable = if at_once == 0 { json!("100%") } else { json!(at_once) };
     let set = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",

@@ -21,7 +21,7 @@ use midflight_api::longhorn::{ConditionStatus, Image, ImageSpec, ImageState, NAM
 use midflight_api::{ImageRef, MANAGED_BY, MANAGER, NodeName};
 use midflight_plan::storage::pre_pull::{self as plan, Action, Node, Observed, Plan, Report};
 
-use super::deployment::holds;
+use super::deployment::{by_node, holds};
 use super::{pods, settings};
 use crate::controller::{Controller, Key, News, Next, Objects, Operator, Stale, Tone, TurnError, Wake};
 
@@ -155,12 +155,7 @@ impl Controller for PrePull {
         let mut nodes = self.nodes.all()?;
         nodes.retain(|node| is_worker(node));
         let pods: Vec<Arc<Pod>> = self.pods.all()?.into_iter().filter(|pod| is_ours(pod)).collect();
-        let on = |name: &str| {
-            let is_there = |pod: &&Arc<Pod>| {
-                pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(name))
-            };
-            pods.iter().find(is_there)
-        };
+        let on = by_node(&pods);
         let wanted: BTreeSet<ImageRef> = images.iter().map(|image| image.spec.image().clone()).collect();
         let observed = Observed {
             enabled: settings::value(&self.settings, ENABLED)? == "true",
@@ -168,7 +163,10 @@ impl Controller for PrePull {
             defaults: self.defaults()?,
             images: images.iter().map(|image| of(image)).collect(),
             pulled: set.as_deref().map(pods::pulled),
-            nodes: nodes.iter().map(|object| node(object, on(&object.name_any()), &wanted)).collect(),
+            nodes: nodes
+                .iter()
+                .map(|object| node(object, on.get(object.name_any().as_str()).copied(), &wanted))
+                .collect(),
         };
         let pods = pods.iter().map(|pod| (pod.name_any(), Arc::clone(pod))).collect();
         Ok(Some(Look { images, set, nodes, pods, observed }))
@@ -185,11 +183,11 @@ impl Controller for PrePull {
             let before = image.status.as_ref().map(|status| status.state).unwrap_or_default();
             let generation = image.metadata.generation.unwrap_or_default();
             let write = self.images.report(image, |image| {
+                let ready = ready(image.spec.image(), report, generation);
                 let status = image.status.get_or_insert_default();
                 status.owner_id = owner.clone();
                 status.state = report.state;
                 status.node_deployment_map = report.deployment.map();
-                let ready = ready(report, generation);
                 match report.state {
                     ImageState::Deploying | ImageState::Error => {
                         let kind = RECONCILING.into();
@@ -205,7 +203,7 @@ impl Controller for PrePull {
             });
             write.await?;
             if report.state == ImageState::Error && before != ImageState::Error {
-                let note = report.deployment.complaint();
+                let note = report.deployment.complaint(image.spec.image());
                 let news = News { by: Self::NAME, tone: Tone::Warning, reason: "PullFailed", note: &note };
                 self.images.tell(image, &news).await;
             }
@@ -223,7 +221,11 @@ impl Controller for PrePull {
                     }
                 }
                 Action::Pull { images } => {
-                    let wanted = pods::pre_pull(&images, seen.observed.at_once);
+                    let wanted = pods::pre_pull(
+                        &images,
+                        seen.observed.at_once,
+                        settings::pull_policy(&self.settings)?,
+                    );
                     match &mut seen.set {
                         Some(set) => self.sets.change(set, |set| set.spec = wanted.spec).await?,
                         None => self.sets.create(&wanted).await?,
@@ -294,7 +296,7 @@ fn new(image: ImageRef) -> Image {
     }
 }
 
-fn ready(report: &Report, generation: i64) -> Condition {
+fn ready(image: &ImageRef, report: &Report, generation: i64) -> Condition {
     let (status, reason) = match report.state {
         ImageState::Deployed => (ConditionStatus::True, "OnEveryNode"),
         ImageState::Error => (ConditionStatus::False, "PullFails"),
@@ -303,7 +305,7 @@ fn ready(report: &Report, generation: i64) -> Condition {
     };
     let message = match report.state {
         ImageState::Unknown => format!("the setting {ENABLED} is false"),
-        _ => report.deployment.complaint(),
+        _ => report.deployment.complaint(image),
     };
     Condition {
         kind: READY.into(),

@@ -8,6 +8,8 @@ use crate::controller::{Key, Objects, Stale};
 pub(super) const ENGINE_IMAGE: &str = "default-engine-image";
 pub(super) const INSTANCE_MANAGER_IMAGE: &str = "default-instance-manager-image";
 pub(super) const SHARE_MANAGER_IMAGE: &str = "default-share-manager-image";
+const PULL_POLICY: &str = "system-managed-pods-image-pull-policy";
+pub(super) const REBUILD_LIMIT: &str = "replica-rebuilding-bandwidth-limit";
 pub(super) const REPLENISH_AFTER: &str = "replica-replenishment-wait-interval";
 
 /// The value of a setting, or its default if there is none or a value that nobody may give it.
@@ -16,6 +18,24 @@ pub(super) fn value(all: &Objects<Setting>, name: &'static str) -> Result<String
     let valid = given.filter(|value| settings::check(name, value).is_ok());
     let default = || settings::find(name).map(|setting| setting.default.to_owned());
     Ok(valid.or_else(default).unwrap_or_default())
+}
+
+/// A number that may be another for each data engine; 0 where none is given for this one.
+pub(super) fn number_for(
+    all: &Objects<Setting>,
+    name: &'static str,
+    engine: DataEngine,
+) -> Result<u64, Stale> {
+    Ok(settings::number_for(&value(all, name)?, engine).unwrap_or_default())
+}
+
+/// When the pods that are made here pull their images, in the words of Kubernetes.
+pub(super) fn pull_policy(all: &Objects<Setting>) -> Result<&'static str, Stale> {
+    Ok(match value(all, PULL_POLICY)?.as_str() {
+        "always" => "Always",
+        "never" => "Never",
+        _ => "IfNotPresent",
+    })
 }
 
 /// Which data engines are served.

@@ -5,13 +5,13 @@
 
 use midflight_api::NodeName;
 
-use super::facts::{Replica, Volume};
+use super::facts::{Manager, MoveFailure, Replica, Volume};
 use super::node::{Action, Observed, Step, Todo};
 use super::wait::Wait;
 
 /// Engines come home, to whichever instance manager serves there.
 pub(super) fn home(seen: &Observed) -> Todo {
-    let mut todo = Todo::default();
+    let mut todo = reinstate(seen);
     for volume in seen.volumes.values().filter(|volume| is_ours(seen, volume) && !volume.deleting) {
         let name = volume.name.clone();
         if !volume.is_up() {
@@ -33,7 +33,41 @@ pub(super) fn home(seen: &Observed) -> Todo {
                 let (to, image) = (volume.node.clone(), manager.image.clone());
                 todo.actions.push(Action::Move { volume: name, to, image });
             }
-            Some(_) => todo.waits.push(Wait::Moves { volume: name, to: volume.node.clone() }),
+            Some(_) => todo.waits.push(match volume.failure_on(&volume.node) {
+                Some(MoveFailure { node, why, .. }) => {
+                    Wait::NotHome { volume: name, node: node.clone(), why: why.clone() }
+                }
+                None => Wait::Moves { volume: name, to: volume.node.clone() },
+            }),
+        }
+    }
+    todo
+}
+
+/// The instance manager that was replaced comes back where its successor does not run: first its object, then the successor
+/// goes, since one runs at a time.
+fn reinstate(seen: &Observed) -> Todo {
+    let mut todo = Todo::default();
+    let previous = &seen.status.previous_image;
+    let Some(here) = seen.here().filter(|node| node.ready) else { return todo };
+    if !seen.is_returning() || previous.is_empty() {
+        return todo;
+    }
+    let delete = |manager: &Manager| Action::DeleteManager { name: manager.name.clone() };
+    let (old, others): (Vec<&Manager>, Vec<&Manager>) =
+        here.managers.iter().partition(|manager| manager.image == *previous);
+    match (here.serving(), old.first()) {
+        // The successor came up after all.
+        (Some(serving), Some(old)) if serving.image != *previous && !old.has_process() && !old.deleting => {
+            todo.actions.push(delete(old));
+        }
+        (Some(_), _) => {}
+        (None, None) => todo.actions.push(Action::ReinstateManager { image: previous.clone() }),
+        (None, Some(old)) if old.deleting => todo.waits.push(Wait::Goes(old.name.clone())),
+        (None, Some(_)) => {
+            let in_the_way = others.iter().filter(|manager| manager.has_process() && !manager.deleting);
+            todo.actions.extend(in_the_way.map(|manager| delete(manager)));
+            todo.waits.push(Wait::Starts { node: seen.node.clone(), image: previous.clone() });
         }
     }
     todo
@@ -69,7 +103,8 @@ fn reopen(seen: &Observed) -> Todo {
 pub(super) fn rebuild(seen: &Observed) -> Todo {
     let mut todo = reopen(seen);
     let named = seen.volumes.values().filter(|volume| seen.status.volumes.contains_key(&volume.name));
-    for volume in named.filter(|volume| volume.is_up() && !volume.node.is_empty() && !volume.deleting) {
+    let is_up = |volume: &&Volume| volume.is_up() && (!volume.node.is_empty() || volume.serves_nobody());
+    for volume in named.filter(is_up).filter(|volume| !volume.deleting) {
         let Some(missed) = volume.replicas.iter().find(|replica| !replica.is_healthy()) else { continue };
         let name = volume.name.clone();
         todo.waits.push(match missed.node == seen.node {
@@ -82,13 +117,13 @@ pub(super) fn rebuild(seen: &Observed) -> Todo {
     todo
 }
 
-/// Snapshots go, and volumes that are not attached get the image that their node runs.
+/// Snapshots go, and volumes that are not attached for clients get the image that their node runs.
 pub(super) fn finish(seen: &Observed) -> Todo {
     let mut todo = Todo::default();
     if !seen.is_returning() {
         let on_node = |volume: &&Volume| volume.owner == seen.node || volume.replica_on(&seen.node).is_some();
-        let detached =
-            seen.volumes.values().filter(|volume| !volume.is_up() && !volume.deleting).filter(on_node);
+        let detached = seen.volumes.values().filter(|volume| !volume.is_up() || volume.serves_nobody());
+        let detached = detached.filter(|volume| !volume.deleting).filter(on_node);
         for volume in detached.filter(|volume| volume.image != seen.image) {
             todo.actions.push(Action::SetImage { volume: volume.name.clone(), image: seen.image.clone() });
         }

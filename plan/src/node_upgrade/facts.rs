@@ -5,8 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
-use midflight_api::longhorn::{self, InstanceManagerState, InstanceState, VolumeState};
+use midflight_api::longhorn::{
+    self, InstanceManagerState, InstanceState, TargetMove, TargetMoveReason, TargetMoveState, VolumeState,
+};
 use midflight_api::settings;
 use midflight_api::{ImageRef, MemberMode, NodeName, ReplicaName, VolumeName, VolumeRecordSpec};
 
@@ -58,9 +61,45 @@ pub struct Volume {
     pub expanding: bool,
     pub restoring: bool,
     pub migrating: bool,
-    /// For how long its frontend held back requests, and the longest wait, of its last move in microseconds.
+    /// The last move of its engine to another node.
+    pub moved: Moved,
+}
+
+/// How a move of an engine under clients went.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Moved {
+    /// When it was last heard of.
+    pub at: Option<Timestamp>,
+    /// For how long the frontend held back requests, and the longest wait, in microseconds.
     pub pause_us: i64,
     pub longest_wait_us: i64,
+    /// The node that the engine could not go to, and why.
+    pub failure: Option<MoveFailure>,
+}
+
+/// Why an engine does not serve where it was sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MoveFailure {
+    pub node: NodeName,
+    /// The node is lost, so that another may do.
+    pub is_lost: bool,
+    pub why: String,
+}
+
+impl Moved {
+    fn of(known: &TargetMove) -> Moved {
+        let failure = (known.state == TargetMoveState::Failed).then(|| MoveFailure {
+            node: known.to.clone(),
+            is_lost: known.reason == TargetMoveReason::NodeLost,
+            why: known.message.to_string(),
+        });
+        Moved {
+            at: known.at.as_str().parse().ok(),
+            pause_us: known.pause_us,
+            longest_wait_us: known.longest_wait_us,
+            failure,
+        }
+    }
 }
 
 impl Volume {
@@ -90,8 +129,7 @@ impl Volume {
             expanding: status.expansion_required,
             restoring: status.restore_required,
             migrating: object.is_migrating(),
-            pause_us: status.engine_change.pause_us,
-            longest_wait_us: status.engine_change.longest_wait_us,
+            moved: Moved::of(&status.target_move),
         }
     }
 
@@ -112,9 +150,19 @@ impl Volume {
         }
     }
 
+    /// Whether it follows backups and has no clients: its engine may be on any node, and finds another by itself.
+    pub fn serves_nobody(&self) -> bool {
+        self.state == VolumeState::Attached && self.node.is_empty()
+    }
+
     /// Whether its engine is on this node, or is to come to it.
     pub fn engine_is_on(&self, node: &NodeName) -> bool {
         self.is_up() && [self.target(), &self.serves_on, &self.seat].contains(&node)
+    }
+
+    /// Why its engine does not serve on the node that it is asked to be on, if it was tried.
+    pub fn failure_on(&self, node: &NodeName) -> Option<&MoveFailure> {
+        self.moved.failure.as_ref().filter(|failure| failure.node == *node && self.target() == node)
     }
 
     pub fn replica_on(&self, node: &NodeName) -> Option<&Replica> {
@@ -183,6 +231,18 @@ impl Manager {
 
     pub fn runs(&self) -> bool {
         self.state == InstanceManagerState::Running && !self.deleting
+    }
+
+    /// Whether a process of it may be there.
+    pub fn has_process(&self) -> bool {
+        match self.state {
+            InstanceManagerState::Running
+            | InstanceManagerState::Starting
+            | InstanceManagerState::Error
+            | InstanceManagerState::Unknown
+            | InstanceManagerState::Unrecognised => true,
+            InstanceManagerState::Stopped | InstanceManagerState::Undefined => false,
+        }
     }
 }
 

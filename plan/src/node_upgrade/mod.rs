@@ -3,6 +3,7 @@
 //! ```text
 //! facts ──▶ preflight ──▶ run: which node is next          (DataEngineUpgradeManager)
 //!   └─────────┴─ place ─▶ node: the next step of one node  (NodeDataEngineUpgrade)
+//!                           ├▶ forth: to the new image
 //!                           └▶ back: how it was before
 //! ```
 //!
@@ -14,10 +15,12 @@ mod admit;
 mod back;
 mod facts;
 mod forecast;
+mod forth;
 mod node;
 mod obstacle;
 mod place;
 mod preflight;
+mod rebuilt;
 mod run;
 mod wait;
 
@@ -25,11 +28,12 @@ mod wait;
 mod tests;
 
 pub use admit::{Refusal, attach, create};
-pub use facts::{Copy, Image, Manager, Node, Nodes, Policy, Replica, Volume};
+pub use facts::{Copy, Image, Manager, MoveFailure, Moved, Node, Nodes, Policy, Replica, Volume};
 pub use forecast::{Forecast, Pace, Stage, Target, forecast};
 pub use node::{Action, Decision, Observed, Taken, decide};
 pub use obstacle::Obstacle;
 pub use preflight::{nodes_of_run, preflight};
+pub use rebuilt::Copied;
 pub use run::{
     Child, Decision as RunDecision, Observed as Run, Order, asks_for_volumes, decide as decide_run,
 };

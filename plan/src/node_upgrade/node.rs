@@ -8,17 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use midflight_api::longhorn::{
-    NodeDataEngineUpgradeStatus, NodeUpgradeState, VolumeState, VolumeUpgradeStatus,
-};
+use midflight_api::longhorn::{NodeDataEngineUpgradeStatus, NodeUpgradeState, VolumeUpgradeStatus};
 use midflight_api::{ImageRef, NodeName, ReplicaName, VolumeName};
 
-use super::back;
-use super::facts::{Copy, Nodes, Policy, Volume};
-use super::obstacle::Obstacle;
-use super::place::{Load, choose, has_copy_elsewhere, is_good};
-use super::preflight::fit;
+use super::facts::{Nodes, Policy, Volume};
+use super::place::Load;
+use super::rebuilt::{self, Copied};
 use super::wait::{Wait, message};
+use super::{back, forth};
 
 /// Rebuilds take as many times longer as a step may.
 const REBUILD_TAKES: u32 = 6;
@@ -27,6 +24,8 @@ const REBUILD_TAKES: u32 = 6;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     pub now: Timestamp,
+    /// When this attempt began.
+    pub began: Timestamp,
     pub node: NodeName,
     /// Image that the node is upgraded to.
     pub image: ImageRef,
@@ -42,6 +41,7 @@ pub struct Observed {
     pub load: Load,
     /// The snapshots that this upgrade asked for.
     pub snapshots: BTreeMap<VolumeName, Taken>,
+    pub copied: Copied,
 }
 
 /// A snapshot that was asked for.
@@ -85,6 +85,10 @@ pub enum Action {
     },
     DeleteManager {
         name: String,
+    },
+    /// Bring back the instance manager of an image on the node, in place of the one that does not start.
+    ReinstateManager {
+        image: ImageRef,
     },
     /// Nothing is left to be brought back.
     Release,
@@ -200,6 +204,9 @@ fn enter(status: &mut NodeDataEngineUpgradeStatus, state: NodeUpgradeState, seen
         volume.state = state;
         volume.message = "".into();
     }
+    if state == NodeUpgradeState::RebuildingReplica {
+        rebuilt::begin(status, &seen.copied);
+    }
     if state == NodeUpgradeState::UpgradingInstanceManager {
         let old = seen.here().and_then(|node| node.managers.iter().find(|one| one.image != seen.image));
         status.previous_image = old.map(|manager| manager.image.clone()).unwrap_or_default();
@@ -247,13 +254,17 @@ fn step(seen: &Observed) -> Step {
     match state {
         Undefined if seen.is_there_already() => Step::Enter(Finalizing),
         Undefined => Step::Enter(Initializing),
-        Initializing => initialize(seen).unwrap_or(Step::Enter(after(state))),
-        FailingReplicas => leave(seen).unwrap_or(Step::Enter(after(state))),
-        SwitchingOver => leave(seen).or_else(|| keep_away(seen)).unwrap_or(Step::Enter(after(state))),
-        UpgradingInstanceManager => leave(seen)
-            .or_else(|| keep_away(seen))
-            .or_else(|| replace(seen))
+        Initializing => forth::initialize(seen).unwrap_or(Step::Enter(after(state))),
+        FailingReplicas => forth::leave(seen).unwrap_or(Step::Enter(after(state))),
+        SwitchingOver => {
+            forth::leave(seen).or_else(|| forth::keep_away(seen)).unwrap_or(Step::Enter(after(state)))
+        }
+        UpgradingInstanceManager if seen.has_old() => forth::leave(seen)
+            .or_else(|| forth::keep_away(seen))
+            .or_else(|| forth::replace(seen))
             .unwrap_or(Step::Enter(after(state))),
+        // No engine can be moved before the new one runs.
+        UpgradingInstanceManager => forth::replace(seen).unwrap_or(Step::Enter(after(state))),
         SwitchingBack => back::home(seen).step().unwrap_or(Step::Enter(after(state))),
         RebuildingReplica => back::rebuild(seen).step().unwrap_or(Step::Enter(after(state))),
         Finalizing => back::finish(seen).step().unwrap_or(Step::Enter(if seen.is_returning() {
@@ -275,6 +286,12 @@ fn step(seen: &Observed) -> Step {
 impl Observed {
     pub(super) fn here(&self) -> Option<&super::Node> {
         self.nodes.get(&self.node)
+    }
+
+    /// Whether an instance manager is there that is to be replaced.
+    fn has_old(&self) -> bool {
+        let managers = self.here().map_or(&[][..], |node| &node.managers);
+        managers.iter().any(|manager| manager.image != self.image && !manager.deleting)
     }
 
     pub(super) fn is_returning(&self) -> bool {
@@ -321,9 +338,10 @@ impl Observed {
         self.volumes.values().filter(|volume| volume.touches(&self.node))
     }
 
-    /// The status, with the pauses that were seen since.
+    /// The status, with what was seen since: pauses, and what was copied.
     fn noted(&self) -> NodeDataEngineUpgradeStatus {
         let mut status = self.status.clone();
+        rebuilt::note(&mut status, &self.copied);
         status.owner_id = self.node.clone();
         let moves = matches!(
             status.state,
@@ -336,122 +354,18 @@ impl Observed {
             status.volumes.iter_mut().filter(|(_, entry)| moves && !entry.temporary_node_id.is_empty())
         {
             let Some(volume) = self.volumes.get(name) else { continue };
-            entry.pause_us = entry.pause_us.max(volume.pause_us);
-            entry.longest_wait_us = entry.longest_wait_us.max(volume.longest_wait_us);
+            // The last move may be of an upgrade before.
+            if volume.moved.at.is_some_and(|at| at >= self.began) {
+                entry.pause_us = entry.pause_us.max(volume.moved.pause_us);
+                entry.longest_wait_us = entry.longest_wait_us.max(volume.moved.longest_wait_us);
+            }
         }
         status
     }
 
     /// Volumes that the status does not name yet.
-    fn unnamed(&self) -> Vec<VolumeName> {
+    pub(super) fn unnamed(&self) -> Vec<VolumeName> {
         let new = self.touched().filter(|volume| !self.status.volumes.contains_key(&volume.name));
         new.map(|volume| volume.name.clone()).collect()
     }
-}
-
-/// Marks the node, names its volumes, and takes a snapshot of each.
-fn initialize(seen: &Observed) -> Option<Step> {
-    let unfit: Vec<Obstacle> =
-        seen.touched().filter_map(|volume| fit(volume, &seen.node, &seen.nodes).err()).collect();
-    if let Some(lasting) = unfit.iter().find(|obstacle| !obstacle.passes()) {
-        return Some(Step::GoBack(lasting.advice()));
-    }
-    if !unfit.is_empty() {
-        return Some(Step::Wait(unfit.into_iter().map(Wait::Unfit).collect()));
-    }
-    if !seen.here().is_some_and(|node| node.requested) {
-        return Some(Step::Do(vec![Action::Request(true)]));
-    }
-    let unnamed = seen.unnamed();
-    if !unnamed.is_empty() {
-        return Some(Step::Enlist(unnamed));
-    }
-    let mut todo = Todo::default();
-    for volume in seen.touched().filter(|volume| !volume.deleting) {
-        let name = volume.name.clone();
-        match seen.snapshots.get(&volume.name) {
-            None => todo.actions.push(Action::TakeSnapshot { volume: name }),
-            Some(taken) if taken.ready => {}
-            Some(taken) if taken.error.is_empty() => todo.waits.push(Wait::Snapshot(name)),
-            Some(taken) => todo.waits.push(Wait::NoSnapshot { volume: name, why: taken.error.clone() }),
-        }
-    }
-    todo.step()
-}
-
-/// Lets the replicas of the node leave their engines, each only while another copy serves on.
-fn leave(seen: &Observed) -> Option<Step> {
-    let unnamed = seen.unnamed();
-    if !unnamed.is_empty() {
-        return Some(Step::Enlist(unnamed));
-    }
-    let mut todo = Todo::default();
-    for volume in seen.touched() {
-        let Some(replica) = volume.replica_on(&seen.node) else { continue };
-        let is_out = !replica.runs && replica.copy != Copy::InService;
-        let (name, told, replica) = (volume.name.clone(), replica.told_to_stop, replica.name.clone());
-        match told {
-            true if is_out => {}
-            true => todo.waits.push(Wait::Leaves { volume: name, replica }),
-            false if volume.deleting => {}
-            false if volume.state != VolumeState::Attached => {
-                todo.waits.push(Wait::Unfit(Obstacle::Unsettled { volume: name, state: volume.state }));
-            }
-            false if !has_copy_elsewhere(volume, &seen.node, &seen.nodes) => {
-                let node = seen.node.clone();
-                todo.waits.push(Wait::Unfit(Obstacle::NoCopyElsewhere { volume: name, node }));
-            }
-            false => todo.actions.push(Action::Stop { volume: name, replica }),
-        }
-    }
-    todo.step()
-}
-
-/// Brings the engines of the node to others, and finds another for one whose node is lost.
-fn keep_away(seen: &Observed) -> Option<Step> {
-    let mine = |volume: &&Volume| volume.node == seen.node || volume.engine_is_on(&seen.node);
-    let volumes: Vec<&Volume> = seen.touched().filter(mine).filter(|volume| !volume.deleting).collect();
-    let place = |volume: &Volume| seen.status.volumes.get(&volume.name).map(|entry| &entry.temporary_node_id);
-    let is_placed =
-        |volume: &Volume| place(volume).is_some_and(|there| is_good(volume, there, &seen.node, &seen.nodes));
-    let homeless: Vec<&Volume> = volumes.iter().copied().filter(|volume| !is_placed(volume)).collect();
-    let chosen = choose(&homeless, &seen.node, &seen.nodes, &seen.load);
-    if !chosen.is_empty() {
-        return Some(Step::Assign(chosen));
-    }
-    let mut todo = Todo::default();
-    for volume in volumes {
-        let name = volume.name.clone();
-        let Some(to) = place(volume).filter(|_| is_placed(volume)) else {
-            let node = seen.node.clone();
-            todo.waits.push(Wait::Unfit(Obstacle::NoTarget { volume: name, node }));
-            continue;
-        };
-        if volume.asked != *to {
-            todo.actions.push(Action::Move { volume: name, to: to.clone(), image: seen.image.clone() });
-        } else if volume.serves_on != *to || volume.seat != *to {
-            todo.waits.push(Wait::Moves { volume: name, to: to.clone() });
-        }
-    }
-    todo.step()
-}
-
-/// Deletes the old instance manager, which nobody uses any more, and waits for the new one.
-fn replace(seen: &Observed) -> Option<Step> {
-    let mut todo = Todo::default();
-    let managers = seen.here().map_or(&[][..], |node| &node.managers);
-    for old in managers.iter().filter(|manager| manager.image != seen.image) {
-        match old.instances {
-            _ if old.deleting => todo.waits.push(Wait::Goes(old.name.clone())),
-            instances if old.runs() && instances > 0 => {
-                todo.waits.push(Wait::Holds { manager: old.name.clone(), instances });
-            }
-            _ => todo.actions.push(Action::DeleteManager { name: old.name.clone() }),
-        }
-    }
-    let is_new = seen.here().is_some_and(|node| node.runs_only(&seen.image));
-    if !is_new && todo.actions.is_empty() && todo.waits.is_empty() {
-        todo.waits.push(Wait::Starts { node: seen.node.clone(), image: seen.image.clone() });
-    }
-    todo.step()
 }

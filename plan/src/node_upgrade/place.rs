@@ -17,7 +17,7 @@ pub(super) fn has_copy_elsewhere(volume: &Volume, node: &NodeName, nodes: &Nodes
     hosts(volume, node, nodes).next().is_some()
 }
 
-/// Nodes other than this one that may serve the volume, in the order of its replicas.
+/// Nodes other than this one that may serve the volume and were not tried in vain, in the order of its replicas.
 pub(super) fn hosts<'a>(
     volume: &'a Volume,
     node: &'a NodeName,
@@ -27,12 +27,14 @@ pub(super) fn hosts<'a>(
     others
         .map(|replica| &replica.node)
         .filter(|other| nodes.get(*other).is_some_and(|there| there.may_host()))
+        .filter(|other| volume.failure_on(other).is_none())
 }
 
 /// Whether an engine that was sent there can stay there.
 pub(super) fn is_good(volume: &Volume, there: &NodeName, node: &NodeName, nodes: &Nodes) -> bool {
     let serves = volume.serves_on == *there && volume.seat == *there;
-    let may_host = there != node && nodes.get(there).is_some_and(|there| there.may_host());
+    let can_host = there != node && nodes.get(there).is_some_and(|there| there.may_host());
+    let may_host = can_host && volume.failure_on(there).is_none();
     may_host && (serves || hosts(volume, node, nodes).any(|host| host == there))
 }
 

@@ -19,6 +19,8 @@ pub enum Wait {
     Leaves { volume: VolumeName, replica: ReplicaName },
     #[error("the engine of {volume} moves to {to}")]
     Moves { volume: VolumeName, to: NodeName },
+    #[error("the engine of {volume} does not serve on {node}, where it belongs: {why}; it is tried again")]
+    NotHome { volume: VolumeName, node: NodeName, why: String },
     #[error("instance manager {manager} still holds {instances} engines and replicas")]
     Holds { manager: String, instances: usize },
     #[error("instance manager {0} is going")]
@@ -47,6 +49,7 @@ impl Wait {
             | Wait::NoSnapshot { volume, .. }
             | Wait::Leaves { volume, .. }
             | Wait::Moves { volume, .. }
+            | Wait::NotHome { volume, .. }
             | Wait::NoManager { volume, .. }
             | Wait::Rebuilds { volume, .. }
             | Wait::NotHealthy { volume, .. }

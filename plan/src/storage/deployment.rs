@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use midflight_api::NodeName;
+use midflight_api::{ImageRef, NodeName};
 
 /// How many nodes are named of which something is said.
 const NAMED: usize = 8;
@@ -51,8 +51,8 @@ impl Deployment {
         }
     }
 
-    /// What is in the way, node by node.
-    pub fn complaint(&self) -> String {
+    /// What is in the way of the image, node by node.
+    pub fn complaint(&self, image: &ImageRef) -> String {
         let lacking: Vec<(&NodeName, &Lack)> =
             self.0.iter().filter_map(|(node, there)| Some((node, there.as_ref().err()?))).collect();
         let said = lacking.iter().take(NAMED).map(|(node, lack)| {
@@ -61,7 +61,10 @@ impl Deployment {
         });
         let more = lacking.len().saturating_sub(NAMED);
         let more = (more > 0).then(|| format!("and {more} more nodes"));
-        said.chain(more).collect::<Vec<_>>().join("; ")
+        match lacking.is_empty() {
+            true => String::new(),
+            false => format!("{image} on {}", said.chain(more).collect::<Vec<_>>().join("; ")),
+        }
     }
 }
 
@@ -94,8 +97,9 @@ mod tests {
 
     #[test]
     fn names_a_few_nodes_that_lack_it() {
-        assert_eq!(nodes(1, 0, 0).complaint(), "");
-        assert_eq!(nodes(1, 1, 1).complaint(), "b-0: it is being pulled; c-0: no room");
-        assert!(nodes(0, 0, 10).complaint().ends_with("c-7: no room; and 2 more nodes"));
+        let said = |nodes: Deployment| nodes.complaint(&"engine:2".into());
+        assert_eq!(said(nodes(1, 0, 0)), "");
+        assert_eq!(said(nodes(1, 1, 1)), "engine:2 on b-0: it is being pulled; c-0: no room");
+        assert!(said(nodes(0, 0, 10)).ends_with("c-7: no room; and 2 more nodes"));
     }
 }

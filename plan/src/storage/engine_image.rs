@@ -156,8 +156,11 @@ pub fn tell(status: &mut EngineImageStatus, deployment: &Deployment, about: Opti
         (status.data_format_min_version, status.data_format_version) =
             (number(disk.oldest), number(disk.newest));
     }
-    let whole = deployment.stage() == Stage::Whole && !status.version.is_empty();
-    status.state = if whole { EngineImageState::Deployed } else { EngineImageState::Deploying };
+    status.state = match deployment.stage() {
+        Stage::Failing => EngineImageState::Error,
+        Stage::Whole if !status.version.is_empty() => EngineImageState::Deployed,
+        Stage::Whole | Stage::Coming => EngineImageState::Deploying,
+    };
 }
 
 /// The name of the object of an image, as upstream makes it.
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!((status.state, status.incompatible), (EngineImageState::Deployed, false));
         assert_eq!((status.controller_api_min_version, status.data_format_version), (2, 5));
         let status = told(sick().into(), Some(about(2, 2)));
-        assert_eq!((status.state, status.incompatible), (EngineImageState::Deploying, true));
+        assert_eq!((status.state, status.incompatible), (EngineImageState::Error, true));
         assert!(!status.node_deployment_map["node-2"]);
         assert_eq!(told(well().into(), None).state, EngineImageState::Deploying);
         assert_eq!(told(Vec::new(), Some(about(1, 1))).state, EngineImageState::Deploying);

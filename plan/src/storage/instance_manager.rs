@@ -1,19 +1,28 @@
 //! Decides what becomes of an instance manager.
 //!
 //! Instance managers of one node and data engine share a folder, so one of them runs at a time: that of a new image has an object at
-//! once, and a process when the one before it is gone, which goes when it holds nothing or is deleted.
+//! once, and a process when the one before it is gone, which goes when it holds nothing or is deleted. One that was brought back
+//! because that of the default image does not start on its node stands in for it, and stays as long as that image is the default.
 //!
-//! The invariant: one with instances in it is never removed to make room for another.
+//! The invariant: one with instances in it, or that is to have some, is never removed to make room for another. One that has
+//! just begun again after a crash holds nothing yet.
 
 use midflight_api::longhorn::{DataEngine, InstanceManagerState};
 use midflight_api::{ImageRef, NodeName};
 use sha2::{Digest, Sha512};
 
+/// Annotation of an instance manager that stands in for that of another image, which does not start: that image.
+pub const STANDS_IN_FOR: &str = "midflight.dev/stands-in-for";
+
 /// Everything `decide` may look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     /// Whether its node is there and its image is the one that new instance managers have.
     pub wanted: bool,
+    /// Whether its node is there and it stands in for that of the image that new instance managers have.
+    pub stands_in: bool,
+    /// Whether an attached volume has an engine or a replica on its node.
+    pub needed: bool,
     /// The object, if there is one.
     pub manager: Option<Seen>,
     /// Whether another of its node and data engine has an object.
@@ -64,10 +73,12 @@ pub fn decide(seen: &Observed) -> Action {
     if manager.deleting {
         return Action::Nothing;
     }
-    let is_idle = !seen.wanted && manager.instances == 0;
+    let is_empty = !seen.wanted && !seen.stands_in && manager.instances == 0;
+    let is_idle = is_empty && !seen.needed;
     if !manager.has_pod {
         return match () {
-            () if is_idle => Action::Retire,
+            // It is needed only where no other runs.
+            () if is_idle || is_empty && seen.is_taken => Action::Retire,
             () if seen.is_taken || seen.wanted && seen.has_rival => {
                 Action::Report(InstanceManagerState::Stopped)
             }
@@ -123,7 +134,48 @@ mod tests {
             ("deleted",                false, going,                      (true, false), Action::Nothing),
         ];
         for (case, wanted, manager, (has_rival, is_taken), expected) in cases {
-            assert_eq!(decide(&Observed { wanted, manager, has_rival, is_taken }), expected, "{case}");
+            let seen = Observed { wanted, manager, has_rival, is_taken, ..Observed::default() };
+            assert_eq!(decide(&seen), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn one_that_holds_nothing_yet_stays_while_volumes_need_it() {
+        let seen = |has_pod, answer| Some(Seen { deleting: false, has_pod, instances: 0, answer });
+        #[rustfmt::skip]
+        let cases = [
+            ("crashed",    seen(true,  Answer::Well),      Action::Report(InstanceManagerState::Running)),
+            ("comes back", seen(true,  Answer::NoAddress), Action::Report(InstanceManagerState::Starting)),
+            ("lost its pod", seen(false, Answer::NoAddress), Action::MakePod),
+        ];
+        for (case, manager, expected) in cases {
+            let seen = Observed { needed: true, manager, has_rival: true, ..Observed::default() };
+            assert_eq!(decide(&seen), expected, "{case}");
+            let taken = Observed { is_taken: true, ..seen.clone() };
+            let has_pod = seen.manager.as_ref().is_some_and(|manager| manager.has_pod);
+            assert_eq!(decide(&taken) == Action::Retire, !has_pod, "{case}, and another runs");
+            assert_eq!(
+                decide(&Observed { needed: false, ..seen }),
+                Action::Retire,
+                "{case}, and nobody needs it"
+            );
+        }
+    }
+
+    #[test]
+    fn one_that_stands_in_takes_the_place_when_it_is_free_and_keeps_it() {
+        use InstanceManagerState::{Running, Stopped};
+        let seen = |has_pod, answer| Some(Seen { deleting: false, has_pod, instances: 0, answer });
+        #[rustfmt::skip]
+        let cases = [
+            ("the other has not gone", seen(false, Answer::NoAddress), true,  Action::Report(Stopped)),
+            ("the place is free",      seen(false, Answer::NoAddress), false, Action::MakePod),
+            ("serves, holds nothing",  seen(true,  Answer::Well),      false, Action::Report(Running)),
+        ];
+        for (case, manager, is_taken, expected) in cases {
+            let seen =
+                Observed { stands_in: true, manager, has_rival: true, is_taken, ..Observed::default() };
+            assert_eq!(decide(&seen), expected, "{case}");
         }
     }
 

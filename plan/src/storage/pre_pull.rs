@@ -304,7 +304,12 @@ mod tests {
         ];
         for (case, nodes, state, complaint) in cases {
             let report = decide(&seen(nodes)).reports["image-a"].clone();
-            assert_eq!((report.state, report.deployment.complaint().as_str()), (state, complaint), "{case}");
+            let complaint = if complaint.is_empty() { String::new() } else { format!("a on {complaint}") };
+            assert_eq!(
+                (report.state, report.deployment.complaint(&"a".into())),
+                (state, complaint),
+                "{case}"
+            );
         }
         let renew = [Action::Renew { pod: "pod-m".into() }];
         assert_eq!(decide(&seen(vec![lost])).actions, renew);

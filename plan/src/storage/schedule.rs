@@ -26,6 +26,8 @@ pub enum Closed {
     Upgrading,
     #[error("has no running instance manager")]
     NoManager,
+    #[error("does not have the tags that nodeSelector and diskSelector of the volume ask for")]
+    NotSelected,
 }
 
 /// Why there is no node for a replica. Shown to the user verbatim.

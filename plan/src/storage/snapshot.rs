@@ -209,7 +209,15 @@ mod tests {
 
     fn layers(names: &[&str]) -> Serving {
         let snapshots = names.iter().map(|name| (*name).to_owned()).collect();
-        Serving { serving: true, size: Size::from_bytes(1 << 20), snapshots, rebuilt_bytes: 0 }
+        Serving {
+            serving: true,
+            size: Size::from_bytes(1 << 20),
+            snapshots,
+            rebuilt_bytes: 0,
+            rebuild_limit: None,
+            trouble: None,
+            flaws: Vec::new(),
+        }
     }
 
     fn taken(mut seen: Observed) -> Observed {

@@ -18,7 +18,8 @@ use super::{
         probe::hook,
         start::{Start, run_shim},
     },
-    Done, Look, RETRY, Turn, Worker, container_of, target,
+    Assigned, Done, Look, NOT_STARTED, Pulling, RETRY, Turn, Worker, container_of, target,
+    tell::told_of,
 };
 use crate::{
     chain,
@@ -84,34 +85,35 @@ impl Worker {
             return;
         };
         live.image = Some(Image::Pulling);
-        let known = self.shell.images.store.find(&image).is_some();
-        if !known {
-            self.tell(
-                pod,
-                EventType::Normal,
-                "Pulling",
-                format!("Pulling image {image:?}", image = image.to_string()),
-            )
-            .await;
+        let is_new = self.shell.images.store.find(&image).is_none();
+        if is_new {
+            let note = format!("Pulling image {:?}", image.to_string());
+            self.tell(pod, EventType::Normal, "Pulling", note).await;
         }
         let (shell, container) = (self.shell.clone(), container.to_owned());
+        let pulling = Pulling { image, since: Timestamp::now(), is_new };
         self.tasks.spawn(async move {
-            let pulled = shell.images.pull(&image, policy == "Always", &client).await;
-            Done::Pulled { container, pulled: pulled.map_err(|error| chain(&error)) }
+            let pulled = shell.images.pull(&pulling.image, policy == "Always", &client).await;
+            Done::Pulled { container, pulling, pulled: pulled.map(Box::new).map_err(|error| chain(&error)) }
         });
     }
 
-    pub(super) fn note(&mut self, done: Done) {
+    pub(super) async fn note(&mut self, done: Done) {
         match done {
-            Done::Pulled { container, pulled } => {
+            Done::Pulled { container, pulling, pulled } => {
+                let told = told_of(&pulling, &pulled);
                 let live = self.live.entry(container).or_default();
                 match pulled {
-                    Ok(held) => live.has(held),
+                    Ok(held) => live.has(*held),
                     Err(error) => {
                         let reason =
                             if live.pull_failures == 0 { "ErrImagePull" } else { "ImagePullBackOff" };
                         live.refuse(reason, error);
                     }
+                }
+                let assigned = self.inbox.borrow().clone();
+                if let (Assigned::Here(pod), Some((kind, reason, note))) = (assigned, told) {
+                    self.tell(&pod, kind, reason, note).await;
                 }
             }
             Done::HookRan { container } => {
@@ -162,7 +164,7 @@ impl Worker {
                 self.tell(pod, EventType::Normal, "Started", format!("Started container {container}")).await;
             }
             Err(error) => {
-                live.refuse("CreateContainerError", error.clone());
+                live.refuse(NOT_STARTED, error.clone());
                 self.tell(pod, EventType::Warning, "Failed", format!("Error: {error}")).await;
             }
         }

@@ -17,10 +17,11 @@ use kube::api::{Api, Patch, PatchParams};
 use midflight_api::longhorn::{NAMESPACE, Setting};
 use midflight_apiserver::auth::Identity;
 use midflight_apiserver::{ApiServer, Config};
-use midflight_operator::Writer;
+use midflight_operator::{Figures, Writer};
 use serde::Serialize;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
 
 use super::conditions::Conditions;
 use super::figure::{Better, Figure, show};
@@ -28,6 +29,10 @@ use crate::cluster::Interrupts;
 use crate::failure::Failure;
 use crate::output::{Answer, Paint};
 use crate::session::Session;
+
+/// How often it is asked whether the controller knows all volumes, and how long that may take.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const KNOWN_WITHIN: Duration = Duration::from_secs(600);
 
 /// Measure a controller before a fleet of hollow volumes
 ///
@@ -151,8 +156,14 @@ impl FleetBench {
         let takes = Duration::from_secs(self.upgrade_takes);
         let watching = watch::begin(&client).await?;
         let engines = tokio::spawn(hollow::engines(client.clone(), takes));
-        let writer = Arc::new(Writer::new(client.clone()));
-        let controller = tokio::spawn(midflight_operator::run_engine_upgrades(writer));
+        let (writer, figures) = (Arc::new(Writer::new(client.clone())), Figures::default());
+        let controller = tokio::spawn(midflight_operator::run_engine_upgrades(writer, figures.clone()));
+        let all_known = async {
+            while figures.upgrades_waiting() < i64::from(self.volumes) {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        timeout(KNOWN_WITHIN, all_known).await.context("wait until the controller knows all volumes")?;
         session.say("upgrading");
         let began = Instant::now();
         set_limit(&client, self.limit).await?;

@@ -4,6 +4,7 @@
 //! Each load goes to all sides in turns, round after round, so that the noise of the machine
 //! falls on all; a ratio is taken within a round.
 
+mod compile;
 mod loads;
 mod mounts;
 mod tree;
@@ -28,8 +29,8 @@ use crate::{
 
 /// Measure a mounted dataset
 ///
-/// Programs read, write, unpack, clone, walk and remove files through the FUSE engine, through fuse-overlayfs and
-/// in the folder itself, in turns. Needs root, fuse-overlayfs, fio, git and tar.
+/// Programs read, write, unpack, clone, compile, walk and remove files through the FUSE engine, through fuse-overlayfs and
+/// in the folder itself, in turns. Needs root, fuse-overlayfs, fio, git, tar and cc.
 #[derive(Debug, Args)]
 pub(crate) struct FuseBench {
     /// Files of the tree that is unpacked, walked and removed

@@ -3,12 +3,7 @@
 //!
 //! Each round has an image of its own for each side, so that nothing is there from the round before.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::Write,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
@@ -17,7 +12,7 @@ use kube::{
     Client,
     api::{Api, DeleteParams, PostParams},
 };
-use midflight_agent::image::{ImageName, Layout, pack};
+use midflight_agent::image::Layout;
 use midflight_api::longhorn::{Image, ImageState, NAMESPACE};
 use serde::Serialize;
 use serde_json::json;
@@ -26,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     conditions::Conditions,
     figure::{Better, Figure, show},
+    variants::Variants,
 };
 use crate::{
     cluster::{Interrupts, Temporary},
@@ -85,46 +81,32 @@ impl PrepullBench {
         let conditions = Conditions::before();
         cluster.starter.start(&Role::Control).await?;
         cluster.starter.start(&Role::Node(1)).await?;
-        let node = Node { client: cluster.client().await?, layout: Layout::at(cluster.folder().registry()) };
-        let binary = Binary { own: cluster.starter.program.clone(), copy: cluster.room("binary") };
+        let node = Node { client: cluster.client().await? };
+        let variants = Variants {
+            layout: Layout::at(cluster.folder().registry()),
+            program: cluster.starter.program.clone(),
+            copy: cluster.room("binary"),
+        };
         let (mut with, mut without) = (Vec::new(), Vec::new());
         for round in 0..self.rounds {
-            let image = node.publish(&binary, &format!("bench:without-{round}"))?;
+            let image = variants.publish(&format!("bench:without-{round}"))?;
             without.push(node.start(&image).await?);
-            let image = node.publish(&binary, &format!("bench:with-{round}"))?;
+            let image = variants.publish(&format!("bench:with-{round}"))?;
             node.pull(&image).await?;
             with.push(node.start(&image).await?);
             node.forget(&image).await?;
         }
         let figure = Figure::paired("start of an instance manager", "ms", Better::Lower, &with, &without);
-        let image_bytes = fs::metadata(&binary.copy).map_or(0, |file| file.len());
-        Ok(Measured { conditions: conditions.after(), image_bytes, figures: figure.into_iter().collect() })
+        let figures = figure.into_iter().collect();
+        Ok(Measured { conditions: conditions.after(), image_bytes: variants.bytes(), figures })
     }
-}
-
-/// This program, and a copy that is another image each time.
-struct Binary {
-    own: PathBuf,
-    copy: PathBuf,
 }
 
 struct Node {
     client: Client,
-    layout: Layout,
 }
 
 impl Node {
-    fn publish(&self, binary: &Binary, name: &str) -> anyhow::Result<String> {
-        fs::copy(&binary.own, &binary.copy).context("copy this binary")?;
-        // What follows a program is not looked at when it runs.
-        let mut file = OpenOptions::new().append(true).open(&binary.copy).context("open the copy")?;
-        file.write_all(name.as_bytes()).context("mark the copy")?;
-        drop(file);
-        let image: ImageName = name.parse().context("name an image")?;
-        pack(&self.layout, std::slice::from_ref(&image), &binary.copy)?;
-        Ok(image.to_string())
-    }
-
     fn images(&self) -> Api<Image> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }

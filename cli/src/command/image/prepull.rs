@@ -86,8 +86,9 @@ impl Answer for Told {
             let state = if row.state.is_empty() { "-".to_owned() } else { row.state.clone() };
             rows.push([row.image.clone(), state].into_iter().chain(nodes.iter().map(cell)).collect());
         }
-        let said = self.images.iter().filter(|row| !row.message.is_empty());
-        let said: String = said.map(|row| format!("{}: {}\n", row.image, row.message)).collect();
+        let said: BTreeSet<&str> = self.images.iter().map(|row| row.message.as_str()).collect();
+        let said: String =
+            said.iter().filter(|text| !text.is_empty()).map(|text| format!("{text}\n")).collect();
         columns(&rows) + &said
     }
 }

@@ -5,15 +5,18 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{
-    Backup, BackupState, BackupTarget, ConditionStatus, EngineImage, NAMESPACE, Robustness, Setting, Volume,
-    VolumeState,
+    Backup, BackupState, BackupTarget, ConditionStatus, EngineImage, EngineImageState, NAMESPACE, Robustness,
+    Setting, Snapshot, Volume, VolumeState,
 };
+use midflight_plan::storage::volume::INTACT;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::pods;
 use crate::target::refusal;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -65,6 +68,8 @@ struct Objects {
     volumes: Vec<Volume>,
     backups: Vec<Backup>,
     targets: Vec<BackupTarget>,
+    snapshots: Vec<Snapshot>,
+    pods: Vec<Pod>,
 }
 
 /// Nothing where the kinds of volumes are not served.
@@ -78,6 +83,8 @@ pub(super) async fn observe(client: &Client) -> anyhow::Result<Option<Storage>> 
         volumes,
         backups: all(client).await?.unwrap_or_default(),
         targets: all(client).await?.unwrap_or_default(),
+        snapshots: all(client).await?.unwrap_or_default(),
+        pods: pods::all(client).await?,
     })))
 }
 
@@ -105,6 +112,18 @@ impl Storage {
         for volume in &seen.volumes {
             storage.place(&format!("volume {}", volume.name_any()), volume_does(volume));
         }
+        for image in &seen.images {
+            storage.place(&format!("engine image {}", image.spec.image), image_does(image));
+        }
+        for snapshot in &seen.snapshots {
+            let status = snapshot.status.clone().unwrap_or_default();
+            let does = (!status.error.is_empty()).then(|| Does::Waits(status.error.to_string()));
+            storage.place(&format!("snapshot {}", snapshot.name_any()), does);
+        }
+        for pod in &seen.pods {
+            let namespace = pod.namespace().unwrap_or_default();
+            storage.place(&format!("pod {namespace}/{}", pod.name_any()), pods::does(pod));
+        }
         for backup in &seen.backups {
             storage.place(&format!("backup {}", backup.name_any()), backup_does(backup));
         }
@@ -128,7 +147,8 @@ impl Storage {
 }
 
 /// What something does that is not at rest.
-enum Does {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Does {
     Moves(String),
     Waits(String),
 }
@@ -142,6 +162,22 @@ fn image_of(image: &EngineImage, default: &str) -> Image {
         state: if status.incompatible { "incompatible".into() } else { status.state.to_string() },
         nodes: (has, status.node_deployment_map.len()),
         references: status.ref_count.into(),
+    }
+}
+
+fn image_does(image: &EngineImage) -> Option<Does> {
+    let status = image.status.clone().unwrap_or_default();
+    let (all, lacking) =
+        (status.node_deployment_map.len(), status.node_deployment_map.values().filter(|has| !**has).count());
+    match status.state {
+        EngineImageState::Deployed if status.incompatible => Some(Does::Waits(
+            "no volume can use it: its versions and those of this cluster have none in common".into(),
+        )),
+        EngineImageState::Deployed => None,
+        EngineImageState::Error => {
+            status.conditions.get("ready").map(|condition| Does::Waits(condition.message.to_string()))
+        }
+        _ => Some(Does::Moves(format!("is brought to {lacking} of {all} nodes"))),
     }
 }
 
@@ -185,11 +221,15 @@ fn volume_does(volume: &Volume) -> Option<Does> {
     {
         return Some(Does::Waits(why));
     }
+    if let Some(damage) = status.conditions.get(INTACT).filter(|one| one.status == ConditionStatus::False) {
+        let why = damage.message.to_string();
+        return Some(if damage.reason == "ReplicaDamaged" { Does::Moves(why) } else { Does::Waits(why) });
+    }
     if volume.is_upgrading() && !status.current_image.is_empty() {
         return Some(Does::Moves(format!("goes from {} to {}", status.current_image, volume.spec.image)));
     }
     if status.expansion_required {
-        return Some(Does::Moves("is to grow, when it is attached at the latest".into()));
+        return Some(Does::Moves("grows".into()));
     }
     match (status.state, status.robustness) {
         (VolumeState::Attached, Robustness::Degraded) => Some(Does::Moves("is degraded, and heals".into())),
@@ -237,6 +277,39 @@ mod tests {
     }
 
     #[test]
+    fn damage_that_heals_goes_on_and_what_is_lost_is_blocked() {
+        let damaged = |name: &str, reason: &str| {
+            let mut volume = volume(name, VolumeState::Attached, Robustness::Healthy);
+            let condition = Condition {
+                kind: INTACT.into(),
+                status: if reason == "Repaired" { ConditionStatus::True } else { ConditionStatus::False },
+                reason: reason.into(),
+                message: format!("{name} is damaged").into(),
+                ..Condition::default()
+            };
+            volume.status.get_or_insert_default().conditions.set(condition);
+            volume
+        };
+        let volumes =
+            vec![damaged("a", "ReplicaDamaged"), damaged("b", "ReplicaFailed"), damaged("c", "Repaired")];
+        let mut image = EngineImage::new("ei-1", Default::default());
+        image.spec.image = "engine:2".into();
+        let status = image.status.get_or_insert_default();
+        status.state = EngineImageState::Deploying;
+        status.node_deployment_map = [("n-1".into(), true), ("n-2".into(), false)].into();
+        let seen = Objects { volumes, images: vec![image], ..Objects::default() };
+        let storage = Storage::of(&seen);
+        let told = |items: &[Item]| -> Vec<String> {
+            items.iter().map(|item| format!("{}: {}", item.what, item.why)).collect()
+        };
+        assert_eq!(told(&storage.blocked), ["volume b: b is damaged"]);
+        assert_eq!(
+            told(&storage.going_on),
+            ["volume a: a is damaged", "engine image engine:2: is brought to 1 of 2 nodes"]
+        );
+    }
+
+    #[test]
     fn counts_volumes_and_tells_what_moves_from_what_waits() {
         use {Robustness::*, VolumeState::*};
         let mut upgrading = volume("up", Attached, Healthy);
@@ -244,7 +317,14 @@ mod tests {
         let mut made = Backup::new("b-1", Default::default());
         made.status.get_or_insert_default().state = BackupState::InProgress;
         made.status.get_or_insert_default().progress = 40;
+        let mut image = EngineImage::new("ei-2", Default::default());
+        image.spec.image = "engine:2".into();
+        let status = image.status.get_or_insert_default();
+        status.state = EngineImageState::Error;
+        let message = "engine:2 on node-2: ErrImagePull: no".into();
+        status.conditions.set(Condition { kind: "ready".into(), message, ..Condition::default() });
         let seen = Objects {
+            images: vec![image],
             volumes: vec![
                 volume("a", Attached, Healthy),
                 volume("b", Attached, Healthy),
@@ -266,7 +346,13 @@ mod tests {
         let told = |items: &[Item]| -> Vec<String> {
             items.iter().map(|item| format!("{}: {}", item.what, item.why)).collect()
         };
-        assert_eq!(told(&storage.blocked), ["volume d: no node for another replica"]);
+        assert_eq!(
+            told(&storage.blocked),
+            [
+                "volume d: no node for another replica",
+                "engine image engine:2: engine:2 on node-2: ErrImagePull: no"
+            ]
+        );
         assert_eq!(
             told(&storage.going_on),
             [

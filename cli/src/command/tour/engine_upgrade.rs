@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
 };
@@ -10,22 +9,24 @@ use std::{
 use anyhow::Context;
 use futures::StreamExt;
 use kube::{
-    Client, ResourceExt,
+    ResourceExt,
     api::Api,
     runtime::{WatchStreamExt, watcher},
 };
-use midflight_agent::image::{ImageName, Layout, pack_for_this_boot};
 use midflight_api::{
     NodeName,
     longhorn::{EngineChangeState, NAMESPACE, Robustness, Setting, Volume, VolumeState},
 };
-use midflight_block::check::workload::Report;
 use midflight_plan::engine_upgrade as plan;
 use serde_json::json;
 
-use super::{load::Load, program::Outcome, stage::Stage, volumes::Volumes};
+use super::{
+    load::{Load, in_all},
+    program::Outcome,
+    stage::Stage,
+};
 use crate::{
-    cluster::Temporary,
+    cluster::Volumes,
     command::upgrade::engines::{IMAGE, LIMIT, set},
 };
 
@@ -47,7 +48,7 @@ pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
         Err(absent) => return Ok(Outcome::Skipped(absent.to_string())),
     };
     let cluster = &stage.cluster;
-    publish(cluster, next).await?;
+    stage.publish(next, NEXT).await?;
     let volumes = Volumes::of(cluster).await?;
     make(&volumes).await?;
     let client = cluster.client().await?;
@@ -77,7 +78,7 @@ pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
     let most = most.into_inner();
     anyhow::ensure!(most <= AT_ONCE, "{most} volumes of a node moved at once");
 
-    let counted = pauses_counted(&client).await?;
+    let counted = stage.counted("engine_change_pause_seconds_count").await?;
     anyhow::ensure!(counted == BUSY.len(), "/metrics tells of {counted} pauses");
     set(&client, LIMIT, "0").await?;
     set(&client, IMAGE, &before).await?;
@@ -90,13 +91,6 @@ pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
     told.extend(pauses);
     told.push(in_all(&reports));
     Ok(Outcome::Shown(told))
-}
-
-async fn publish(cluster: &Temporary, next: &Path) -> anyhow::Result<()> {
-    let (layout, next) = (Layout::at(cluster.folder().registry()), next.to_owned());
-    let image: ImageName = NEXT.parse().context("name the next image")?;
-    let packed = cluster.block(move || pack_for_this_boot(&layout, &[image], &next)).await?;
-    packed.map(drop).context("publish the next version")
 }
 
 async fn make(volumes: &Volumes) -> anyhow::Result<()> {
@@ -157,23 +151,4 @@ async fn count(objects: &Api<Volume>, most: &AtomicUsize) {
         }
         most.fetch_max(nodes.into_values().max().unwrap_or_default(), Ordering::Relaxed);
     }
-}
-
-/// How many pauses the metrics of the API tell of.
-async fn pauses_counted(client: &Client) -> anyhow::Result<usize> {
-    let request = http::Request::get("/metrics").body(Vec::new()).context("ask for the metrics")?;
-    let metrics = client.request_text(request).await.context("read the metrics")?;
-    let count =
-        metrics.lines().find_map(|line| line.strip_prefix("midflight_engine_change_pause_seconds_count "));
-    count.and_then(|count| count.parse().ok()).context("the metrics tell of no pause")
-}
-
-fn in_all(reports: &[Report]) -> String {
-    let sum = |number: fn(&Report) -> u64| reports.iter().map(number).sum::<u64>();
-    format!(
-        "{} writes and {} reads meanwhile, 0 errors; {} blocks read back and verified: no byte was lost",
-        sum(|report| report.writes),
-        sum(|report| report.reads),
-        sum(|report| report.verified_blocks)
-    )
 }

@@ -60,3 +60,14 @@ impl Drop for Load {
         self.enough.store(true, Ordering::Relaxed);
     }
 }
+
+/// What all of them met together.
+pub(super) fn in_all(reports: &[Report]) -> String {
+    let sum = |number: fn(&Report) -> u64| reports.iter().map(number).sum::<u64>();
+    format!(
+        "{} writes and {} reads meanwhile, 0 errors; {} blocks read back and verified: no byte was lost",
+        sum(|report| report.writes),
+        sum(|report| report.reads),
+        sum(|report| report.verified_blocks)
+    )
+}

@@ -11,7 +11,6 @@ use kube::{
     Client,
     api::{Api, DeleteParams, Patch, PatchParams, PostParams},
 };
-use midflight_agent::image::{ImageName, Layout, pack_for_this_boot};
 use midflight_api::fluid::{Dataset, JuiceFSRuntime};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -50,7 +49,7 @@ pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
         Ok(next) => next,
         Err(absent) => return Ok(Outcome::Skipped(absent.to_string())),
     };
-    publish(&stage.cluster, next).await?;
+    publish(stage, next).await?;
     let scene = Scene::build(&stage.cluster).await?;
     scene.start(FIRST).await?;
     scene.until_at_work(FIRST).await?;
@@ -93,13 +92,10 @@ pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
     ]))
 }
 
-async fn publish(cluster: &Temporary, next: &Path) -> anyhow::Result<()> {
+async fn publish(stage: &Stage<'_>, next: &Path) -> anyhow::Result<()> {
     let own = std::env::current_exe().context("find this program")?;
-    for (tag, program) in [(NOW, own), (NEXT, next.to_owned())] {
-        let layout = Layout::at(cluster.folder().registry());
-        let image: ImageName = format!("{IMAGE}:{tag}").parse().context("name the image")?;
-        let packed = cluster.block(move || pack_for_this_boot(&layout, &[image], &program)).await?;
-        packed.map(drop).context("publish a version of the daemon")?;
+    for (tag, program) in [(NOW, own.as_path()), (NEXT, next)] {
+        stage.publish(program, &format!("{IMAGE}:{tag}")).await?;
     }
     Ok(())
 }

@@ -8,8 +8,11 @@ use midflight_api::longhorn::Robustness;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{load::Load, program::Outcome, stage::Stage, volumes::Volumes};
-use crate::process::{Record, Role};
+use super::{load::Load, program::Outcome, stage::Stage};
+use crate::{
+    cluster::Volumes,
+    process::{Record, Role},
+};
 
 const VOLUME: &str = "tour";
 const SIZE: u64 = 64 << 20;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     control_plane, durable_writes, engine_switch, engine_upgrade, migration, mount_upgrade, node_loss,
-    stage::Stage,
+    node_upgrade, stage::Stage,
 };
 use crate::output::Paint;
 
@@ -87,6 +87,15 @@ pub(super) const PROGRAM: &[Act] = &[
         ),
         needed_by_others: false,
         play: |stage| Box::pin(engine_upgrade::play(stage)),
+    },
+    Act {
+        title: "Three nodes get a new data engine while they serve",
+        about: "A volume on each node, each with a client that never stops; every instance manager is replaced by the next version's.",
+        command: Some(
+            "midflight plan node-upgrade && midflight upgrade nodes --to instance-manager:next --wait",
+        ),
+        needed_by_others: false,
+        play: |stage| Box::pin(node_upgrade::play(stage)),
     },
     Act {
         title: "A FUSE client is replaced when nobody uses it",

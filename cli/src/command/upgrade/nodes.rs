@@ -3,27 +3,29 @@
 //! The invariant: it makes, changes or deletes one DataEngineUpgradeManager; the controllers upgrade the nodes, whether
 //! somebody waits for it or not.
 
+pub(crate) mod drive;
 mod follow;
 
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use midflight_api::longhorn::{
-    DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, Setting, UpgradeState,
+    DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, UpgradeState,
 };
 use midflight_plan::node_upgrade::forecast;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use super::engines::set;
 use crate::command::plan::node_upgrade::{cluster, shown};
 use crate::failure::{Exit, Failure};
 use crate::session::Session;
 use crate::target;
 
-const IMAGE: &str = "default-instance-manager-image";
+pub(crate) const IMAGE: &str = "default-instance-manager-image";
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// Replace the data engine of every node, live
@@ -76,9 +78,14 @@ impl Nodes {
             self.go_on(&upgrades).await?;
         } else {
             if let Some(image) = &self.to {
-                make_default(&client, image).await?;
+                set(&client, IMAGE, image).await?;
+                if !drive::is_settled(&client, image).await? {
+                    session.say(format_args!("waits until every node has {image}"));
+                    let within = deadline.saturating_duration_since(Instant::now());
+                    drive::until_settled(&client, image, within).await?;
+                }
             }
-            self.begin(&upgrades, deadline).await?;
+            self.begin(&client, &upgrades, deadline).await?;
         }
         if self.wait {
             return follow::follow(session, &client, &self.name, deadline).await;
@@ -92,9 +99,14 @@ impl Nodes {
     }
 
     /// Makes the upgrade, in place of one that is over. One that is under way is followed.
-    async fn begin(&self, upgrades: &Api<DataEngineUpgradeManager>, deadline: Instant) -> anyhow::Result<()> {
-        let doing = || format!("create the DataEngineUpgradeManager {}", self.name);
-        let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(doing)?;
+    async fn begin(
+        &self,
+        client: &Client,
+        upgrades: &Api<DataEngineUpgradeManager>,
+        deadline: Instant,
+    ) -> anyhow::Result<()> {
+        let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
+        let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)?;
         if let Some(there) = there {
             let state = there.status.as_ref().map(|status| status.state).unwrap_or_default();
             match state {
@@ -107,18 +119,13 @@ impl Nodes {
                 }
             }
         }
-        let upgrade = DataEngineUpgradeManager {
-            metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
-            spec: DataEngineUpgradeManagerSpec {
-                data_engine: DataEngine::V2,
-                nodes: self.nodes.iter().map(|node| node.as_str().into()).collect(),
-                max_parallel_nodes: self.parallel,
-                paused: false,
-            },
-            status: None,
+        let spec = DataEngineUpgradeManagerSpec {
+            data_engine: DataEngine::V2,
+            nodes: self.nodes.iter().map(|node| node.as_str().into()).collect(),
+            max_parallel_nodes: self.parallel,
+            paused: false,
         };
-        let made = upgrades.create(&PostParams::default(), &upgrade).await;
-        made.map(drop).map_err(target::refusal).with_context(doing)
+        drive::begin(client, &self.name, spec).await
     }
 
     async fn set_paused(&self, upgrades: &Api<DataEngineUpgradeManager>, paused: bool) -> anyhow::Result<()> {
@@ -176,14 +183,4 @@ async fn until_gone(
         sleep(LOOK_EVERY).await;
     }
     Ok(())
-}
-
-async fn make_default(client: &Client, image: &str) -> anyhow::Result<()> {
-    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
-    let change = Patch::Merge(json!({ "value": image }));
-    let set = settings.patch(IMAGE, &PatchParams::default(), &change).await;
-    set.map(|setting| setting.name_any())
-        .map(drop)
-        .map_err(target::refusal)
-        .with_context(|| format!("set {IMAGE} to {image}"))
 }

@@ -46,6 +46,18 @@ fn found(cache: &Cache<ConfigMap>, index: Index<ConfigMap>, word: &str) -> Vec<S
 }
 
 #[test]
+fn counts_also_what_was_written_and_is_not_shown() {
+    let (cache, index) = listed(vec![map("a", 1, "1", "x"), map("b", 2, "2", "y")]);
+    assert_eq!((cache.count(index, "x"), cache.count(index, "z")), (1, 0));
+    cache.wrote(map("b", 3, "2", "x"));
+    assert_eq!((cache.count(index, "x"), cache.count(index, "y")), (2, 1), "it may be either");
+    cache.take(Event::Apply(map("b", 3, "2", "x")));
+    assert_eq!((cache.count(index, "x"), cache.count(index, "y")), (2, 0));
+    cache.deleted(&cache.get(&key("a")).unwrap().unwrap());
+    assert_eq!(cache.count(index, "x"), 2, "until it is shown to be gone");
+}
+
+#[test]
 fn finds_what_says_a_word_and_nothing_that_did() {
     let (cache, index) = listed(vec![map("a", 1, "1", "x"), map("b", 2, "2", "x"), map("c", 3, "3", "y")]);
     assert_eq!(found(&cache, index, "x"), ["a", "b"]);

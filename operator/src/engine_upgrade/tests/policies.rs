@@ -87,10 +87,6 @@ async fn halted_by_a_failure_the_rest_goes_on_when_somebody_says_so() {
     fleet.close().await;
 }
 
-fn failed(volume: &Volume) -> bool {
-    Attempt::of(volume.annotations()).is_some_and(|attempt| attempt.outcome == Outcome::Failed)
-}
-
 #[tokio::test]
 async fn a_volume_that_opted_out_stays_until_its_owner_says_otherwise() {
     let mut fleet = Fleet::open().await;

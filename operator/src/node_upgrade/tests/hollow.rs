@@ -8,16 +8,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{TryStreamExt, pin_mut};
+use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, Resource, ResourceExt};
 use midflight_api::longhorn::{
-    DataEngine, DataEngineUpgradeManager, Image, InstanceManager, InstanceManagerState, InstanceState,
-    NAMESPACE, Node, NodeDataEngineUpgrade, NodeUpgradeState, Replica, Setting, Snapshot, Volume,
-    VolumeState,
+    DataEngine, DataEngineUpgradeManager, Engine, Image, InstanceManager, InstanceManagerState,
+    InstanceState, NAMESPACE, Node, NodeDataEngineUpgrade, NodeUpgradeState, Replica, Setting, Snapshot,
+    Volume, VolumeState,
 };
 use midflight_api::{MemberMode, VolumeRecord};
+use midflight_plan::storage::instance_manager::STANDS_IN_FOR;
+use prometheus_client::registry::Registry;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -26,12 +29,16 @@ use tokio::time::{sleep, timeout};
 
 use crate::bootstrap;
 use crate::controllers::run_node_upgrades;
+use crate::figures::Figures;
 use crate::testing::Cluster;
 use crate::write::Writer;
 
 const PATIENCE: Duration = Duration::from_secs(180);
-const OLD: &str = "im:old";
+pub(super) const OLD: &str = "im:old";
 pub(super) const NEW: &str = "im:new";
+/// Bytes that the engine of a volume copied for others, and that it copies to each replica that comes back.
+const COPIED_BEFORE: i64 = 1 << 20;
+pub(super) const MISSED: i64 = 4096;
 
 /// What a watch has seen, write by write.
 #[derive(Debug, Default)]
@@ -55,6 +62,8 @@ pub(super) struct Hollow {
     /// Volumes whose engines do not move.
     stuck: Arc<Mutex<BTreeSet<String>>>,
     pub(super) managers_start: Arc<AtomicBool>,
+    figures: Figures,
+    registry: Registry,
 }
 
 /// Ends with the test, also when it panics.
@@ -90,8 +99,16 @@ impl Hollow {
         bootstrap(&cluster.client).await.unwrap();
         let seen = Arc::new(Mutex::new(Seen { fewest_copies: usize::MAX, ..Seen::default() }));
         let start = Arc::new(AtomicBool::new(true));
-        let mut hollow =
-            Hollow { cluster, tasks: Tasks::default(), seen, stuck: Arc::default(), managers_start: start };
+        let (figures, registry) = Figures::new();
+        let mut hollow = Hollow {
+            cluster,
+            tasks: Tasks::default(),
+            seen,
+            stuck: Arc::default(),
+            managers_start: start,
+            figures,
+            registry,
+        };
         for number in 1..=nodes {
             let node = format!("node-{number}");
             let ready = json!({ "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "", "reason": "", "message": "", "lastProbeTime": "" }] });
@@ -164,7 +181,10 @@ impl Hollow {
         let members: Vec<Value> = copies.iter().map(member).collect();
         let mut record = json!({ "term": 1, "memberVersion": 1, "members": members });
         if !on.is_empty() {
-            record["engine"] = json!({ "name": format!("{name}-e-0"), "nodeID": on });
+            let engine = format!("{name}-e-0");
+            record["engine"] = json!({ "name": engine, "nodeID": on });
+            let spec = json!({ "volumeName": name, "nodeID": on, "dataEngine": "v2" });
+            self.make::<Engine>(&engine, spec, json!({ "rebuiltBytes": COPIED_BEFORE })).await;
         }
         self.make::<VolumeRecord>(name, record, Value::Null).await;
         let runs = if on.is_empty() { "stopped" } else { "running" };
@@ -189,7 +209,14 @@ impl Hollow {
 
     /// Runs the controllers until the writer ends or the task is dropped.
     pub(super) fn controllers(&self, writer: Writer) -> JoinHandle<()> {
-        tokio::spawn(run_node_upgrades(Arc::new(writer)))
+        tokio::spawn(run_node_upgrades(Arc::new(writer), self.figures.clone()))
+    }
+
+    /// What the controllers have counted.
+    pub(super) fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
     }
 
     pub(super) fn start(&mut self) {
@@ -200,6 +227,17 @@ impl Hollow {
     pub(super) async fn nodes(&self) -> Vec<Node> {
         let nodes: Api<Node> = self.api();
         nodes.list(&ListParams::default()).await.unwrap().items
+    }
+
+    /// The images whose instance managers run on a node.
+    pub(super) async fn serving(&self, node: &str) -> Vec<String> {
+        let managers: Api<InstanceManager> = self.api();
+        let runs = |manager: &InstanceManager| {
+            let state = manager.status.as_ref().map(|status| status.current_state).unwrap_or_default();
+            manager.spec.node_id == node && state == InstanceManagerState::Running
+        };
+        let all = managers.list(&ListParams::default()).await.unwrap().items;
+        all.into_iter().filter(runs).map(|manager| manager.spec.image.to_string()).collect()
     }
 
     pub(super) async fn records(&self) -> Vec<VolumeRecord> {
@@ -391,11 +429,18 @@ impl Plane {
                 (InstanceState::Running, InstanceState::Stopped) => {
                     self.say::<Replica>(&name, json!({ "currentState": "running" })).await;
                     assert!(self.mode(&volume, &name, MemberMode::WriteOnly).await);
+                    self.copy(&format!("{volume}-e-0")).await;
                     assert!(self.mode(&volume, &name, MemberMode::ReadWrite).await);
                 }
                 _ => {}
             }
         }
+    }
+
+    /// An engine copies to a replica what that missed.
+    async fn copy(&self, engine: &str) {
+        let before = self.api::<Engine>().get(engine).await.unwrap().status.unwrap_or_default().rebuilt_bytes;
+        self.say::<Engine>(engine, json!({ "rebuiltBytes": before + MISSED })).await;
     }
 
     async fn engines(&self) {
@@ -418,12 +463,14 @@ impl Plane {
                 }
             })
             .await;
-            let change = json!({ "pauseUs": 1200, "longestWaitUs": 2400 });
-            self.say::<Volume>(&name, json!({ "currentTargetNodeID": target, "engineChange": change })).await;
+            let moved = json!({
+                "state": "done", "to": target, "at": Timestamp::now().to_string(), "pauseUs": 1200, "longestWaitUs": 2400,
+            });
+            self.say::<Volume>(&name, json!({ "currentTargetNodeID": target, "targetMove": moved })).await;
         }
     }
 
-    /// The instance manager of the default image runs where no other is.
+    /// The instance manager of the default image, or one that stands in for it, runs where no other does.
     async fn managers(&self) {
         let settings: Api<Setting> = self.api();
         let default = settings.get("default-instance-manager-image").await.unwrap().value;
@@ -437,11 +484,12 @@ impl Plane {
                         .as_ref()
                         .is_some_and(|status| status.current_state == InstanceManagerState::Stopped)
             });
-            if manager.spec.image == default.as_str()
+            let is_new = manager.spec.image == default.as_str()
                 && state == InstanceManagerState::Stopped
-                && alone
-                && self.managers_start.load(Ordering::Relaxed)
-            {
+                && self.managers_start.load(Ordering::Relaxed);
+            let stands_in =
+                manager.annotations().contains_key(STANDS_IN_FOR) && state == InstanceManagerState::Undefined;
+            if (is_new || stands_in) && alone {
                 self.say::<InstanceManager>(&manager.name_any(), json!({ "currentState": "running" })).await;
             }
         }

@@ -19,7 +19,7 @@ use midflight_api::longhorn::{
 use serde_json::json;
 use tokio::time::sleep;
 
-use self::hollow::{Hollow, NEW};
+use self::hollow::{Hollow, MISSED, NEW, OLD};
 use crate::write::{Cut, Moment, Writer};
 
 /// The states of a node that is upgraded, in the order of the seed.
@@ -71,6 +71,41 @@ async fn three_nodes_are_upgraded_one_by_one_in_the_order_of_the_seed() {
     hollow.close().await;
 }
 
+#[tokio::test]
+async fn how_far_an_upgrade_is_can_be_read() {
+    let mut hollow = Hollow::open(3).await;
+    for volume in ["vol-1", "vol-2"] {
+        hollow.volume(volume, "node-1", &["node-1", "node-2", "node-3"]).await;
+    }
+    hollow.start();
+    hollow.begin(json!({ "dataEngine": "v2" })).await;
+    hollow.until_run("it is completed", |run| is(run, UpgradeState::Completed)).await;
+    let upgrades: Api<NodeDataEngineUpgrade> = hollow.api();
+    for upgrade in upgrades.list(&ListParams::default()).await.unwrap() {
+        for (volume, entry) in upgrade.status.clone().unwrap().volumes {
+            assert_eq!(entry.rebuilt_bytes, MISSED, "{volume} of {}", upgrade.name_any());
+        }
+    }
+    let state = |state: &str, count: u32| {
+        format!("node_upgrade_nodes{{upgrade=\"upgrade\",state=\"{state}\"}} {count}")
+    };
+    hollow.until_counted(&state("completed", 3)).await;
+    hollow.until_counted(&state("switching-over", 0)).await;
+    for outcome in ["begun", "done"] {
+        hollow.until_counted(&format!("node_upgrades_total{{outcome=\"{outcome}\"}} 3")).await;
+    }
+    hollow.until_counted(&format!("node_upgrade_rebuilt_bytes_total {}", 6 * MISSED)).await;
+
+    let runs: Api<DataEngineUpgradeManager> = hollow.api();
+    runs.delete("upgrade", &DeleteParams::default()).await.unwrap();
+    hollow
+        .until("nothing is counted of what is gone", async || {
+            !hollow.metrics().contains("upgrade=\"upgrade\"")
+        })
+        .await;
+    hollow.close().await;
+}
+
 /// Seed 004, the layouts that fail: the reason is the seed's, and nothing at all is changed.
 #[tokio::test]
 async fn a_single_replica_stops_the_upgrade_before_the_first_change() {
@@ -108,6 +143,8 @@ async fn a_node_that_fails_goes_back_and_the_others_are_upgraded() {
     let why = status.upgrade_nodes["node-1"].message.as_str();
     assert!(why.contains("switching-over was not over within 2 s: the engine of stuck moves to"), "{why}");
     assert_eq!(status.upgrade_nodes["node-3"].state, NodeUpgradeState::Completed);
+    hollow.until_counted("node_upgrades_total{outcome=\"failed\"} 2").await;
+    hollow.until_counted("node_upgrade_nodes{upgrade=\"upgrade\",state=\"error\"} 1").await;
     hollow.assert_whole().await;
 
     // What was in the way is gone: a change of the spec goes on where it failed.
@@ -143,10 +180,14 @@ async fn a_deleted_upgrade_brings_everything_back_before_it_goes() {
     hollow.until_node("node-1", NodeUpgradeState::UpgradingInstanceManager).await;
     let runs: Api<DataEngineUpgradeManager> = hollow.api();
     runs.delete("upgrade", &DeleteParams::default()).await.unwrap();
-    hollow.until_node("node-1", NodeUpgradeState::SwitchingBack).await;
-    assert!(runs.get_opt("upgrade").await.unwrap().is_some(), "it stays until all is back");
-    hollow.managers_start.store(true, Ordering::Relaxed);
     hollow.until("it is gone", async || runs.get_opt("upgrade").await.unwrap().is_none()).await;
+    {
+        let states = &hollow.seen.lock().unwrap().states["node-1"];
+        let back =
+            ["upgrading-instance-manager", "switching-back", "rebuilding-replica", "finalizing", "error"];
+        assert_eq!(states[states.len() - back.len()..], back, "it stayed until all was back");
+    }
+    assert_eq!(hollow.serving("node-1").await, [OLD], "the image of before serves again");
     let upgrades: Api<NodeDataEngineUpgrade> = hollow.api();
     assert_eq!(upgrades.list(&ListParams::default()).await.unwrap().items.len(), 0);
     hollow.assert_whole().await;
@@ -292,6 +333,11 @@ impl Hollow {
             versions.extend([named(one.name_any(), one.resource_version())]);
         }
         versions
+    }
+
+    async fn until_counted(&self, line: &str) {
+        let line = format!("midflight_{line}\n");
+        self.until(&line, async || self.metrics().contains(&line)).await;
     }
 
     async fn begin(&self, spec: serde_json::Value) {

@@ -170,10 +170,11 @@ async fn a_fresh_install_pulls_and_holds_the_images_on_every_node() {
     fleet.say("node-2", "v1", false, waiting).await;
     fleet.until_all("v1", ImageState::Error, &[("node-1", true), ("node-2", false)]).await;
     let images: Api<Image> = Api::namespaced(fleet.client(), NAMESPACE);
-    let image = images.list(&ListParams::default()).await.unwrap().items.remove(0).status.unwrap();
-    let message = image.conditions.get("Ready").unwrap().message.to_string();
-    assert_eq!(message, "node-2: ErrImagePull: the registry is away");
-    assert_eq!(image.owner_id.as_str(), "node-1");
+    let image = images.list(&ListParams::default()).await.unwrap().items.remove(0);
+    let status = image.status.as_ref().unwrap();
+    let expected = format!("{} on node-2: ErrImagePull: the registry is away", image.spec.image());
+    assert_eq!(status.conditions.get("Ready").unwrap().message.as_str(), expected);
+    assert_eq!(status.owner_id.as_str(), "node-1");
     fleet.ready("node-2", "v1").await;
     fleet.until_all("v1", ImageState::Deployed, &[("node-1", true), ("node-2", true)]).await;
     assert!(fleet.set_is_there().await, "it stays, so that the images do");

@@ -282,6 +282,10 @@ impl Volumes {
                 let order = proto::ExpandRequest { engine: Some(seen.engine_order()), size: size.bytes() };
                 self.manager(&manager)?.expand(order).await.map_err(refused("grow the volume"))?;
             }
+            Action::Throttle { manager, bytes_per_second } => {
+                let order = proto::ThrottleRequest { engine: Some(seen.engine_order()), bytes_per_second };
+                self.manager(&manager)?.throttle(order).await.map_err(refused("limit rebuilds"))?;
+            }
             Action::Offer { manager, engine } => {
                 let frontend = seen.observed.record.as_ref().and_then(|record| record.frontend.as_ref());
                 let order = proto::AttachRequest {

@@ -19,6 +19,7 @@ use midflight_plan::storage::volume::{Decision, Observed, Wait, decide};
 pub(super) use observe::volumes_in;
 
 use super::orders::Orders;
+use super::settings;
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
 use crate::figures::Figures;
 
@@ -101,6 +102,15 @@ impl Controller for Volumes {
         wake.on_change(&self.snapshots, |old, new| match standing(old) == standing(new) {
             true => Vec::new(),
             false => old.or(new).map(|snapshot| key(snapshot.spec.volume.as_str())).into_iter().collect(),
+        });
+        let volumes = self.volumes.clone();
+        wake.on(&self.settings, move |setting| match setting.name_any().as_str() {
+            settings::REBUILD_LIMIT => {
+                let all = volumes.all().unwrap_or_default();
+                let attached = all.iter().filter(|volume| !volume.spec.node_id.is_empty());
+                attached.map(|volume| Key::of(&**volume)).collect()
+            }
+            _ => Vec::new(),
         });
         let (replicas, on) = (self.replicas.clone(), self.replicas_on);
         wake.on_change(&self.nodes, move |old, new| {

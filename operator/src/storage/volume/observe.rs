@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use midflight_api::NodeName;
 use midflight_api::longhorn::{
-    DataEngine, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState,
+    DataEngine, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState, Node, VolumeSpec,
 };
+use midflight_api::{NodeName, Word};
 use midflight_plan::storage::schedule::{Closed, Place};
 use midflight_plan::storage::volume::{Instance, Manager, Observed, Serving, engine_name, is_engine_of};
 
@@ -75,6 +75,7 @@ impl Volumes {
             serving: None,
             default_image: settings::value(&self.settings, default_image(volume.spec.data_engine))?.into(),
             replenish_after: self.replenish_after()?,
+            rebuild_limit: self.rebuild_limit(&volume.spec)?,
         };
         for replica in &mut observed.replicas {
             let node = self.nodes.get(&super::key(replica.spec.instance.node_id.as_str()))?;
@@ -89,6 +90,16 @@ impl Volumes {
     fn replenish_after(&self) -> Result<SignedDuration, Stale> {
         let seconds = settings::value(&self.settings, settings::REPLENISH_AFTER)?;
         Ok(SignedDuration::from_secs(seconds.parse().unwrap_or_default()))
+    }
+
+    /// In bytes per second: what the volume asks for, else what the setting says.
+    fn rebuild_limit(&self, volume: &VolumeSpec) -> Result<u64, Stale> {
+        let asked = u64::try_from(volume.replica_rebuilding_bandwidth_limit).unwrap_or_default();
+        let megabytes = match asked {
+            0 => settings::number_for(&self.settings, settings::REBUILD_LIMIT, volume.data_engine)?,
+            asked => asked,
+        };
+        Ok(megabytes * 1_000_000)
     }
 
     /// Instance managers that hold something of the volume, or are where something of it should be.
@@ -142,6 +153,8 @@ impl Volumes {
                 Some(Closed::Off)
             } else if node.spec.data_engine_upgrade_requested {
                 Some(Closed::Upgrading)
+            } else if !is_selected(&node, &seen.volume.spec) {
+                Some(Closed::NotSelected)
             } else if !managers.iter().any(|manager| is_running(manager)) {
                 Some(Closed::NoManager)
             } else {
@@ -188,6 +201,13 @@ fn default_image(engine: DataEngine) -> &'static str {
     }
 }
 
+/// Whether the node, and a disk of it, have all the tags that the volume asks for.
+fn is_selected(node: &Node, volume: &VolumeSpec) -> bool {
+    let has = |tags: &[Word], wanted: &[Word]| wanted.iter().all(|tag| tags.contains(tag));
+    has(&node.spec.tags, &volume.node_selector)
+        && node.spec.disks.values().any(|disk| has(&disk.tags, &volume.disk_selector))
+}
+
 fn is_running(manager: &InstanceManager) -> bool {
     manager.status.as_ref().is_some_and(|status| status.current_state == InstanceManagerState::Running)
 }
@@ -210,5 +230,39 @@ fn shown(manager: &InstanceManager, is_ours: impl Fn(&str) -> bool) -> Manager {
                 why: process.status.error_msg.to_string(),
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use midflight_api::longhorn::DiskSpec;
+
+    use super::*;
+
+    #[test]
+    fn tags_choose_nodes_and_disks() {
+        let disk = |tags: &[&str]| DiskSpec {
+            tags: tags.iter().map(|tag| Word::from(*tag)).collect(),
+            ..DiskSpec::default()
+        };
+        let mut node = Node::new("node-1", Default::default());
+        node.spec.tags = vec!["fast".into(), "west".into()];
+        node.spec.disks =
+            [("a".to_owned(), disk(&["ssd"])), ("b".to_owned(), disk(&["hdd", "large"]))].into();
+        #[rustfmt::skip]
+        let cases: [(&[&str], &[&str], bool); 6] = [
+            (&[],               &[],               true),
+            (&["west", "fast"], &["ssd"],          true),
+            (&["east"],         &[],               false),
+            (&["fast", "east"], &[],               false),
+            (&[],               &["hdd", "large"], true),
+            (&[],               &["ssd", "large"], false),
+        ];
+        for (nodes, disks, expected) in cases {
+            let words = |tags: &[&str]| tags.iter().map(|tag| Word::from(*tag)).collect();
+            let (node_selector, disk_selector) = (words(nodes), words(disks));
+            let volume = VolumeSpec { node_selector, disk_selector, ..VolumeSpec::default() };
+            assert_eq!(is_selected(&node, &volume), expected, "{nodes:?} {disks:?}");
+        }
     }
 }

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    Condition, ConditionStatus, DataEngine, Engine, EngineChange, EngineChangeState, InstanceState,
-    InstanceStatus, Replica, ReplicaMode, Robustness, SnapshotInfo, TargetMove, TargetMoveState, Volume,
+    Condition, ConditionStatus, Conditions, DataEngine, Engine, EngineChange, EngineChangeState,
+    InstanceState, InstanceStatus, Replica, ReplicaMode, Robustness, SnapshotInfo, TargetMove,
+    TargetMoveState, Volume,
 };
-use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase, Size};
+use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase};
 use midflight_plan::storage::snapshot::HEAD;
-use midflight_plan::storage::volume::{Decision, Instance, Manager, Observed, Standing, is_leaving};
+use midflight_plan::storage::volume::{
+    Decision, INTACT, Instance, Integrity, Manager, Observed, Standing, integrity_of, is_leaving,
+};
 
 use super::{Look, Volumes};
 use crate::controller::{Controller, News, Tone, TurnError};
@@ -50,7 +53,7 @@ impl Volumes {
         }
         let before = seen.volume.status.clone().unwrap_or_default();
         let (now, standing) = (seen.observed.now.to_string(), &decision.standing);
-        let size = size(seen);
+        let size = seen.observed.known_size();
         self.volumes
             .report(&mut seen.volume, |volume| {
                 of_volume(volume, standing, &now);
@@ -73,12 +76,26 @@ impl Volumes {
                 self.volumes.tell(&seen.volume, &told).await;
             }
         }
+        let was = before.conditions.get(INTACT).map(|condition| condition.reason.to_string());
+        if let Some(integrity) = &standing.integrity
+            && was.as_deref() != Some(integrity.reason())
+        {
+            let tone = if integrity.holds() { Tone::Normal } else { Tone::Warning };
+            let told = News {
+                by: <Volumes as Controller>::NAME,
+                tone,
+                reason: integrity.reason(),
+                note: &integrity.message(),
+            };
+            self.volumes.tell(&seen.volume, &told).await;
+        }
         if before.engine_change.state != standing.change.state {
             self.count(&standing.change);
         }
         if (before.target_move.state, &before.target_move.to) != (standing.moved.state, &standing.moved.to)
             && let Some((tone, reason, note)) = news_of_move(&standing.moved)
         {
+            self.count_move(&standing.moved);
             let told = News { by: <Volumes as Controller>::NAME, tone, reason, note: &note };
             self.volumes.tell(&seen.volume, &told).await;
         }
@@ -92,12 +109,23 @@ impl Volumes {
 }
 
 impl Volumes {
+    fn count_move(&self, moved: &TargetMove) {
+        match moved.state {
+            TargetMoveState::Done => {
+                self.figures.target_moved(time(moved.pause_us), time(moved.longest_wait_us));
+            }
+            TargetMoveState::Failed => self.figures.target_move_ended("failed"),
+            TargetMoveState::TakenBack => self.figures.target_move_ended("taken-back"),
+            TargetMoveState::None | TargetMoveState::Moving | TargetMoveState::Unrecognised => {}
+        }
+    }
+
     fn count(&self, change: &EngineChange) {
-        let time = |us: i64| Duration::from_micros(us.try_into().unwrap_or_default());
         match change.state {
-            EngineChangeState::Done => {
+            EngineChangeState::Done if change.pause_us > 0 => {
                 self.figures.engine_changed(time(change.pause_us), time(change.longest_wait_us));
             }
+            EngineChangeState::Done => self.figures.engine_change_ended("done"),
             EngineChangeState::Failed => self.figures.engine_change_ended("failed"),
             EngineChangeState::TakenBack => self.figures.engine_change_ended("taken-back"),
             EngineChangeState::None | EngineChangeState::Moving | EngineChangeState::Unrecognised => {}
@@ -105,11 +133,8 @@ impl Volumes {
     }
 }
 
-/// The size that the copies have, as the engine says or said last.
-fn size(seen: &Look) -> Option<Size> {
-    let said = seen.engine.as_ref().and_then(|engine| Some(engine.status.as_ref()?.current_size));
-    let size = seen.observed.serving.as_ref().map(|serving| serving.size).or(said);
-    size.filter(|size| size.bytes() > 0)
+fn time(us: i64) -> Duration {
+    Duration::from_micros(us.try_into().unwrap_or_default())
 }
 
 /// What people are told of a change of the engine image under clients.
@@ -120,6 +145,9 @@ fn news_of(change: &EngineChange) -> Option<(Tone, &'static str, String)> {
     match change.state {
         EngineChangeState::Moving => {
             Some((Tone::Normal, "EngineChanges", format!("an engine of {image} is started")))
+        }
+        EngineChangeState::Done if change.pause_us == 0 => {
+            Some((Tone::Normal, "EngineChanged", format!("runs {image}; no client had to wait")))
         }
         EngineChangeState::Done => Some((
             Tone::Normal,
@@ -194,6 +222,7 @@ fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
         Robustness::Healthy => status.last_degraded_at = "".into(),
         _ => {}
     }
+    set_integrity(&mut status.conditions, standing.integrity.as_ref(), now);
     let unscheduled = standing.scheduled.as_ref().err();
     let conditions = [
         (SCHEDULABLE, unscheduled, "ReplicaSchedulingFailure"),
@@ -213,6 +242,19 @@ fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
             ..Condition::default()
         });
     }
+}
+
+/// What was never found damaged has no condition of it.
+fn set_integrity(conditions: &mut Conditions, integrity: Option<&Integrity>, now: &str) {
+    let Some(integrity) = integrity else { return };
+    conditions.set(Condition {
+        kind: INTACT.into(),
+        status: if integrity.holds() { ConditionStatus::True } else { ConditionStatus::False },
+        reason: integrity.reason().into(),
+        message: integrity.message().into(),
+        last_transition_time: now.into(),
+        ..Condition::default()
+    });
 }
 
 fn find<'a>(seen: &'a Observed, name: &str) -> Option<(&'a Manager, &'a Instance)> {
@@ -298,8 +340,10 @@ fn mode(member: &Member) -> ReplicaMode {
 }
 
 fn of_replica(replica: &mut Replica, seen: &Observed) {
-    let name = replica.name_any();
-    of_instance(&mut replica.status.get_or_insert_default().instance, seen, &name);
+    let (name, integrity) = (replica.name_any(), integrity_of(seen, replica));
+    let status = &mut replica.status.get_or_insert_default().instance;
+    of_instance(status, seen, &name);
+    set_integrity(&mut status.conditions, integrity.as_ref(), &seen.now.to_string());
 }
 
 /// Since when a replica has all data, or has not. One that was told to leave has not failed.

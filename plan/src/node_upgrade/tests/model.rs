@@ -185,6 +185,18 @@ fn every_layout_keeps_the_promises() {
     }
 }
 
+/// An image that does not start: every node that tried it is back on the image before, and all of it serves.
+#[test]
+fn an_image_that_does_not_start_leaves_every_node_on_the_one_before() {
+    for mut world in layouts().into_iter().step_by(7) {
+        world.starts = false;
+        assert!(world.goes_on(3 * BOUND), "{world:#?}");
+        assert_eq!(world.whole.state, UpgradeState::Error);
+        assert!(world.is_whole(), "{world:#?}");
+        assert!((1..=3).all(|number| world.runs_old(&name(number))), "{world:#?}");
+    }
+}
+
 /// The check can fail: a volume with one replica that nobody refused is found out.
 #[test]
 fn a_world_without_a_spare_copy_is_refused_before_any_change() {

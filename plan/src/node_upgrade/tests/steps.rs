@@ -1,9 +1,13 @@
 //! The next step of one node, state by state.
 
-use midflight_api::longhorn::{NodeDataEngineUpgradeStatus, NodeUpgradeState, VolumeUpgradeStatus};
+use midflight_api::longhorn::{
+    self, NodeDataEngineUpgradeStatus, NodeUpgradeState, TargetMove, TargetMoveReason, TargetMoveState,
+    VolumeUpgradeStatus,
+};
 
-use super::super::{Action, Observed, Taken, decide};
+use super::super::{Action, MoveFailure, Moved, Observed, Taken, decide};
 use super::*;
+use InstanceManagerState::{Running, Starting};
 use NodeUpgradeState::*;
 
 /// What an upgrade of node-1 sees in a state, with one volume that it has named, snapshotted, and sent to node-2.
@@ -21,6 +25,7 @@ fn seen(state: NodeUpgradeState, volume: Volume) -> Observed {
     let has_snapshot = !matches!(state, Undefined | Completed | Error);
     Observed {
         now: at(10),
+        began: at(0),
         node: name(1),
         image: NEW.into(),
         default_image: NEW.into(),
@@ -40,6 +45,7 @@ fn seen(state: NodeUpgradeState, volume: Volume) -> Observed {
         snapshots: if has_snapshot { [(volume.name.clone(), taken)].into() } else { Default::default() },
         volumes: by_name(vec![volume]),
         load: Default::default(),
+        copied: Default::default(),
     }
 }
 
@@ -71,6 +77,14 @@ fn away(volume: Volume) -> Volume {
     with(volume, |volume| (volume.asked, volume.serves_on, volume.seat) = (name(2), name(2), name(2)))
 }
 
+/// The engine was asked for on a node, and did not serve there.
+fn failed(node: usize, is_lost: bool, volume: Volume) -> Volume {
+    with(volume, |volume| {
+        volume.asked = name(node);
+        volume.moved.failure = Some(MoveFailure { node: name(node), is_lost, why: "it was so".into() });
+    })
+}
+
 fn change(mut seen: Observed, change: impl FnOnce(&mut Observed)) -> Observed {
     change(&mut seen);
     seen
@@ -83,6 +97,11 @@ fn new_manager(seen: &mut Observed) {
 #[test]
 fn each_state_does_what_the_seed_lists_one_step_at_a_time() {
     let well = || attached("vol-1", 1, &[1, 2, 3]);
+    let standby = |state, more: fn(&mut Observed)| {
+        let alone = with(well(), |volume| volume.node = "".into());
+        let volume = if state == Initializing { alone } else { out(alone) };
+        change(seen(state, volume), more)
+    };
     let told = |volume| with(volume, |volume: &mut Volume| volume.replicas[0].told_to_stop = true);
     #[rustfmt::skip]
     let cases = [
@@ -107,7 +126,13 @@ fn each_state_does_what_the_seed_lists_one_step_at_a_time() {
         ("its node dies",          change(seen(SwitchingOver, away(out(well()))), |s| s.nodes.get_mut("node-2").unwrap().ready = false), "notes"),
         ("the old one is used",    change(seen(UpgradingInstanceManager, away(out(well()))), |s| s.nodes.get_mut("node-1").unwrap().managers[0].instances = 2), "instance manager im:v1-node-1 still holds 2 engines and replicas"),
         ("the old one goes",       seen(UpgradingInstanceManager, away(out(well()))),                              "DeleteManager"),
+        ("a standby is no user",   standby(UpgradingInstanceManager, |s| s.nodes.get_mut("node-1").unwrap().managers[0].instances = 1), "DeleteManager"),
+        ("while it is at rest",    standby(UpgradingInstanceManager, |s| s.volumes.get_mut("vol-1").unwrap().restoring = true), "vol-1 is being restored; wait until it is restored"),
+        ("it is not moved",        standby(SwitchingOver, |_| {}),                                                 "upgrading-instance-manager"),
+        ("nor kept as it is",      standby(Initializing, |s| s.snapshots.clear()),                                 "failing-replicas"),
+        ("gets the image",         standby(Finalizing, |s| s.snapshots.clear()),                                   "SetImage"),
         ("it is going",            change(seen(UpgradingInstanceManager, away(out(well()))), |s| s.nodes.get_mut("node-1").unwrap().managers[0].deleting = true), "instance manager im:v1-node-1 is going"),
+        ("nobody can be moved",    change(seen(UpgradingInstanceManager, with(away(out(well())), |v| v.serves_on = "".into())), |s| { s.nodes.get_mut("node-2").unwrap().ready = false; s.nodes.get_mut("node-1").unwrap().managers.remove(0); }), "the instance manager of im:v2 on node-1 does not run yet"),
         ("the new one starts",     change(seen(UpgradingInstanceManager, away(out(well()))), |s| drop(s.nodes.get_mut("node-1").unwrap().managers.remove(0))), "the instance manager of im:v2 on node-1 does not run yet"),
         ("it runs",                change(seen(UpgradingInstanceManager, away(out(well()))), new_manager),         "switching-back"),
         ("comes home",             change(seen(SwitchingBack, away(out(well()))), new_manager),                    "Move"),
@@ -134,6 +159,15 @@ fn every_state_has_a_way_back() {
     let well = || attached("vol-1", 1, &[1, 2, 3]);
     let back = |seen: Observed| change(seen, |seen| seen.status.failure = "why".into());
     let ended = |state, volume| change(back(seen(state, volume)), |seen| seen.snapshots.clear());
+    // The old instance manager of the node has an object again, and neither it nor the new one runs.
+    let replaced = |state| {
+        change(back(seen(state, away(out(well())))), |seen| {
+            seen.status.previous_image = OLD.into();
+            for manager in &mut seen.nodes.get_mut("node-1").unwrap().managers {
+                manager.state = InstanceManagerState::Stopped;
+            }
+        })
+    };
     let unmarked =
         |seen| change(seen, |seen: &mut Observed| seen.nodes.get_mut("node-1").unwrap().requested = false);
     #[rustfmt::skip]
@@ -148,6 +182,17 @@ fn every_state_has_a_way_back() {
         ("nobody is home",         change(back(seen(SwitchingBack, away(out(well())))), |s| s.nodes.get_mut("node-1").unwrap().ready = false), "why; goes back: vol-1 cannot come home: no instance manager of the v2 data engine runs on node-1; bring the node back, or set default-instance-manager-image to an image that starts there"),
         ("gives up for now",       change(back(seen(SwitchingBack, away(out(well())))), |s| { s.nodes.get_mut("node-1").unwrap().ready = false; s.now = at(600); }), "error, since why"),
         ("and still tries",        ended(Error, away(out(well()))),                                                "Move"),
+        ("does not run there",     seen(SwitchingOver, failed(2, false, out(well()))),                             "switching-back, since the engine of vol-1 does not serve on node-2: it was so"),
+        ("its node was lost",      seen(SwitchingOver, failed(2, true, out(well()))),                              "notes"),
+        ("and there is no other",  seen(SwitchingOver, failed(2, true, out(attached("vol-1", 1, &[1, 2])))),       "switching-back, since the engine of vol-1 does not serve on node-2: it was so"),
+        ("does not come home",     change(seen(SwitchingBack, failed(1, false, away(out(well())))), new_manager),  "the engine of vol-1 does not serve on node-1, where it belongs: it was so; it is tried again"),
+        ("the old one comes back", change(replaced(SwitchingBack), |s| s.nodes.get_mut("node-1").unwrap().managers.clear()), "ReinstateManager"),
+        ("the new one is in its way", change(replaced(SwitchingBack), |s| s.nodes.get_mut("node-1").unwrap().managers[1].state = Starting), "DeleteManager"),
+        ("it has gone",            replaced(SwitchingBack),                                                        "why; goes back: the instance manager of im:v1 on node-1 does not run yet; and 1 more"),
+        ("the old one still goes", change(replaced(SwitchingBack), |s| s.nodes.get_mut("node-1").unwrap().managers[0].deleting = true), "why; goes back: instance manager im:v1-node-1 is going; and 1 more"),
+        ("the new one came up",    change(replaced(SwitchingBack), |s| s.nodes.get_mut("node-1").unwrap().managers[1].state = Running), "DeleteManager"),
+        ("also when given up",     change(replaced(Error), |s| s.nodes.get_mut("node-1").unwrap().managers.clear()), "ReinstateManager"),
+        ("nobody was replaced",    change(replaced(SwitchingBack), |s| { s.status.previous_image = "".into(); s.nodes.get_mut("node-1").unwrap().managers.clear(); }), "why; goes back: vol-1 cannot come home: no instance manager of the v2 data engine runs on node-1; bring the node back, or set default-instance-manager-image to an image that starts there"),
         ("is home",                back(seen(SwitchingBack, well())),                                              "rebuilding-replica, since why"),
         ("replicas come back",     unmarked(back(seen(RebuildingReplica, out(well())))),                           "Start"),
         ("others are not missed",  unmarked(back(seen(RebuildingReplica, with(well(), |v| v.replicas[2].runs = false)))), "finalizing, since why"),
@@ -171,4 +216,75 @@ fn a_volume_that_comes_later_is_not_forgotten() {
     assert_eq!(next(&seen), "notes");
     seen.status.volumes.insert("later".into(), VolumeUpgradeStatus::default());
     assert_eq!(decide(&seen).actions, [Action::Stop { volume: "later".into(), replica: "later-r-1".into() }]);
+}
+
+/// What a move cost its clients is told, unless it was a move of an upgrade before.
+#[test]
+fn the_pause_of_a_volume_is_the_longest_of_its_moves() {
+    let moved = |second, pause_us| Moved {
+        at: Some(at(second)),
+        pause_us,
+        longest_wait_us: 2 * pause_us,
+        failure: None,
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("not moved yet",       SwitchingOver,    Moved::default(), 5, 5),
+        ("moved before",        SwitchingOver,    moved(-1, 9),     5, 5),
+        ("moved",               SwitchingOver,    moved(1, 9),      5, 9),
+        ("the longest counts",  SwitchingBack,    moved(1, 2),      5, 5),
+        ("told a little later", RebuildingReplica, moved(1, 9),     5, 9),
+        ("over",                Finalizing,       moved(1, 9),      5, 5),
+    ];
+    for (case, state, moved, known, expected) in cases {
+        let volume = with(attached("vol-1", 1, &[1, 2, 3]), |volume| volume.moved = moved);
+        let seen = change(seen(state, volume), |seen| {
+            let entry = seen.status.volumes.get_mut("vol-1").unwrap();
+            (entry.pause_us, entry.longest_wait_us) = (known, known);
+            entry.temporary_node_id = name(2);
+        });
+        let status = decide(&seen).status;
+        let entry = &status.volumes["vol-1"];
+        assert_eq!(entry.pause_us, expected, "{case}");
+        assert_eq!(entry.longest_wait_us, if expected == 9 { 18 } else { expected }, "{case}");
+    }
+}
+
+/// The objects say it in `status.targetMove`.
+#[test]
+fn a_move_is_read_from_the_volume() {
+    let object = |state, reason| {
+        let mut object = longhorn::Volume::new("vol-1", Default::default());
+        (object.spec.node_id, object.spec.target_node_id) = (name(1), name(2));
+        let status = object.status.get_or_insert_default();
+        status.engine_change.pause_us = 99;
+        status.target_move = TargetMove {
+            state,
+            reason,
+            from: name(1),
+            to: name(2),
+            at: at(7).to_string().into(),
+            pause_us: 12,
+            longest_wait_us: 34,
+            message: "it was so".into(),
+            ..TargetMove::default()
+        };
+        object
+    };
+    let failure = |is_lost| Some(MoveFailure { node: name(2), is_lost, why: "it was so".into() });
+    #[rustfmt::skip]
+    let cases = [
+        (TargetMoveState::Moving, TargetMoveReason::None,         None),
+        (TargetMoveState::Done,   TargetMoveReason::None,         None),
+        (TargetMoveState::Failed, TargetMoveReason::NodeLost,     failure(true)),
+        (TargetMoveState::Failed, TargetMoveReason::EngineFailed, failure(false)),
+    ];
+    for (state, reason, failure) in cases {
+        let volume = Volume::of(&object(state, reason), None, []);
+        let expected = Moved { at: Some(at(7)), pause_us: 12, longest_wait_us: 34, failure };
+        assert_eq!(volume.moved, expected, "{state} {reason}");
+        let is_told = volume.failure_on(&name(2)).is_some();
+        assert_eq!(is_told, state == TargetMoveState::Failed, "{state}");
+        assert_eq!(volume.failure_on(&name(3)), None);
+    }
 }

@@ -11,11 +11,11 @@ use midflight_api::longhorn::{
     NodeDataEngineUpgradeStatus, NodeUpgradeState, UpgradeNodeStatus, UpgradeState, VolumeState,
     VolumeUpgradeStatus,
 };
-use midflight_api::{NodeName, VolumeName};
+use midflight_api::{ImageRef, NodeName, VolumeName};
 
-use super::super::facts::{Copy, Nodes, Volume};
+use super::super::facts::{Copy, Manager, Nodes, Volume};
 use super::super::{Action, Child, Observed, Order, Run, Taken, decide, decide_run};
-use super::{NEW, OLD, at, policy};
+use super::{NEW, OLD, at, manager, policy};
 
 const NAME: &str = "run";
 
@@ -35,6 +35,7 @@ pub(super) struct One {
     since: i64,
     pub(super) failed: bool,
     pub(super) volumes: BTreeMap<VolumeName, NodeName>,
+    previous: ImageRef,
     pub(super) deleting: bool,
 }
 
@@ -55,6 +56,8 @@ pub(super) struct World {
     pub(super) ones: BTreeMap<NodeName, One>,
     pub(super) snapshots: BTreeSet<(NodeName, VolumeName)>,
     pub(super) wire: Vec<Write>,
+    /// Whether instance managers of the new image start.
+    pub(super) starts: bool,
     /// What must never happen, if it did.
     pub(super) broken: Option<&'static str>,
 }
@@ -85,6 +88,7 @@ impl World {
             ones: BTreeMap::new(),
             snapshots: BTreeSet::new(),
             wire: Vec::new(),
+            starts: true,
             broken: None,
         }
     }
@@ -92,7 +96,8 @@ impl World {
     /// The upgrade of a node is in this state, and has named all volumes.
     pub(super) fn begin(&mut self, node: &NodeName, state: NodeUpgradeState) {
         let volumes = self.volumes.keys().map(|name| (name.clone(), NodeName::default())).collect();
-        let one = One { state, since: 0, failed: state == NodeUpgradeState::Error, volumes, deleting: false };
+        let failed = state == NodeUpgradeState::Error;
+        let one = One { state, since: 0, failed, volumes, previous: ImageRef::default(), deleting: false };
         self.ones.insert(node.clone(), one);
         self.nodes.get_mut(node).unwrap().requested = true;
     }
@@ -154,6 +159,7 @@ impl World {
         let taken = self.snapshots.iter().filter(|(of, _)| of == node);
         Observed {
             now: at(self.now),
+            began: at(0),
             node: node.clone(),
             image: NEW.into(),
             default_image: NEW.into(),
@@ -163,6 +169,7 @@ impl World {
                 state: one.state,
                 since: at(one.since).to_string().into(),
                 failure: if one.failed { "failed".into() } else { "".into() },
+                previous_image: one.previous.clone(),
                 volumes: one.volumes.iter().map(|(name, to)| (name.clone(), entry(to))).collect(),
                 ..Default::default()
             },
@@ -172,6 +179,7 @@ impl World {
             snapshots: taken
                 .map(|(_, volume)| (volume.clone(), Taken { ready: true, ..Taken::default() }))
                 .collect(),
+            copied: Default::default(),
         }
     }
 
@@ -202,6 +210,7 @@ impl World {
                 .into_iter()
                 .map(|(name, entry)| (name, entry.temporary_node_id))
                 .collect(),
+            previous: status.previous_image,
             deleting: one.deleting,
         };
         self.wire.extend(decision.actions.into_iter().map(|action| Write::Node(node.clone(), action)));
@@ -228,7 +237,8 @@ impl World {
             Write::Run(Order::Begin { node, .. }) => {
                 let since = self.now;
                 let state = NodeUpgradeState::Undefined;
-                let new = One { state, since, failed: false, volumes: BTreeMap::new(), deleting: false };
+                let (volumes, previous) = Default::default();
+                let new = One { state, since, failed: false, volumes, previous, deleting: false };
                 self.ones.entry(node).or_insert(new);
             }
             Write::Run(Order::Remove { child }) => {
@@ -265,6 +275,11 @@ impl World {
                 for manager in &mut self.nodes.get_mut(node).unwrap().managers {
                     manager.deleting |= manager.name == name;
                 }
+            }
+            Action::ReinstateManager { image } => {
+                let state = InstanceManagerState::Stopped;
+                let manager = Manager { state, ..manager(node.as_str(), image.as_str(), 0) };
+                self.nodes.get_mut(node).unwrap().managers.push(manager);
             }
             Action::Release => drop(self.ones.remove(node)),
         }
@@ -307,7 +322,9 @@ impl World {
         for (name, node) in self.nodes.iter().filter(|(_, node)| node.ready) {
             if node.managers.iter().any(|manager| manager.deleting) {
                 events.push(Event::ManagerGoes(name.clone()));
-            } else if node.managers.iter().all(|manager| manager.image == NEW && !manager.runs()) {
+            } else if !node.managers.iter().any(Manager::runs)
+                && (self.starts || node.managers.iter().any(|manager| manager.image == OLD))
+            {
                 events.push(Event::ManagerStarts(name.clone()));
             }
         }
@@ -333,12 +350,19 @@ impl World {
                 (volume.serves_on, volume.seat) = (to.clone(), to);
             }
             Event::ManagerGoes(node) => {
-                self.nodes.get_mut(node).unwrap().managers.retain(|manager| !manager.deleting);
+                let managers = &mut self.nodes.get_mut(node).unwrap().managers;
+                managers.retain(|manager| !manager.deleting);
+                // The default one has an object again, which waits if another is there.
+                if !managers.iter().any(|manager| manager.image == NEW) {
+                    let state = InstanceManagerState::Stopped;
+                    managers.push(Manager { state, ..manager(node.as_str(), NEW, 0) });
+                }
             }
             Event::ManagerStarts(node) => {
-                for manager in &mut self.nodes.get_mut(node).unwrap().managers {
-                    manager.state = InstanceManagerState::Running;
-                }
+                // One that stands in goes before that of the default image.
+                let managers = &mut self.nodes.get_mut(node).unwrap().managers;
+                let first = managers.iter().position(|manager| manager.image == OLD).unwrap_or(0);
+                managers[first].state = InstanceManagerState::Running;
             }
         }
     }

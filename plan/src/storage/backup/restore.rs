@@ -204,7 +204,15 @@ mod tests {
 
     fn engine(serving: bool, snapshots: &[&str]) -> Serving {
         let snapshots = snapshots.iter().map(|name| (*name).to_owned()).collect();
-        Serving { serving, size: Size::from_bytes(8192), snapshots, rebuilt_bytes: 0 }
+        Serving {
+            serving,
+            size: Size::from_bytes(8192),
+            snapshots,
+            rebuilt_bytes: 0,
+            rebuild_limit: None,
+            trouble: None,
+            flaws: Vec::new(),
+        }
     }
 
     fn with(mut seen: Observed, change: impl FnOnce(&mut Observed)) -> Observed {

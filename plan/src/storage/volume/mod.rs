@@ -7,11 +7,12 @@
 //!
 //! `seen` is what is looked at, `step` chooses the one next action, `upgrade` those that change the engine image under
 //! clients, `target` those that move a v2 engine to another node under them, `leave` those of a copy that is told to leave
-//! and to come back, `standing` says in which state the volume is. Nothing is remembered: the record, the objects and the instances say how far it is.
+//! and to come back, `standing` says in which state the volume is, `integrity` what became of damage. Nothing is remembered: the record, the objects and the instances say how far it is.
 //!
 //! The invariant: the last copy in service never leaves, and whoever had the volume before is fenced out by
 //! a new term before another gets it.
 
+mod integrity;
 mod leave;
 mod seen;
 mod standing;
@@ -24,7 +25,8 @@ mod upgrade;
 use midflight_api::{Address, EngineName, ImageRef, NodeName, ReplicaName, Size};
 use sha2::{Digest, Sha512};
 
-pub use seen::{Instance, Manager, Observed, Serving, is_leaving};
+pub use integrity::{INTACT, Integrity, of_replica as integrity_of};
+pub use seen::{Flaw, Instance, Manager, Observed, Serving, is_leaving};
 pub use standing::Standing;
 
 use super::schedule::NoPlace;
@@ -125,6 +127,11 @@ pub enum Action {
     Expand {
         manager: String,
         size: Size,
+    },
+    /// Let rebuilds copy so many bytes per second at most; 0 is no limit.
+    Throttle {
+        manager: String,
+        bytes_per_second: u64,
     },
     /// Offer the volume to clients of its node.
     Offer {

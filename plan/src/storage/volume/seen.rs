@@ -32,6 +32,8 @@ pub struct Observed {
     pub default_image: ImageRef,
     /// How long a copy that is lost may take to come back.
     pub replenish_after: SignedDuration,
+    /// Bytes per second that its rebuilds may copy; 0 is no limit.
+    pub rebuild_limit: u64,
 }
 
 /// An instance manager of the volume's data engine.
@@ -70,6 +72,22 @@ pub struct Serving {
     pub snapshots: Vec<String>,
     /// Bytes that it has copied to replicas that came back.
     pub rebuilt_bytes: u64,
+    /// Bytes per second that its rebuilds copy at most, 0 for no limit; not known of older builds.
+    pub rebuild_limit: Option<u64>,
+    /// What its only copy in service could not do, in words; clients were told of errors.
+    pub trouble: Option<String>,
+    /// What it has found damaged in copies.
+    pub flaws: Vec<Flaw>,
+}
+
+/// Something in a copy that was found damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    pub replica: ReplicaName,
+    /// In words.
+    pub what: String,
+    /// Whether it was copied anew from another copy.
+    pub repaired: bool,
 }
 
 /// Whether a copy can be used.
@@ -94,12 +112,14 @@ impl Observed {
         self.volume.metadata.deletion_timestamp.is_some()
     }
 
-    /// The node that the volume should be attached to: where it is asked for, else where it is brought to its backup.
+    /// The node that the volume should be attached to: where it is asked for, else where it is brought to its backup or
+    /// to its size.
     pub(super) fn wanted_node(&self) -> Option<&NodeName> {
         if self.deleting() {
             return None;
         }
-        self.asked_node().or_else(|| self.node_for_restore().filter(|_| self.follows_backup()))
+        let has_work = self.follows_backup() || self.is_to_grow();
+        self.asked_node().or_else(|| self.node_for_work().filter(|_| has_work))
     }
 
     /// The node that somebody wants the volume on.
@@ -108,7 +128,7 @@ impl Observed {
     }
 
     /// Where it is, as long as that serves; else a node of one of its replicas.
-    fn node_for_restore(&self) -> Option<&NodeName> {
+    fn node_for_work(&self) -> Option<&NodeName> {
         let can_serve = |node: &&NodeName| self.manager(node, "").is_some();
         let there = self.attached_node().filter(can_serve);
         let replicas = || self.kept().map(|replica| &replica.spec.instance.node_id).find(can_serve);
@@ -125,10 +145,23 @@ impl Observed {
         !spec.from_backup.is_empty() && (spec.standby || !is_restored)
     }
 
-    /// How clients are to reach the volume now.
+    /// The size that the copies have, as the engine says or said last; nothing before the volume was first attached.
+    pub fn known_size(&self) -> Option<Size> {
+        let said = self.engine.as_ref().and_then(|engine| Some(engine.status.as_ref()?.current_size));
+        let size = self.serving.as_ref().map(|serving| serving.size).filter(|size| size.bytes() > 0);
+        size.or(said).filter(|size| size.bytes() > 0)
+    }
+
+    /// Whether the copies are smaller than the volume is to be.
+    pub(super) fn is_to_grow(&self) -> bool {
+        self.known_size().is_some_and(|size| size < self.volume.spec.size)
+    }
+
+    /// How clients are to reach the volume now: not at all while nobody has asked for it.
     pub(super) fn frontend(&self) -> Frontend {
         let spec = &self.volume.spec;
-        if spec.disable_frontend || self.follows_backup() { Frontend::None } else { spec.frontend }
+        let is_hidden = spec.disable_frontend || self.follows_backup() || self.asked_node().is_none();
+        if is_hidden { Frontend::None } else { spec.frontend }
     }
 
     /// The node that the record gives the volume to.

@@ -9,7 +9,7 @@ use midflight_api::{ImageRef, Member, NodeName};
 
 use super::seen::{Observed, Reach};
 use super::step::Step;
-use super::{Wait, target, upgrade};
+use super::{Integrity, Wait, integrity, target, upgrade};
 
 /// What the status of a volume is to say.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +32,8 @@ pub struct Standing {
     pub scheduled: Result<(), String>,
     /// Why nothing is done, if that is not as it should be.
     pub waiting: Option<String>,
+    /// What became of data that was found damaged, if any was.
+    pub integrity: Option<Integrity>,
 }
 
 pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
@@ -48,7 +50,8 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
     let change = upgrade::change(seen, next, &image);
     let (scheduled, waiting) = match next {
         Err(Wait::NoPlace(why)) => (Err(why.to_string()), Some(why.to_string())),
-        Err(Wait::Content) | Ok(_) => (Ok(()), None),
+        Err(Wait::Content) => (Ok(()), None),
+        Ok(_) => (Ok(()), trouble(seen)),
         Err(wait) => (Ok(()), Some(wait.to_string())),
     };
     Standing {
@@ -64,7 +67,14 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
         frontend_disabled: state == VolumeState::Attached && seen.frontend() == Frontend::None,
         scheduled,
         waiting,
+        integrity: integrity::of_volume(seen),
     }
+}
+
+/// What is wrong with the engine, while it is started again and again.
+fn trouble(seen: &Observed) -> Option<String> {
+    let (_, engine) = seen.running_engine()?;
+    (engine.state == InstanceState::Error).then(|| format!("its engine does not run: {}", engine.why))
 }
 
 fn state(seen: &Observed) -> VolumeState {

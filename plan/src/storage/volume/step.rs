@@ -90,9 +90,13 @@ fn detached(seen: &Observed) -> Step {
 /// Takes the volume from the node that has it.
 fn detach(seen: &Observed, node: &NodeName) -> Step {
     if seen.endpoint().is_some() {
-        return Ok(Action::Withdraw { manager: seen.manager(node, "").map(|manager| manager.name.clone()) });
+        return Ok(withdraw(seen, node));
     }
     stop_engine(seen).unwrap_or(Ok(Action::EndAttachment))
+}
+
+fn withdraw(seen: &Observed, node: &NodeName) -> Action {
+    Action::Withdraw { manager: seen.manager(node, "").map(|manager| manager.name.clone()) }
 }
 
 /// Gives the volume to a node that can serve it.
@@ -108,6 +112,9 @@ fn attach(seen: &Observed, node: &NodeName) -> Step {
 
 /// Brings the volume up where it is attached, and keeps it whole.
 fn serve(seen: &Observed, node: &NodeName) -> Step {
+    if seen.asked_node().is_none() && seen.endpoint().is_some() {
+        return Ok(withdraw(seen, node));
+    }
     if let Some(step) = target::escape(seen) {
         return step;
     }
@@ -125,7 +132,9 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
     let engine = match seen.running_engine().map(|(_, engine)| (engine.state, &engine.address)) {
         Some((InstanceState::Running | InstanceState::Suspended, address)) => address.clone(),
         Some((InstanceState::Starting, _)) => return Err(Wait::EngineStarts),
-        Some(_) | None => return start_engine(seen, manager, seen.image()),
+        Some(_) | None => {
+            return upgrade::instead(seen).unwrap_or_else(|| start_engine(seen, manager, seen.image()));
+        }
     };
     if seen.frontend() != Frontend::None && seen.endpoint().is_none() {
         let Some(near) = seen.manager(node, seen.engine_in_charge().as_str()) else {
@@ -138,6 +147,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| target::begin(seen))
         .or_else(|| remove_going(seen))
         .or_else(|| leave::leave(seen))
+        .or_else(|| throttle(seen, &manager))
         .or_else(|| start_failed(seen))
         .or_else(|| introduce(seen, &manager))
         .or_else(|| enlist(seen))
@@ -282,10 +292,20 @@ fn enlist(seen: &Observed) -> Option<Step> {
     Some(Ok(Action::Enlist { replica: new.name_any().into(), node: node_of(new).clone() }))
 }
 
+/// Tells the engine how fast rebuilds may go, if it says that it keeps to something else.
+fn throttle(seen: &Observed, manager: &str) -> Option<Step> {
+    let known = seen.serving.as_ref().filter(|serving| serving.serving)?.rebuild_limit?;
+    let bytes_per_second = seen.rebuild_limit;
+    let order = || Ok(Action::Throttle { manager: manager.to_owned(), bytes_per_second });
+    (known != bytes_per_second).then(order)
+}
+
 fn expand(seen: &Observed, manager: &str) -> Option<Step> {
+    let serves = seen.serving.as_ref().is_some_and(|serving| serving.serving);
+    // One that nobody has asked for serves nobody, and is let grow by its instance manager.
+    let can_grow = serves || seen.asked_node().is_none();
     let size = seen.volume.spec.size;
-    let serving = seen.serving.as_ref().filter(|serving| serving.serving)?;
-    (serving.size < size).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
+    (can_grow && seen.is_to_grow()).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
 }
 
 /// Lets replicas leave a node that is emptied, each when there is another in its place.

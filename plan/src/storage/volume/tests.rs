@@ -1,6 +1,8 @@
 //! A volume is driven through its life in a small world that does what it is told.
 
+mod alone;
 mod emptied;
+mod integrity;
 mod leaving;
 mod standby;
 mod targets;
@@ -8,6 +10,7 @@ mod world;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use midflight_api::Size;
 use midflight_api::longhorn::{EngineChangeState, Robustness, VolumeState};
 use proptest::prelude::*;
@@ -42,6 +45,43 @@ fn lives_from_its_making_to_its_end() {
     world.seen.volume.metadata.deletion_timestamp = Some(Time(start()));
     assert_eq!(world.settle(), None);
     assert!(world.seen.replicas.is_empty() && world.seen.record.is_none() && world.seen.engine.is_none());
+}
+
+#[test]
+fn its_owner_is_where_it_is_or_was_and_at_first_where_its_first_replica_is() {
+    let mut world = World::new(3, 3);
+    world.settle();
+    world.seen.replicas.sort_by_key(ResourceExt::name_any);
+    let first = world.seen.replicas[0].spec.instance.node_id.clone();
+    let owner = |world: &World| decide(&world.seen).standing.owner;
+    assert_eq!(owner(&world), first);
+    let other = NODES.into_iter().find(|node| first != *node).unwrap();
+    world.attach(other);
+    world.settle();
+    assert_eq!(owner(&world), other);
+    world.seen.volume.status.get_or_insert_default().owner_id = other.into();
+    world.attach("");
+    world.settle();
+    assert_eq!((owner(&world).as_str(), world.standing().0), (other, VolumeState::Detached));
+}
+
+#[test]
+fn an_engine_is_told_how_fast_rebuilds_may_go_before_one_begins() {
+    let mut world = World::attached();
+    let limit = |world: &World| world.seen.serving.as_ref().and_then(|serving| serving.rebuild_limit);
+    assert_eq!(limit(&world), Some(0));
+    world.seen.rebuild_limit = 7_000_000;
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!(limit(&world), Some(7_000_000));
+    // The engine of the next attachment knows nothing of it.
+    world.attach("");
+    world.settle();
+    world.attach("n-2");
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!(limit(&world), Some(7_000_000));
+    // One that cannot tell is not told again and again.
+    world.seen.serving.as_mut().unwrap().rebuild_limit = None;
+    assert_eq!(world.settle(), Some(Wait::Content));
 }
 
 #[test]

@@ -6,13 +6,15 @@
 //! any of it fails ─▶ the same again, with the image before
 //! ```
 //!
+//! Where no client reaches the volume there is nothing to switch over: the next engine gets the volume, and the one before ends.
+//!
 //! The engine goes first: the newer of two builds speaks what the older does, so that replicas change under
 //! either, forth and back, while their engine stays connected.
 //!
 //! The invariant: what is started in a term is of the image of that term's engine.
 
 use jiff::{SignedDuration, Timestamp};
-use midflight_api::longhorn::{EngineChange, EngineChangeState, InstanceState};
+use midflight_api::longhorn::{EngineChange, EngineChangeState, Frontend, InstanceState};
 use midflight_api::{ImageRef, Member, MemberMode};
 
 use super::seen::{Instance, Manager, Observed, Reach};
@@ -80,7 +82,9 @@ pub(super) fn switch(seen: &Observed, manager: &str) -> Option<Step> {
         return Some(Ok(Action::ChangeEngine { image }));
     }
     Some(match engine.state {
-        InstanceState::Running | InstanceState::Suspended if serves(seen) => Ok(Action::EndSwitch),
+        InstanceState::Running | InstanceState::Suspended if seen.endpoint().is_none() || serves(seen) => {
+            Ok(Action::EndSwitch)
+        }
         InstanceState::Running | InstanceState::Suspended => {
             Ok(Action::SwitchOver { manager: manager.to_owned(), engine: engine.address.clone() })
         }
@@ -95,14 +99,29 @@ pub(super) fn switch(seen: &Observed, manager: &str) -> Option<Step> {
     })
 }
 
+/// Whether the engine does what it is there for. One that no client reaches serves whoever brings the volume to its backup; where
+/// nobody does, it has only to run.
 fn serves(seen: &Observed) -> bool {
-    seen.serving.as_ref().is_some_and(|serving| serving.serving)
+    match seen.frontend() {
+        Frontend::None if !seen.follows_backup() => {
+            seen.running_engine().is_some_and(|(_, engine)| engine.state == InstanceState::Running)
+        }
+        _ => seen.serving.as_ref().is_some_and(|serving| serving.serving),
+    }
 }
 
-/// The engine that serves, where it is a process and has clients.
+/// The engine that is up, where it is a process and clients reach it or are not to.
 fn process(seen: &Observed) -> Option<&Instance> {
-    let has_clients = seen.has_processes() && seen.endpoint().is_some();
-    seen.running_engine().map(|(_, engine)| engine).filter(|_| has_clients)
+    let is_up = seen.endpoint().is_some() || seen.frontend() == Frontend::None;
+    seen.running_engine().map(|(_, engine)| engine).filter(|_| seen.has_processes() && is_up)
+}
+
+/// Leaves an engine that does not run for one of the image that is asked for by now, before any client has the volume.
+pub(super) fn instead(seen: &Observed) -> Option<Step> {
+    let (_, engine) = seen.running_engine()?;
+    let is_free = seen.has_processes() && seen.endpoint().is_none() && engine.state == InstanceState::Error;
+    let image = wanted(seen);
+    (is_free && !is_of(engine, &image)).then_some(Ok(Action::ChangeEngine { image }))
 }
 
 /// Leaves an engine whose image has failed, or that nobody asks for any more.
@@ -115,9 +134,7 @@ pub(super) fn back(seen: &Observed) -> Option<Step> {
 /// Begins to change the engine of a volume that is whole and at rest.
 pub(super) fn begin(seen: &Observed) -> Option<Step> {
     let (engine, image) = (process(seen)?, wanted(seen));
-    let is_at_rest = serves(seen)
-        && engine.state == InstanceState::Running
-        && seen.serving.as_ref().is_some_and(|serving| serving.size == seen.volume.spec.size);
+    let is_at_rest = serves(seen) && engine.state == InstanceState::Running && !seen.is_to_grow();
     let is_begun = is_of(engine, &image) || !is_at_rest || !is_whole(seen);
     (!is_begun).then_some(Ok(Action::ChangeEngine { image }))
 }

@@ -4,8 +4,7 @@
 //! differs.
 
 use std::{
-    fs::{self, File},
-    io::Write,
+    fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -15,7 +14,7 @@ use std::{
 use anyhow::Context;
 use serde_json::Value;
 
-use super::tree;
+use super::{compile, tree};
 use crate::command::bench::qemu::missing;
 
 /// What all loads work with.
@@ -60,6 +59,8 @@ enum Work {
     Unpack,
     Walk,
     Compile,
+    /// What a compiler does to files, without its thinking.
+    Imitate,
     Clone,
     Remove,
 }
@@ -72,16 +73,17 @@ pub(super) struct Load {
 }
 
 #[rustfmt::skip]
-pub(super) const LOADS: [Load; 9] = [
+pub(super) const LOADS: [Load; 10] = [
     Load { name: "1m sequential write", work: Work::Fio { pattern: "write",     block: "1m" } },
     Load { name: "1m sequential read",  work: Work::Fio { pattern: "read",      block: "1m" } },
     Load { name: "4k random read",      work: Work::Fio { pattern: "randread",  block: "4k" } },
     Load { name: "4k random write",     work: Work::Fio { pattern: "randwrite", block: "4k" } },
     Load { name: "metadata: unpack",    work: Work::Unpack },
     Load { name: "metadata: walk",      work: Work::Walk },
-    Load { name: "metadata: compile",   work: Work::Compile },
+    Load { name: "metadata: compile",   work: Work::Imitate },
     Load { name: "metadata: clone",     work: Work::Clone },
     Load { name: "metadata: remove",    work: Work::Remove },
+    Load { name: "compile with cc",     work: Work::Compile },
 ];
 
 impl Load {
@@ -89,16 +91,19 @@ impl Load {
     pub(super) fn gives_rate(&self) -> bool {
         match self.work {
             Work::Fio { .. } => true,
-            Work::Unpack | Work::Walk | Work::Compile | Work::Clone | Work::Remove => false,
+            Work::Unpack | Work::Walk | Work::Compile | Work::Imitate | Work::Clone | Work::Remove => false,
         }
     }
 
     pub(super) fn run(&self, with: &Materials, at: &Path) -> anyhow::Result<f64> {
         let doing = || format!("{} at {}", self.name, at.display());
-        let unpacked = at.join("tree");
-        if matches!(self.work, Work::Walk | Work::Compile) && !unpacked.exists() {
-            unpack(with, &unpacked).with_context(doing)?;
+        let (unpacked, sources) = (at.join("tree"), at.join("sources"));
+        match self.work {
+            Work::Walk | Work::Imitate if !unpacked.exists() => unpack(with, &unpacked),
+            Work::Compile => compile::prepare(&sources),
+            _ => Ok(()),
         }
+        .with_context(doing)?;
         let begun = Instant::now();
         match self.work {
             Work::Fio { pattern, block } => return fio(pattern, block, with, at).with_context(doing),
@@ -107,7 +112,8 @@ impl Load {
                 anyhow::ensure!(found == with.files, "{found} files instead of {}", with.files);
                 Ok(())
             }),
-            Work::Compile => compile(&unpacked, with.files),
+            Work::Compile => compile::compile(&sources),
+            Work::Imitate => compile::imitate(&unpacked, with.files),
             Work::Clone => {
                 let from = format!("file://{}", with.repository.display());
                 run(Command::new("git").args(["clone", "--quiet"]).arg(from).arg(at.join("clone")))
@@ -124,7 +130,7 @@ fn unpack(with: &Materials, to: &Path) -> anyhow::Result<()> {
     run(Command::new("tar").arg("-xf").arg(&with.archive).arg("-C").arg(to))
 }
 
-fn run(command: &mut Command) -> anyhow::Result<()> {
+pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| missing(&program, &program, error))?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -172,31 +178,4 @@ fn walk(root: &Path) -> anyhow::Result<usize> {
         }
     }
     Ok(found)
-}
-
-/// What a compiler does to files, without its thinking: reads a source, looks for headers along a path
-/// where most are not, reads those that are, writes an object under another name and moves it.
-fn compile(root: &Path, files: usize) -> anyhow::Result<()> {
-    const HEADERS: usize = 12;
-    const LOOKED_FOR_IN: usize = 4;
-    let paths: Vec<PathBuf> = tree::paths(files).map(|path| root.join(path)).collect();
-    let object = vec![7; 6000];
-    for (number, path) in paths.iter().enumerate().step_by(5) {
-        let reading = || format!("read {}", path.display());
-        fs::read(path).with_context(reading)?;
-        for header in 0..HEADERS {
-            for folder in 0..LOOKED_FOR_IN {
-                let absent = root.join(format!("part-{folder}/header-{header}.h"));
-                anyhow::ensure!(fs::metadata(absent).is_err(), "a header where none is");
-            }
-            fs::read(&paths[(number * 7 + header * 31) % paths.len()]).with_context(reading)?;
-        }
-        let (temporary, done) = (path.with_extension("tmp"), path.with_extension("o"));
-        let writing = || format!("write {}", done.display());
-        let mut file = File::create(&temporary).with_context(writing)?;
-        object.chunks(1500).try_for_each(|part| file.write_all(part)).with_context(writing)?;
-        drop(file);
-        fs::rename(&temporary, &done).with_context(writing)?;
-    }
-    Ok(())
 }

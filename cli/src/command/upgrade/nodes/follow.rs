@@ -7,6 +7,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
+use midflight_api::NodeName;
 use midflight_api::longhorn::{
     DataEngineUpgradeManager, DataEngineUpgradeManagerStatus, NAMESPACE, NodeDataEngineUpgrade,
     NodeUpgradeState, UpgradeNodeStatus, UpgradeState,
@@ -17,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::LOOK_EVERY;
 use crate::failure::{Exit, Failure};
-use crate::output::{Answer, Paint, duration, table};
+use crate::output::{Answer, Paint, duration, size, table};
 use crate::session::Session;
 use crate::target;
 
@@ -41,6 +42,8 @@ struct Node {
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<i64>,
     longest_pause_us: i64,
+    /// Copied to replicas of the node when they came back.
+    rebuilt_bytes: u64,
     failures: i32,
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
@@ -67,10 +70,11 @@ impl Answer for Upgraded {
                 one.state.to_owned(),
                 took,
                 milliseconds(one.longest_pause_us),
+                size(one.rebuilt_bytes),
                 one.message.clone(),
             ]
         });
-        text += &table(["NODE", "STATE", "TOOK", "LONGEST PAUSE", "MESSAGE"], rows);
+        text += &table(["NODE", "STATE", "TOOK", "LONGEST PAUSE", "COPIED BACK", "MESSAGE"], rows);
         if !self.volumes.is_empty() {
             let rows = self.volumes.iter().map(|one| {
                 let (pause, wait) = (milliseconds(one.pause_us), milliseconds(one.longest_wait_us));
@@ -176,11 +180,12 @@ fn summary(upgrade: &DataEngineUpgradeManager, status: &DataEngineUpgradeManager
 }
 
 fn upgraded(status: &DataEngineUpgradeManagerStatus, children: &[NodeDataEngineUpgrade]) -> Upgraded {
-    let node = |(name, entry): (&midflight_api::NodeName, &UpgradeNodeStatus)| Node {
+    let node = |(name, entry): (&NodeName, &UpgradeNodeStatus)| Node {
         node: name.to_string(),
         state: entry.state.as_str(),
         seconds: took(entry),
         longest_pause_us: entry.longest_pause_us,
+        rebuilt_bytes: rebuilt(name, children),
         failures: entry.failures,
         message: entry.message.to_string(),
     };
@@ -201,6 +206,13 @@ fn upgraded(status: &DataEngineUpgradeManagerStatus, children: &[NodeDataEngineU
         nodes: status.upgrade_nodes.iter().map(node).collect(),
         volumes: volumes.collect(),
     }
+}
+
+/// Bytes that were copied to the replicas of a node.
+fn rebuilt(node: &NodeName, children: &[NodeDataEngineUpgrade]) -> u64 {
+    let of_node = children.iter().filter(|child| child.spec.node_id == *node);
+    let volumes = of_node.flat_map(|child| child.status.iter().flat_map(|status| status.volumes.values()));
+    volumes.map(|volume| u64::try_from(volume.rebuilt_bytes).unwrap_or(0)).sum()
 }
 
 fn took(entry: &UpgradeNodeStatus) -> Option<i64> {

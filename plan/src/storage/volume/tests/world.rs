@@ -49,7 +49,15 @@ pub(super) struct World {
 }
 
 fn serving_with(serving: bool, size: Size) -> Serving {
-    Serving { serving, size, snapshots: Vec::new(), rebuilt_bytes: 0 }
+    Serving {
+        serving,
+        size,
+        snapshots: Vec::new(),
+        rebuilt_bytes: 0,
+        rebuild_limit: Some(0),
+        trouble: None,
+        flaws: Vec::new(),
+    }
 }
 
 pub(super) fn start() -> Timestamp {
@@ -84,6 +92,7 @@ impl World {
             serving: None,
             default_image: OLD.into(),
             replenish_after: SignedDuration::from_secs(600),
+            rebuild_limit: 0,
         };
         World { seen, released: false, fault: None, trouble: None }
     }
@@ -153,6 +162,9 @@ impl World {
         let status = self.seen.volume.status.get_or_insert_default();
         (status.current_image, status.engine_change) = (standing.image, standing.change);
         (status.target_move, status.current_target_node_id) = (standing.moved, standing.target);
+        if let (Some(size), Some(engine)) = (self.seen.known_size(), self.seen.engine.as_mut()) {
+            engine.status.get_or_insert_default().current_size = size;
+        }
         next
     }
 
@@ -223,11 +235,14 @@ impl World {
         assert!(before == 0 || self.seen.in_service().count() > 0, "the last copy in service left");
     }
 
-    /// Drops copies that are gone and builds those that it knows.
+    /// Drops copies that are gone and builds those that it knows. Whoever brings the volume to its backup lets it serve.
     pub(super) fn engine_works(&mut self) {
         let Some((_, engine)) = self.seen.running_engine() else { return };
         if engine.state != InstanceState::Running {
             return;
+        }
+        if self.seen.follows_backup() && !self.seen.is_switching() {
+            self.seen.serving = Some(serving_with(true, self.size()));
         }
         let known = self.seen.engine.as_ref().unwrap().status.clone().unwrap().current_replica_address_map;
         let reached: Vec<(ReplicaName, bool)> = self
@@ -252,8 +267,13 @@ impl World {
         self.seen.engine.as_mut().expect("there is an engine").status.get_or_insert_default()
     }
 
+    /// The size of the copies.
+    fn size(&self) -> Size {
+        self.seen.known_size().unwrap_or(self.seen.volume.spec.size)
+    }
+
     pub(super) fn apply(&mut self, action: Action) {
-        let size = self.seen.volume.spec.size;
+        let size = self.size();
         match action {
             Action::Protect { image } => {
                 self.seen.volume.spec.image = image;
@@ -366,8 +386,14 @@ impl World {
                 self.change_members(|members| members.retain(|member| member.replica != replica));
                 self.status().current_replica_address_map.remove(&replica);
             }
+            Action::Throttle { bytes_per_second, .. } => {
+                self.seen.serving.as_mut().expect("it serves").rebuild_limit = Some(bytes_per_second);
+            }
             Action::Expand { size, .. } => self.seen.serving = Some(serving_with(true, size)),
-            Action::Offer { .. } => self.status().endpoint = "nbd+unix:///vol-1?socket=s".into(),
+            Action::Offer { .. } => {
+                self.status().endpoint = "nbd+unix:///vol-1?socket=s".into();
+                self.seen.serving = Some(serving_with(true, size));
+            }
             Action::Withdraw { manager } => {
                 if let Some(manager) = manager {
                     self.manager(&manager);
@@ -416,7 +442,7 @@ impl World {
             self.seen.attached_node(),
             "it guides the frontend"
         );
-        let (now, size) = (self.seen.now, self.seen.volume.spec.size);
+        let (now, size) = (self.seen.now, self.size());
         let node = self.seen.seat().expect("it has the term").node_id.to_string();
         let trouble = self.trouble_here();
         let known = &mut self.seen.volume.status.get_or_insert_default().target_move;
