@@ -79,7 +79,7 @@ async fn images(storage: &Storage, volume: &str) -> anyhow::Result<BTreeSet<Stri
 }
 
 /// The modes of an attached volume's replicas, each once, and how many there are.
-async fn modes(storage: &Storage, volume: &str) -> anyhow::Result<(BTreeSet<&'static str>, usize)> {
+pub async fn modes(storage: &Storage, volume: &str) -> anyhow::Result<(BTreeSet<&'static str>, usize)> {
     let engines: Api<Engine> = Api::namespaced(storage.client.clone(), NAMESPACE);
     let status = engines.get(&format!("{volume}-e-0")).await?.status.unwrap_or_default();
     let modes = status.replica_mode_map.values().map(|mode| mode.as_str()).collect();

@@ -10,8 +10,10 @@ use kube::api::{Api, DeleteParams, ListParams};
 use midflight_api::longhorn::{NAMESPACE, Replica};
 use midflight_operator::Writer;
 use midflight_tests::load::Load;
-use midflight_tests::running::{attached, detached, nodes_of, runs, status, until_all_run, until_change};
-use midflight_tests::storage::{NEXT, Program, Storage, THIS, slow};
+use midflight_tests::running::{
+    attached, detached, modes, nodes_of, runs, status, until_all_run, until_change,
+};
+use midflight_tests::storage::{NEXT, Program, Storage, THIS, run, slow};
 use midflight_tests::{pattern, place};
 use serde_json::json;
 
@@ -81,6 +83,39 @@ async fn an_image_that_fails_is_left_again_also_by_a_volume_that_was_detached() 
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     runs(&storage, "vol-1", THIS).await.unwrap();
     pattern::read(&storage.endpoint("vol-1").await.unwrap(), "0x11", "1M").await.unwrap();
+    storage.stop().await;
+}
+
+/// Upstream case 11: a volume whose rebuild takes long keeps no other from its change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_changes_while_another_is_rebuilt() {
+    let storage = Storage::of_two_builds().await.unwrap();
+    storage.set("concurrent-replica-rebuild-per-node-limit", "1").await.unwrap();
+    // At one megabyte per second the rebuild outlasts the change of the other by far.
+    let spec = json!({
+        "size": (64 << 20).to_string(), "numberOfReplicas": 3, "dataEngine": "v1", "frontend": "nbd", "nodeID": "node-1",
+        "replicaRebuildingBandwidthLimit": 1,
+    });
+    storage.create_volume("rebuilt", spec).await.unwrap();
+    storage.until_volume("rebuilt", "attached", "healthy").await.unwrap();
+    let content = |verb: &str| format!("{verb} -P 0x11 0 60M");
+    let rebuilt = storage.endpoint("rebuilt").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", &content("write"), "-c", "flush", &rebuilt]).await.unwrap();
+    let endpoint = attached(&storage, "changed").await.unwrap();
+    let load = Load::on(&endpoint, "changed", 1).unwrap();
+    lose_replica(&storage, "rebuilt").await;
+    let is_rebuilt = async || Ok(modes(&storage, "rebuilt").await?.0.contains("WO").then_some(()));
+    storage.until("a replica is rebuilt", is_rebuilt).await.unwrap();
+
+    storage.change_volume("changed", json!({ "image": NEXT })).await.unwrap();
+    runs(&storage, "changed", NEXT).await.unwrap();
+    assert!(modes(&storage, "rebuilt").await.unwrap().0.contains("WO"), "the other is still being rebuilt");
+    load.judge().await.unwrap();
+
+    storage.change_volume("rebuilt", json!({ "replicaRebuildingBandwidthLimit": 0 })).await.unwrap();
+    storage.until_volume("rebuilt", "attached", "healthy").await.unwrap();
+    three_replicas(&storage, "rebuilt").await;
+    run("qemu-io", &["-f", "raw", "-c", &content("read"), &rebuilt]).await.unwrap();
     storage.stop().await;
 }
 

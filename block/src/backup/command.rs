@@ -176,10 +176,7 @@ pub fn run(args: &BackupArgs, tell: &mut dyn FnMut(&Report)) -> Result<Told, Bac
             let order = restore::Order { engine, into, attachment, volume, name };
             Told::Restored(restore::restore(vault, &order, tell)?)
         }
-        Command::Delete { volume, name } => {
-            keep::delete(vault, &volume, &name)?;
-            Told::Swept(keep::sweep(vault)?)
-        }
+        Command::Delete { volume, name } => Told::Swept(keep::delete(vault, &volume, &name)?),
         Command::Sweep => Told::Swept(keep::sweep(vault)?),
     })
 }

@@ -123,6 +123,8 @@ pub(super) fn create_from(
     let made = Making { vault, order, layout, snapshot }.make(&mut run, source, tell);
     // A run that failed leaves blocks that the next one finds, or a sweep removes.
     run.end()?;
+    // What was made is made: a sweep that fails stays owed.
+    let _ = keep::settle(vault);
     made
 }
 

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, collections::BTreeSet, time::Instant};
 
+use bytes::Bytes;
 use serde::Serialize;
 
 use super::{
@@ -158,6 +159,9 @@ pub fn verify(
     Ok(verified)
 }
 
+/// It is there while blocks of deleted backups wait for a sweep.
+const OWED: &str = "owed/sweep";
+
 /// What a sweep has removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -169,14 +173,29 @@ pub struct Swept {
     pub complete: bool,
 }
 
-/// Forgets a backup. Its blocks stay until a sweep.
-pub fn delete(vault: &impl Vault, volume: &str, name: &str) -> Result<(), BackupError> {
+/// Forgets a backup, and removes the blocks that no other names. While a backup is being made they stay;
+/// the next that ends removes them.
+pub fn delete(vault: &impl Vault, volume: &str, name: &str) -> Result<Swept, BackupError> {
     check_name(volume)?;
     check_name(name)?;
     let path = Manifest::path(volume, name);
-    match vault.exists(&path)? {
-        true => Ok(vault.remove(&path)?),
-        false => Err(BackupError::NoBackup(format!("{volume}/{name}"))),
+    if !vault.exists(&path)? {
+        return Err(BackupError::NoBackup(format!("{volume}/{name}")));
+    }
+    vault.put(OWED, Bytes::new())?;
+    vault.remove(&path)?;
+    settle(vault)
+}
+
+/// Sweeps if a deletion could not, unless a backup is being made.
+pub fn settle(vault: &impl Vault) -> Result<Swept, BackupError> {
+    let nothing = Swept { removed_blocks: 0, removed_bytes: 0, kept_blocks: 0, complete: false };
+    if !vault.exists(OWED)? {
+        return Ok(Swept { complete: true, ..nothing });
+    }
+    match sweep(vault) {
+        Err(BackupError::Busy { .. }) => Ok(nothing),
+        swept => swept,
     }
 }
 
@@ -197,6 +216,9 @@ pub fn sweep(vault: &impl Vault) -> Result<Swept, BackupError> {
             } else {
                 swept.complete = false;
             }
+        }
+        if swept.complete {
+            vault.remove(OWED)?;
         }
         Ok(swept)
     })

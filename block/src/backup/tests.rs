@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, SystemTime},
 };
 
@@ -234,19 +234,22 @@ fn stopped_at_any_write_a_backup_is_whole_or_not_there() {
 }
 
 #[test]
-fn stopped_at_any_write_a_sweep_removes_nothing_that_is_needed() {
+fn stopped_at_any_write_a_deletion_removes_nothing_that_is_needed_and_ends_later() {
     for (stop, takes_effect) in (1..40).flat_map(|stop| [(stop, false), (stop, true)]) {
         let (vault, mut disk) = (Memory::default(), disk());
         back_up(&vault, &mut disk, 0).unwrap();
         back_up(&vault, &mut disk, 1).unwrap();
-        keep::delete(&vault, "v", "b0").unwrap();
         vault.left.set(Some(stop));
         vault.takes_effect.set(takes_effect);
-        let ended = keep::sweep(&vault);
+        let ended = keep::delete(&vault, "v", "b0");
         vault.left.set(None);
         assert_whole(&vault);
         assert!(content(&vault, "b1") == disk.snapshots[1].1);
-        keep::sweep(&vault).unwrap();
+        match keep::delete(&vault, "v", "b0") {
+            Ok(swept) => assert!(swept.complete),
+            Err(BackupError::NoBackup(_)) => assert!(keep::settle(&vault).unwrap().complete),
+            Err(error) => panic!("{error}"),
+        }
         assert_eq!(vault.list("blocks").unwrap().len(), 2);
         if ended.is_ok() {
             assert!(stop > 3, "it was stopped in the middle of something");
@@ -277,6 +280,32 @@ fn a_sweep_waits_for_runs_and_fences_out_dead_ones() {
     assert!(matches!(keep::find(&vault, "v", "late"), Err(BackupError::NoBackup(_))));
     assert_whole(&vault);
     assert_eq!(keep::list(&vault, None).unwrap().len(), 1);
+}
+
+#[test]
+fn a_deletion_waits_for_nobody_and_the_next_backup_removes_its_blocks() {
+    let (vault, mut disk) = (Memory::default(), disk());
+    back_up(&vault, &mut disk, 0).unwrap();
+    let kept = vault.list("blocks").unwrap().len();
+    vault.left.set(Some(1));
+    vault.takes_effect.set(true);
+    back_up(&vault, &mut disk, 1).unwrap_err();
+    vault.left.set(None);
+    assert_eq!(vault.list("running").unwrap().len(), 1, "one that died counts");
+
+    let swept = keep::delete(&vault, "v", "b0").unwrap();
+    assert!(!swept.complete && swept.removed_blocks == 0);
+    assert!(keep::list(&vault, None).unwrap().is_empty());
+    assert_eq!(vault.list("blocks").unwrap().len(), kept);
+    assert!(!keep::settle(&vault).unwrap().complete, "it still may be at work");
+
+    vault.age(Duration::from_secs(3600));
+    back_up(&vault, &mut disk, 1).unwrap();
+    assert_whole(&vault);
+    let named = keep::find(&vault, "v", "b1").unwrap().pieces.into_values().collect::<BTreeSet<_>>();
+    assert_eq!(vault.list("blocks").unwrap().len(), named.len(), "nothing is left of the first");
+    assert!(keep::settle(&vault).unwrap().complete);
+    assert_eq!(vault.list("owed").unwrap(), []);
 }
 
 #[test]

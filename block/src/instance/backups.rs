@@ -125,12 +125,12 @@ impl Registry {
             self.admit(&volume, Epoch::from_bits(request.epoch))?;
         }
         let vault = vault(&request.target)?;
-        match keep::delete(&vault, &request.volume, &request.backup) {
+        let swept = match keep::delete(&vault, &request.volume, &request.backup) {
             // An order may be given again.
-            Ok(()) | Err(BackupError::NoBackup(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let Swept { removed_blocks, removed_bytes, kept_blocks, complete } = keep::sweep(&vault)?;
+            Err(BackupError::NoBackup(_)) => keep::settle(&vault),
+            deleted => deleted,
+        };
+        let Swept { removed_blocks, removed_bytes, kept_blocks, complete } = swept?;
         Ok(proto::DeleteBackupResponse {
             removed_blocks: removed_blocks as u64,
             removed_bytes,
