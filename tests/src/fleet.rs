@@ -13,8 +13,8 @@ use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt};
 use midflight_api::longhorn::{
     ConditionStatus, DataEngine, DataEngineUpgradeManager, Engine, Image, InstanceManager,
-    InstanceManagerState, NAMESPACE, Node, NodeDataEngineUpgrade, Replica, Setting, Snapshot, UpgradeState,
-    Volume,
+    InstanceManagerState, NAMESPACE, Node, NodeDataEngineUpgrade, NodeUpgradeState, Replica, Setting,
+    Snapshot, UpgradeState, Volume,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -31,7 +31,7 @@ pub const RUN: &str = "upgrade";
 
 const DEFAULT_IMAGE: &str = "default-instance-manager-image";
 const PATIENCE: Duration = Duration::from_secs(180);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Three nodes, and the images of two builds.
 pub struct Fleet {
@@ -256,6 +256,26 @@ impl Fleet {
         })
         .await?;
         self.run().await
+    }
+
+    /// Waits until the upgrade stands so, or is further.
+    pub async fn until_run_at_least(&self, wanted: UpgradeState) -> anyhow::Result<()> {
+        let place = |state| UpgradeState::ALL.iter().position(|one| *one == state);
+        self.until(&format!("the upgrade is {wanted} or further"), async || {
+            Ok(place(self.run().await?.status.unwrap_or_default().state) >= place(wanted))
+        })
+        .await
+    }
+
+    /// Waits until the upgrade of a node stands so, or is further.
+    pub async fn until_node(&self, node: &str, wanted: NodeUpgradeState) -> anyhow::Result<()> {
+        let place = |state| NodeUpgradeState::ALL.iter().position(|one| *one == state);
+        self.until(&format!("the upgrade of {node} is {wanted} or further"), async || {
+            let all = self.all::<NodeDataEngineUpgrade>().list(&ListParams::default()).await?;
+            let here = all.into_iter().find(|one| one.spec.node_id == node);
+            Ok(here.is_some_and(|one| place(one.status.unwrap_or_default().state) >= place(wanted)))
+        })
+        .await
     }
 
     /// Deletes the upgrade; all is back when this returns.

@@ -16,6 +16,8 @@ use tokio::time::timeout;
 /// Longer than any test.
 const LONGEST: Duration = Duration::from_secs(3600);
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(60);
+/// A frontend that was killed is back in less.
+const CONNECTS_AGAIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// A client that writes, reads and judges until it is told to stop.
 pub struct Load {
@@ -31,6 +33,21 @@ impl Load {
 
     /// The same on the first blocks of 4 KiB only; 0 is all.
     pub fn on_blocks(endpoint: &str, volume: &str, seed: u64, blocks: u64) -> anyhow::Result<Load> {
+        Load::begin(endpoint, volume, seed, blocks, None)
+    }
+
+    /// Uses all of the volume, and connects again where its frontend was killed.
+    pub fn connecting_again(endpoint: &str, volume: &str, seed: u64) -> anyhow::Result<Load> {
+        Load::begin(endpoint, volume, seed, 0, Some(CONNECTS_AGAIN_WITHIN))
+    }
+
+    fn begin(
+        endpoint: &str,
+        volume: &str,
+        seed: u64,
+        blocks: u64,
+        connects_again_within: Option<Duration>,
+    ) -> anyhow::Result<Load> {
         let (_, socket) =
             endpoint.split_once("?socket=").with_context(|| format!("{endpoint} has a socket"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -40,7 +57,7 @@ impl Load {
             depth: 8,
             blocks,
             seed,
-            connects_again_within: None,
+            connects_again_within,
         };
         let told = Arc::clone(&stop);
         let client = tokio::task::spawn_blocking(move || workload.run(LONGEST, &told));
