@@ -35,7 +35,7 @@ pub(super) async fn expire(shared: &Arc<Shared>) {
 fn is_old(event: &Value, now: Timestamp) -> bool {
     let times = ["/metadata/creationTimestamp", "/eventTime", "/lastTimestamp", "/series/lastObservedTime"];
     let newest = times.iter().filter_map(|pointer| text(event, pointer).parse::<Timestamp>().ok()).max();
-    newest.is_some_and(|time| time + LIFE < now)
+    newest.is_some_and(|time| time < now - LIFE)
 }
 
 #[cfg(test)]
@@ -53,6 +53,7 @@ mod tests {
             ("old",           json!({"metadata": {"creationTimestamp": "2026-01-01T10:59:59Z"}}), true),
             ("seen again",    json!({"metadata": {"creationTimestamp": "2026-01-01T09:00:00Z"}, "lastTimestamp": "2026-01-01T11:59:00Z"}), false),
             ("in a series",   json!({"metadata": {"creationTimestamp": "2026-01-01T09:00:00Z"}, "series": {"lastObservedTime": "2026-01-01T11:59:00.5Z"}}), false),
+            ("never to end",  json!({"metadata": {"creationTimestamp": "2026-01-01T09:00:00Z"}, "series": {"lastObservedTime": "9999-12-30T21:30:00Z"}}), false),
             ("without times", json!({"metadata": {}}), false),
         ];
         for (name, event, expected) in cases {

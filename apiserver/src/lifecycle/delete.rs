@@ -1,8 +1,6 @@
 //! What a delete request does to an object: remove it, mark it, or nothing yet.
 
-use std::time::Duration;
-
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::built_in;
@@ -165,7 +163,7 @@ pub(crate) fn decide_deletion(
             if options.grace_seconds.is_none() || wanted > pending || (wanted == pending && pending > 0) {
                 return Ok(Deletion::AsItIs);
             }
-            shorten(&mut object, pending, wanted);
+            shorten(&mut object, now, (pending, wanted));
         } else {
             mark(&mut object, now, wanted);
         }
@@ -215,21 +213,28 @@ fn check_preconditions(served: &Served, live: &Value, options: &DeleteOptions) -
 }
 
 fn mark(object: &mut Value, now: Timestamp, grace: i64) {
-    let at = now + Duration::from_secs(grace.max(0) as u64);
-    object["metadata"]["deletionTimestamp"] = json!(rfc3339(at));
+    object["metadata"]["deletionTimestamp"] = json!(rfc3339(after(now, grace)));
     object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
     if let Some(generation) = object["metadata"]["generation"].as_i64() {
         object["metadata"]["generation"] = json!(generation + 1);
     }
 }
 
-fn shorten(object: &mut Value, pending: i64, wanted: i64) {
-    let marked =
-        object["metadata"]["deletionTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    if let Some(marked) = marked {
-        let earlier = Duration::from_secs((pending - wanted).max(0) as u64);
-        object["metadata"]["deletionTimestamp"] = json!(rfc3339(marked - earlier));
-    }
+/// A grace period has no upper bound: one beyond the calendar ends with the calendar.
+fn after(time: Timestamp, seconds: i64) -> Timestamp {
+    time.checked_add(SignedDuration::from_secs(seconds.max(0))).unwrap_or(Timestamp::MAX)
+}
+
+/// Counts the shorter time from when the deletion was asked for, as far as that can be told.
+fn shorten(object: &mut Value, now: Timestamp, (pending, wanted): (i64, i64)) {
+    let marked = object["metadata"]["deletionTimestamp"].as_str().unwrap_or_default();
+    let asked = match marked.parse::<Timestamp>() {
+        Ok(end) if marked != rfc3339(Timestamp::MAX) => {
+            end.checked_sub(SignedDuration::from_secs(pending)).ok()
+        }
+        Ok(_) | Err(_) => None,
+    };
+    object["metadata"]["deletionTimestamp"] = json!(rfc3339(after(asked.unwrap_or(now), wanted)));
     object["metadata"]["deletionGracePeriodSeconds"] = json!(wanted);
 }
 

@@ -84,6 +84,38 @@ fn pods_get_time_to_stop() {
     assert!(matches!(decide(&unbound, None), Deletion::Gone(_)));
 }
 
+#[test]
+fn a_grace_period_beyond_the_calendar_ends_with_it() {
+    let pod = built_in("Pod");
+    let patient = |seconds: i64| json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "terminationGracePeriodSeconds": seconds}});
+    let with = |grace_seconds| DeleteOptions { grace_seconds, ..DeleteOptions::default() };
+    let marked = |live: &Value, grace, now| match decide_deletion(&pod, live, &with(grace), at(now)).unwrap()
+    {
+        Deletion::Marked(object) => object["metadata"].clone(),
+        other => panic!("a bound pod is given its time, not {other:?}"),
+    };
+    let last = rfc3339(Timestamp::MAX);
+    #[rustfmt::skip]
+    let cases = [
+        ("of the pod",      marked(&patient(i64::MAX), None, 100),       i64::MAX),
+        ("of the request",  marked(&patient(30), Some(i64::MAX), 100),   i64::MAX),
+        ("a bit too long",  marked(&patient(253_402_300_800), None, 100), 253_402_300_800),
+    ];
+    for (name, metadata, seconds) in cases {
+        assert_eq!(
+            (&metadata["deletionTimestamp"], &metadata["deletionGracePeriodSeconds"]),
+            (&json!(last), &json!(seconds)),
+            "{name}"
+        );
+        let stopping = json!({"metadata": metadata, "spec": {"nodeName": "n"}});
+        let sooner = marked(&stopping, Some(5), 200);
+        assert_eq!(
+            sooner["deletionTimestamp"], "1970-01-01T00:03:25Z",
+            "{name}: counted from now, when it was asked is lost"
+        );
+    }
+}
+
 fn naming(now: Timestamp) -> Naming<'static> {
     Naming { namespace: Some("default"), name: Some("g"), uid: "u-1", suffix: "abcde", now }
 }

@@ -199,7 +199,7 @@ fn running(container: &Container, seen: &Observed) -> Result<Step, Wait> {
     let Some(stop) = stop else {
         return match seen.end_by {
             Some(by) => Ok(Step::BeginStop { container: name, by }),
-            None if sick => Ok(Step::BeginStop { container: name, by: seen.now + seen.grace }),
+            None if sick => Ok(Step::BeginStop { container: name, by: after(seen.now, seen.grace) }),
             None => Err(Wait::Runs),
         };
     };
@@ -215,6 +215,11 @@ fn running(container: &Container, seen: &Observed) -> Result<Step, Wait> {
         return Ok(Step::Terminate { container: name });
     }
     Err(Wait::Stops { by })
+}
+
+/// Any number of seconds may be asked for, more than there are in the calendar too.
+fn after(now: Timestamp, grace: Duration) -> Timestamp {
+    now.checked_add(grace).unwrap_or(Timestamp::MAX)
 }
 
 fn stopped(container: &Container, process: Process, is_init: bool, seen: &Observed) -> Result<Step, Wait> {

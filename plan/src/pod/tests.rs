@@ -73,6 +73,7 @@ fn one_container_from_its_image_to_its_end() {
         ("failure, on failure",     one(OnFailure, ended(false, 0, 1)),                  start(1)),
         ("failure, never",          one(Never, ended(false, 0, 1)),                      Err(Wait::Ended)),
         ("sick",                    one(Always, Process::Running { sick: true, stop: None }), Ok(Step::BeginStop { container: name(), by: at(30) })),
+        ("sick, may take for ever", Observed { grace: Duration::from_secs(i64::MAX as u64), ..one(Always, Process::Running { sick: true, stop: None }) }, Ok(Step::BeginStop { container: name(), by: Timestamp::MAX })),
         ("has to go",               ending(9, runs()),                                   Ok(Step::BeginStop { container: name(), by: at(9) })),
         ("hook",                    ending(9, stopping(9, true, false)),                 Err(Wait::Hook { by: at(9) })),
         ("hook too long",           ending(0, stopping(0, true, false)),                 Ok(Step::Kill { container: name() })),
