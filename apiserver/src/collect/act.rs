@@ -47,7 +47,7 @@ pub(super) async fn settle_owned_by(
     graph: &Graph,
     (group, kind): (&str, &str),
 ) -> Result<Settled, ApiError> {
-    let mut settled = Settled::Done;
+    let (mut settled, mut refusal) = (Settled::Done, None);
     for key in graph.owned() {
         let Some(served) = shared.registry.load().stored(&key.resource) else { continue };
         let Some(stored) = shared.store.get(key) else { continue };
@@ -57,11 +57,16 @@ pub(super) async fn settle_owned_by(
             let api_version = one["apiVersion"].as_str().unwrap_or_default();
             one["kind"] == kind && api_version.split_once('/').is_some_and(|(named, _)| named == group)
         });
-        if is_named && settle_family(shared, graph, key, &served, &object).await? == Settled::Later {
-            settled = Settled::Later;
+        if !is_named {
+            continue;
+        }
+        match settle_family(shared, graph, key, &served, &object).await {
+            Ok(Settled::Done) => {}
+            Ok(Settled::Later) => settled = Settled::Later,
+            Err(error) => refusal = refusal.or(Some(error)),
         }
     }
-    Ok(settled)
+    refusal.map_or(Ok(settled), Err)
 }
 
 /// Does what an object's owners and dependents ask for.
@@ -88,8 +93,13 @@ async fn settle_family(
             delete(shared, served, key, &options).await
         }
         Action::DeleteDependents => {
+            let mut refusal = None;
             for (dependent, blocks) in &found.present {
-                delete_dependent(shared, dependent, &uid, *blocks).await?;
+                let refused = delete_dependent(shared, dependent, &uid, *blocks).await.err();
+                refusal = refusal.or(refused);
+            }
+            if let Some(refusal) = refusal {
+                return Err(refusal);
             }
             Ok(if found.dependents.blocking { Settled::Done } else { strip(shared, key, FOREGROUND).await? })
         }

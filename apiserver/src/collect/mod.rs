@@ -10,6 +10,7 @@
 //! to look.
 
 mod act;
+mod again;
 mod decide;
 mod expire;
 mod graph;
@@ -19,23 +20,26 @@ mod observe;
 mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::error::{ApiError, Reason};
 use crate::kind::ResourceId;
-use crate::server::Shared;
+use crate::server::{Shared, reason};
 use crate::store::Key;
 
+use again::Unfinished;
 use graph::Graph;
 use observe::{Seen, Told};
 
 /// Observations that may wait before those who observe wait too.
 const QUEUE: usize = 1024;
-/// When something could not be finished, it is looked at again after this.
-const RETRY: Duration = Duration::from_millis(250);
 const EXPIRY_CHECK: Duration = Duration::from_secs(60);
 
 /// Works until the server stops.
@@ -57,7 +61,7 @@ struct Collector {
     due: VecDeque<Key>,
     waiting: HashSet<Key>,
     /// Looked at, and not done yet.
-    unfinished: Vec<Key>,
+    unfinished: Unfinished,
 }
 
 impl Collector {
@@ -71,13 +75,13 @@ impl Collector {
             tell,
             due: VecDeque::new(),
             waiting: HashSet::new(),
-            unfinished: Vec::new(),
+            unfinished: Unfinished::default(),
         }
     }
 
     async fn work(mut self) {
         let mut changed = self.shared.registry.changes();
-        let mut retry = tokio::time::interval(RETRY);
+        let mut retry = tokio::time::interval(again::SOON);
         let mut expiry = tokio::time::interval(EXPIRY_CHECK);
         self.follow_registry();
         loop {
@@ -87,7 +91,7 @@ impl Collector {
                 Ok(()) = changed.changed() => self.follow_registry(),
                 () = std::future::ready(()), if !self.due.is_empty() => self.work_off().await,
                 _ = retry.tick(), if !self.unfinished.is_empty() => {
-                    for key in std::mem::take(&mut self.unfinished) {
+                    for key in self.unfinished.take_due(Instant::now()) {
                         self.enqueue(key);
                     }
                 }
@@ -127,7 +131,7 @@ impl Collector {
     }
 
     fn enqueue(&mut self, key: Key) {
-        if self.waiting.insert(key.clone()) {
+        if !self.unfinished.rests(&key, Instant::now()) && self.waiting.insert(key.clone()) {
             self.due.push_back(key);
         }
     }
@@ -135,12 +139,19 @@ impl Collector {
     async fn work_off(&mut self) {
         let Some(key) = self.due.pop_front() else { return };
         self.waiting.remove(&key);
-        match act::settle(&self.shared, &self.graph, &key).await {
-            Ok(act::Settled::Done) => {}
-            Ok(act::Settled::Later) => self.unfinished.push(key),
+        // A mistake of ours about one object must not keep all others from being collected.
+        let settled = AssertUnwindSafe(act::settle(&self.shared, &self.graph, &key)).catch_unwind().await;
+        let settled = settled.unwrap_or_else(|panic| {
+            let message = format!("ran into a defect of the server: {}", reason(&*panic));
+            Err(ApiError::new(Reason::InternalError, message))
+        });
+        match settled {
+            Ok(act::Settled::Done) => self.unfinished.done(&key),
+            Ok(act::Settled::Later) => self.unfinished.later(key, Instant::now()),
             Err(error) => {
-                tracing::warn!(object = %key, %error, "could not collect");
-                self.unfinished.push(key);
+                let object = key.to_string();
+                let again_in = self.unfinished.failed(key, Instant::now());
+                tracing::warn!(object, %error, ?again_in, "could not collect");
             }
         }
     }

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use futures::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -18,7 +19,8 @@ use crate::lifecycle::{CUSTOM_RESOURCE_CLEANUP, DeleteOptions, finalizers, is_de
 use crate::server::Shared;
 use crate::store::Key;
 
-/// Deletes what is in the namespace; when nothing is left, the namespace too.
+/// Deletes what is in the namespace; when nothing is left, the namespace too. What cannot be deleted keeps
+/// nothing else from being deleted, and is told in the conditions.
 pub(super) async fn empty(shared: &Arc<Shared>, key: &Key, namespace: &Value) -> Result<Settled, ApiError> {
     let held = namespace["spec"]["finalizers"]
         .as_array()
@@ -27,15 +29,17 @@ pub(super) async fn empty(shared: &Arc<Shared>, key: &Key, namespace: &Value) ->
         return Ok(Settled::Done);
     }
     let resources: Vec<ResourceId> = shared.registry.load().resources().cloned().collect();
+    let mut failures = Vec::new();
     for resource in &resources {
-        delete_all(shared, resource, Some(&key.name)).await?;
+        failures.extend(delete_all(shared, resource, Some(&key.name)).await.err());
     }
-    let remaining = Remaining::count(shared, &resources, &key.name);
+    let mut remaining = Remaining::count(shared, &resources, &key.name);
+    remaining.failures = failures.iter().map(|error| error.message.clone()).collect();
     let now = rfc3339(Timestamp::now());
     let report = |namespace: &mut Value| remaining.report(namespace, &now);
     if !remaining.objects.is_empty() {
         edit(shared, key, report).await?;
-        return Ok(Settled::Later);
+        return failures.into_iter().next().map_or(Ok(Settled::Later), Err);
     }
     edit(shared, key, |namespace| {
         let kept = namespace["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
@@ -71,6 +75,7 @@ pub(super) async fn remove_instances(
     }
 }
 
+/// Deletes all objects of a resource that are not on their way out. Each is tried; the first refusal is returned.
 async fn delete_all(
     shared: &Arc<Shared>,
     resource: &ResourceId,
@@ -89,12 +94,14 @@ async fn delete_all(
         .filter(|entry| !is_deleting(&entry.stored.parse()))
         .map(|entry| Key::new(resource.clone(), entry.namespace, entry.name));
     let pending: Vec<Key> = pending.collect();
+    let mut refusal = None;
     for batch in pending.chunks(64) {
         let options = DeleteOptions::default();
         let deletions = batch.iter().map(|key| delete(shared, &served, key, &options));
-        futures::future::try_join_all(deletions).await?;
+        let refusals = join_all(deletions).await.into_iter().filter_map(Result::err);
+        refusal = refusal.into_iter().chain(refusals).next();
     }
-    Ok(())
+    refusal.map_or(Ok(()), Err)
 }
 
 /// What is still in a namespace, by resource, and which finalizers hold it.
@@ -102,6 +109,8 @@ async fn delete_all(
 struct Remaining {
     objects: Vec<(String, usize)>,
     finalizers: Vec<(String, usize)>,
+    /// What the first refused deletion of each resource was told.
+    failures: Vec<String>,
 }
 
 impl Remaining {
@@ -143,11 +152,12 @@ impl Remaining {
             .map(|(name, count)| format!("{name} in {count} resource instances"))
             .collect();
         let list = |intro: &str, lines: &[String]| format!("{intro}{}", lines.join(", "));
+        let (refused, failed) = (!self.failures.is_empty(), self.content_failure());
         #[rustfmt::skip]
         let conditions = [
             ("NamespaceDeletionDiscoveryFailure", false, "ResourcesDiscovered", "All resources successfully discovered".to_owned()),
             ("NamespaceDeletionGroupVersionParsingFailure", false, "ParsedGroupVersions", "All legacy kube types successfully parsed".to_owned()),
-            ("NamespaceDeletionContentFailure", false, "ContentDeleted", "All content successfully deleted, may be waiting on finalization".to_owned()),
+            ("NamespaceDeletionContentFailure", refused, if refused { "ContentDeletionFailed" } else { "ContentDeleted" }, failed),
             ("NamespaceContentRemaining", !content.is_empty(), if content.is_empty() { "ContentRemoved" } else { "SomeResourcesRemain" },
                 if content.is_empty() { "All content successfully removed".to_owned() } else { list("Some resources are remaining: ", &content) }),
             ("NamespaceFinalizersRemaining", !held.is_empty(), if held.is_empty() { "ContentHasNoFinalizers" } else { "SomeFinalizersRemain" },
@@ -156,6 +166,16 @@ impl Remaining {
         for (kind, holds, reason, message) in conditions {
             set_condition(namespace, kind, holds, (reason, &message), now);
         }
+    }
+
+    fn content_failure(&self) -> String {
+        if self.failures.is_empty() {
+            return "All content successfully deleted, may be waiting on finalization".to_owned();
+        }
+        let mut failures = self.failures.clone();
+        failures.sort();
+        let (count, failures) = (failures.len(), failures.join(", "));
+        format!("Failed to delete all resource types, {count} remaining: {failures}")
     }
 }
 

@@ -224,6 +224,98 @@ async fn a_deleted_definition_takes_along_what_its_objects_owned() {
     }
 }
 
+#[tokio::test]
+async fn a_namespace_with_a_pod_that_may_stop_for_ever_does_not_end_collection() {
+    let api = Api::open().await;
+    api.post("/api/v1/namespaces", json!({"metadata": {"name": "patient"}})).await.ok();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "terminationGracePeriodSeconds": i64::MAX,
+                     "containers": [{"name": "c", "image": "i"}]}});
+    api.post("/api/v1/namespaces/patient/pods", pod).await.ok();
+    api.delete("/api/v1/namespaces/patient", Value::Null).await.ok();
+    let path = "/api/v1/namespaces/patient/pods/p";
+    api.until(path, |answer| answer.body["metadata"]["deletionTimestamp"].is_string()).await;
+    settle(&api).await;
+    api.delete(path, json!({"gracePeriodSeconds": 0})).await.ok();
+    api.until("/api/v1/namespaces/patient", |answer| answer.code == 404).await;
+}
+
+/// Has deletions of the resources refused, because nobody answers who must be asked.
+async fn refuse_deletions(api: &Api, resources: &[&str]) {
+    let webhook = json!({
+        "name": "down.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        "clientConfig": {"url": "https://127.0.0.1:1/hook"},
+        "rules": [{"operations": ["DELETE"], "apiGroups": [""], "apiVersions": ["*"], "resources": resources}],
+    });
+    api.post(WEBHOOKS, json!({"metadata": {"name": "down"}, "webhooks": [webhook]})).await.ok();
+}
+
+const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+fn condition<'a>(namespace: &'a Value, kind: &str) -> &'a Value {
+    let conditions = namespace["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().find(|one| one["type"] == kind).unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn a_refused_deletion_in_a_namespace_is_told_and_keeps_nothing_else_there() {
+    let api = Api::open().await;
+    let namespace = "/api/v1/namespaces/leaving";
+    api.post("/api/v1/namespaces", json!({"metadata": {"name": "leaving"}})).await.ok();
+    for plural in ["configmaps", "persistentvolumeclaims", "secrets", "serviceaccounts"] {
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        let object = match plural {
+            "persistentvolumeclaims" => json!({"metadata": {"name": "a"}, "spec": spec}),
+            _ => json!({"metadata": {"name": "a"}}),
+        };
+        api.post(&format!("{namespace}/{plural}"), object).await.ok();
+    }
+    refuse_deletions(&api, &["configmaps"]).await;
+    api.delete(namespace, Value::Null).await.ok();
+    for plural in ["persistentvolumeclaims", "secrets", "serviceaccounts"] {
+        api.until(&format!("{namespace}/{plural}/a"), |answer| answer.code == 404).await;
+    }
+    const FAILURE: &str = "NamespaceDeletionContentFailure";
+    let told = api.until(namespace, |answer| condition(&answer.body, FAILURE)["status"] == "True").await.ok();
+    let failure = condition(&told, FAILURE);
+    assert_eq!(failure["reason"], "ContentDeletionFailed");
+    let message = failure["message"].as_str().unwrap();
+    let expected = "Failed to delete all resource types, 1 remaining: Internal error occurred: failed calling webhook \"down.example.com\"";
+    assert!(message.starts_with(expected), "{message}");
+    assert_eq!(
+        condition(&told, "NamespaceContentRemaining")["message"],
+        "Some resources are remaining: configmaps has 1 resource instances"
+    );
+    settle_secrets(&api).await;
+
+    api.delete(&format!("{WEBHOOKS}/down"), Value::Null).await.ok();
+    api.until(namespace, |answer| answer.code == 404).await;
+}
+
+#[tokio::test]
+async fn a_refused_deletion_of_one_dependent_keeps_no_other() {
+    let api = Api::open().await;
+    make_pair(&api, json!([])).await;
+    let owner = api.get(OWNER).await.ok();
+    let reference = json!({"apiVersion": "v1", "kind": "Secret", "name": "owner", "uid": owner["metadata"]["uid"],
+                           "blockOwnerDeletion": true});
+    let others = "/api/v1/namespaces/default/serviceaccounts";
+    api.post(others, json!({"metadata": {"name": "other", "ownerReferences": [reference]}})).await.ok();
+    refuse_deletions(&api, &["configmaps"]).await;
+    api.delete(OWNER, json!({"propagationPolicy": "Foreground"})).await.ok();
+    api.until(&format!("{others}/other"), |answer| answer.code == 404).await;
+    assert_eq!(api.get(CHILD).await.code, 200);
+    api.delete(&format!("{WEBHOOKS}/down"), Value::Null).await.ok();
+    api.until(OWNER, |answer| answer.code == 404).await;
+}
+
+/// As `settle`, where no configuration map can be deleted.
+async fn settle_secrets(api: &Api) {
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let sentinel = json!({"metadata": {"name": "sentinel", "ownerReferences": [nobody()]}});
+    api.post(secrets, sentinel).await.ok();
+    api.until(&format!("{secrets}/sentinel"), |answer| answer.code == 404).await;
+}
+
 /// A small generator of numbers, so that a failing family can be made again.
 struct Numbers(u64);
 

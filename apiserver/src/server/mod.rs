@@ -10,6 +10,7 @@ mod listen;
 mod service;
 mod stall;
 mod streams;
+mod supervise;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -21,6 +22,8 @@ use tokio_util::task::TaskTracker;
 pub use config::{Config, OpenError};
 pub use listen::{BindError, Listening};
 pub use service::Service;
+pub(crate) use supervise::reason;
+use supervise::supervise;
 
 use crate::admission::Webhooks;
 use crate::auth::{Authorizer, Identity, TokenError, Tokens};
@@ -75,9 +78,19 @@ impl ApiServer {
         let server = ApiServer { shared: Arc::new(shared), tasks: TaskTracker::new() };
         bootstrap::make_namespaces(&server.shared).await?;
         definition::settle_all(&server.shared).await.map_err(OpenError::Definitions)?;
-        server.tasks.spawn(collect::run(server.shared.clone()));
-        server.tasks.spawn(renew_certificate(server.shared.clone()));
+        server.in_background("collector", collect::run);
+        server.in_background("renewal of the certificate", renew_certificate);
         Ok(server)
+    }
+
+    /// Starts work that goes on until the server stops.
+    fn in_background<F>(&self, task: &'static str, work: fn(Arc<Shared>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let shared = self.shared.clone();
+        let stopping = shared.stopping.clone();
+        self.tasks.spawn(supervise(task, stopping, move || work(shared.clone())));
     }
 
     /// The API without a socket, for callers in this process.
