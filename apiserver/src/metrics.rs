@@ -1,7 +1,7 @@
 //! What the server counts of itself, in the names Kubernetes dashboards know.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -46,6 +46,8 @@ pub(crate) struct Metrics {
     pub(crate) collected: Counter,
     objects: Family<ResourceLabels, Gauge>,
     version: Gauge<u64, AtomicU64>,
+    /// Held while the objects are counted and written down.
+    counting: Mutex<()>,
 }
 
 impl Metrics {
@@ -62,6 +64,7 @@ impl Metrics {
             collected: Counter::default(),
             objects: Family::default(),
             version: Gauge::default(),
+            counting: Mutex::default(),
             registry: Registry::default(),
             others,
         };
@@ -113,6 +116,9 @@ impl Metrics {
 
     /// The exposition text, with the sizes the store has now.
     pub(crate) fn text<'a>(&self, store: &Store, resources: impl Iterator<Item = &'a ResourceId>) -> String {
+        let _one_at_a_time = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Kinds that are gone since the last time must not be told of any more.
+        self.objects.clear();
         for resource in resources {
             let count = store.snapshot(resource).len() as i64;
             let name = qualified(resource);

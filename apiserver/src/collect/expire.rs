@@ -1,33 +1,56 @@
 //! Lets events go an hour after they were last written.
+//!
+//! As where they have a lease in etcd, nobody is asked, and nothing holds them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::act::delete;
 use crate::kind::ResourceId;
-use crate::lifecycle::{DeleteOptions, text};
+use crate::lifecycle::text;
 use crate::server::Shared;
-use crate::store::Key;
+use crate::store::{Body, Change, Key, WriteError};
 
 const LIFE: Duration = Duration::from_secs(3600);
+/// Removals under way at once, so that the store makes few large commits of them.
+const AT_ONCE: usize = 256;
 
 pub(super) async fn expire(shared: &Arc<Shared>) {
     let events = ResourceId { group: "".into(), plural: "events".into() };
-    let Some(served) = shared.registry.load().stored(&events) else { return };
     let now = Timestamp::now();
     let snapshot = shared.store.snapshot(&events);
-    let old: Vec<Key> = snapshot
+    let old: Vec<Change> = snapshot
         .iter()
-        .filter(|entry| is_old(&entry.stored.parse(), now))
-        .map(|entry| Key::new(events.clone(), entry.namespace, entry.name))
+        .filter_map(|entry| {
+            let event = entry.stored.parse();
+            let key = Key::new(events.clone(), entry.namespace, entry.name);
+            is_old(&event, now).then(|| Change::Delete {
+                key,
+                last: Body::new(&event),
+                expected: entry.stored.version,
+            })
+        })
         .collect();
-    for key in old {
-        if let Err(error) = delete(shared, &served, &key, &DeleteOptions::default()).await {
-            tracing::warn!(%key, %error, "could not remove an old event");
+    drop(snapshot);
+    let (mut removed, mut failure) = (0, None);
+    let mut removals =
+        futures::stream::iter(old).map(|change| shared.commit(change, Vec::new())).buffer_unordered(AT_ONCE);
+    while let Some(outcome) = removals.next().await {
+        match outcome {
+            Ok(_) => removed += 1,
+            // Somebody was faster: it is gone, or it has just been written.
+            Err(WriteError::Missing | WriteError::Conflict { .. }) => {}
+            Err(error) => failure = Some(error),
         }
+    }
+    if let Some(error) = failure {
+        tracing::warn!(%error, "could not remove all old events");
+    }
+    if removed > 0 {
+        tracing::debug!(removed, "old events are gone");
     }
 }
 
@@ -43,6 +66,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::Api;
+
+    #[tokio::test]
+    async fn old_events_go_though_they_are_held_and_fresh_ones_stay() {
+        let api = Api::open().await;
+        let shared = &api.server.shared;
+        let events = ResourceId { group: "".into(), plural: "events".into() };
+        let make = async |name: &str, created: &str| {
+            let metadata = json!({"name": name, "namespace": "default", "creationTimestamp": created, "finalizers": ["a.b/c"]});
+            let body = Body::new(&json!({"apiVersion": "v1", "kind": "Event", "metadata": metadata}));
+            let key = Key::new(events.clone(), Some("default"), name);
+            shared.store.write(Change::Create { key, body }, Vec::new()).await.unwrap();
+        };
+        for number in 0..600 {
+            make(&format!("old-{number}"), "2020-01-01T00:00:00Z").await;
+        }
+        make("fresh", &crate::lifecycle::rfc3339(Timestamp::now())).await;
+        expire(shared).await;
+        let left: Vec<String> =
+            shared.store.snapshot(&events).iter().map(|entry| entry.name.to_owned()).collect();
+        assert_eq!(left, ["fresh"]);
+        assert_eq!(shared.metrics.collected.get(), 0, "nobody who owned them is gone");
+    }
 
     #[test]
     fn an_event_goes_an_hour_after_its_newest_time() {
