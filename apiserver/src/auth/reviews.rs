@@ -8,14 +8,16 @@ use super::attributes::Attributes;
 use super::identity::Identity;
 use super::rules::{Authorizer, Decision};
 use crate::error::ApiError;
+use crate::kind::Kind;
 use crate::schema::{FieldError, invalid};
 
 /// The review behind a group and plural, answered; `None` if it is no review.
-pub(crate) fn review(
+pub(crate) fn review<'a>(
     authorizer: &Authorizer,
     identity: &Identity,
     (group, plural): (&str, &str),
     mut question: Value,
+    kinds: impl Iterator<Item = &'a Kind>,
 ) -> Option<Result<Value, ApiError>> {
     let (kind, status) = match (group, plural) {
         ("authentication.k8s.io", "selfsubjectreviews") => ("SelfSubjectReview", Ok(who_am_i(identity))),
@@ -23,7 +25,7 @@ pub(crate) fn review(
             ("SelfSubjectAccessReview", may_i(authorizer, identity, &question["spec"]))
         }
         ("authorization.k8s.io", "selfsubjectrulesreviews") => {
-            ("SelfSubjectRulesReview", Ok(what_may_i(authorizer, identity)))
+            ("SelfSubjectRulesReview", Ok(what_may_i(authorizer, identity, kinds)))
         }
         _ => return None,
     };
@@ -75,9 +77,13 @@ fn not_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-fn what_may_i(authorizer: &Authorizer, identity: &Identity) -> Value {
+fn what_may_i<'a>(
+    authorizer: &Authorizer,
+    identity: &Identity,
+    kinds: impl Iterator<Item = &'a Kind>,
+) -> Value {
     let rules: Vec<Value> = authorizer
-        .rules_of(identity)
+        .rules_of(identity, kinds)
         .iter()
         .map(|rule| json!({"verbs": rule.verbs, "apiGroups": [rule.group], "resources": rule.resources}))
         .collect();

@@ -4,10 +4,13 @@
 //! says. A rule that depends on the object is answered with the check to make
 //! once the object is known.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use super::attributes::Attributes;
 use super::identity::{Identity, Role};
+use crate::kind::Kind;
 
 /// How far a node's rule reaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,10 +132,14 @@ impl Authorizer {
     }
 
     /// What the identity may do at all, for SelfSubjectRulesReview.
-    pub(crate) fn rules_of(&self, identity: &Identity) -> Vec<NodeRule> {
+    pub(crate) fn rules_of<'a>(
+        &self,
+        identity: &Identity,
+        kinds: impl Iterator<Item = &'a Kind>,
+    ) -> Vec<NodeRule> {
         match identity.role() {
             Role::Admin => vec![NodeRule::new("*", &["*"], &["*"], Reach::All)],
-            Role::Viewer => vec![NodeRule::new("*", &["*"], &["get", "list", "watch"], Reach::All)],
+            Role::Viewer => viewer_rules(kinds),
             Role::Node(_) => self.node_rules.clone(),
             Role::Nobody => Vec::new(),
         }
@@ -174,6 +181,46 @@ fn naming(node: &str, pointers: &[String]) -> Decision {
 fn viewer_may(wanted: &Attributes<'_>) -> bool {
     let secret = wanted.group.is_empty() && wanted.resource == "secrets";
     matches!(wanted.verb, "get" | "list" | "watch") && !secret
+}
+
+/// What viewers may read, group by group: names are listed only where not all of a group may be read.
+fn viewer_rules<'a>(kinds: impl Iterator<Item = &'a Kind>) -> Vec<NodeRule> {
+    let mut groups: BTreeMap<&str, Vec<&Kind>> = BTreeMap::new();
+    for kind in kinds {
+        groups.entry(&kind.resource.group).or_default().push(kind);
+    }
+    let rules = groups.into_iter().map(|(group, kinds)| {
+        let (readable, hidden): (Vec<&Kind>, Vec<&Kind>) = kinds.into_iter().partition(|kind| {
+            let (resource, verb) = (&*kind.resource.plural, "get");
+            viewer_may(&Attributes {
+                verb,
+                group,
+                resource,
+                subresource: None,
+                namespace: None,
+                name: None,
+                only_node: None,
+            })
+        });
+        let names: BTreeSet<String> = match hidden.is_empty() {
+            true => BTreeSet::from(["*".to_owned()]),
+            false => readable.into_iter().flat_map(names_of).collect(),
+        };
+        let verbs = ["get", "list", "watch"].map(str::to_owned).to_vec();
+        NodeRule { group: group.to_owned(), resources: names.into_iter().collect(), verbs, reach: Reach::All }
+    });
+    rules.collect()
+}
+
+/// A resource and what is below it.
+fn names_of(kind: &Kind) -> impl Iterator<Item = String> {
+    let plural = &kind.resource.plural;
+    let below = kind.versions.iter().flat_map(|version| {
+        let status = version.status_subresource.then_some("status");
+        let scale = version.scale_subresource.is_some().then_some("scale");
+        version.subresources.iter().map(|one| one.name).chain(status).chain(scale)
+    });
+    std::iter::once(plural.to_string()).chain(below.map(move |name| format!("{plural}/{name}")))
 }
 
 fn is_self_review(wanted: &Attributes<'_>) -> bool {

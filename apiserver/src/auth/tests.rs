@@ -6,6 +6,7 @@ use super::identity::Identity;
 use super::rules::{Authorizer, Decision, NodeRule, Reach};
 use super::tokens::Tokens;
 use super::{Attributes, review};
+use crate::builtin::builtin_kinds;
 
 fn wants<'a>(verb: &'a str, resource: &'a str, name: Option<&'a str>) -> Attributes<'a> {
     let (resource, subresource) = match resource.split_once('/') {
@@ -99,6 +100,28 @@ fn refusals_read_like_the_real_ones() {
     );
 }
 
+/// The names in a listed rule that speaks of a resource.
+fn speaks_of(rule: &NodeRule, resource: &str) -> bool {
+    rule.resources.iter().any(|name| name == resource || name == "*")
+}
+
+#[test]
+fn what_is_listed_for_a_viewer_is_what_it_may_do() {
+    let (authorizer, eve) = (authorizer(), Identity::viewer("eve"));
+    let kinds = builtin_kinds();
+    let rules = authorizer.rules_of(&eve, kinds.iter());
+    for kind in &kinds {
+        let (group, resource) = (&*kind.resource.group, &*kind.resource.plural);
+        let listed =
+            rules.iter().any(|rule| (rule.group == group || rule.group == "*") && speaks_of(rule, resource));
+        let wanted = Attributes { group, ..wants("get", resource, None) };
+        let may = authorizer.decide(&eve, &wanted) == Decision::Allow;
+        assert_eq!(listed, may, "{group}/{resource}");
+    }
+    assert!(rules.iter().any(|rule| rule.group.is_empty() && speaks_of(rule, "pods/log")));
+    assert!(rules.iter().all(|rule| rule.verbs == ["get", "list", "watch"]));
+}
+
 #[test]
 fn tokens_survive_a_restart_as_hashes_only() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +150,7 @@ fn answers_who_am_i_and_may_i() {
     let ask = |plural: &str, question| {
         let group =
             if plural == "selfsubjectreviews" { "authentication.k8s.io" } else { "authorization.k8s.io" };
-        review(&authorizer(), &eve, (group, plural), question).unwrap()
+        review(&authorizer(), &eve, (group, plural), question, [].into_iter()).unwrap()
     };
     let me = ask("selfsubjectreviews", json!({})).unwrap();
     assert_eq!(me["status"]["userInfo"]["username"], "eve");
@@ -139,5 +162,5 @@ fn answers_who_am_i_and_may_i() {
     assert_eq!(may("list"), json!(true));
     assert_eq!(may("delete"), json!(false));
     assert!(ask("selfsubjectaccessreviews", json!({"spec": {}})).is_err());
-    assert!(review(&authorizer(), &eve, ("", "pods"), json!({})).is_none());
+    assert!(review(&authorizer(), &eve, ("", "pods"), json!({}), [].into_iter()).is_none());
 }

@@ -1,5 +1,6 @@
 //! The query parameters of a request, each parsed once into what it means.
 
+use std::num::IntErrorKind;
 use std::time::Duration;
 
 use crate::error::{ApiError, Reason};
@@ -43,13 +44,15 @@ impl Query {
         })
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
+    /// A number as the real server reads it, with the words of its library where it is none.
+    fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let parse = |text: &str| {
-            text.parse().map_err(|_| {
-                ApiError::new(
-                    Reason::BadRequest,
-                    format!("strconv.ParseInt: parsing {text:?}: invalid syntax"),
-                )
+            text.parse::<i64>().map_err(|error| {
+                let fault = match error.kind() {
+                    IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+                    _ => "invalid syntax",
+                };
+                ApiError::new(Reason::BadRequest, format!("strconv.ParseInt: parsing {text:?}: {fault}"))
             })
         };
         self.get(name).map(parse).transpose()
@@ -92,7 +95,7 @@ impl ListOptions {
     }
 
     fn of(query: &Query, watch: bool) -> Result<ListOptions, ApiError> {
-        let limit = query.number::<i64>("limit")?.unwrap_or(0);
+        let limit = query.number("limit")?.unwrap_or(0);
         if limit < 0 {
             let error = FieldError::invalid("limit", &limit.into(), "must be greater than or equal to 0");
             return Err(invalid("ListOptions", "meta.k8s.io", "", &[error]));
@@ -105,10 +108,7 @@ impl ListOptions {
             start: start(query, watch)?,
             bookmarks: query.flag("allowWatchBookmarks"),
             initial_events: query.flag("sendInitialEvents"),
-            timeout: query
-                .number::<u64>("timeoutSeconds")?
-                .filter(|seconds| *seconds > 0)
-                .map(Duration::from_secs),
+            timeout: timeout(query)?,
         };
         if options.continue_from.is_some() && !matches!(options.start, Start::Newest | Start::Any) {
             let message = "specifying resource version is not allowed when using continue";
@@ -116,6 +116,13 @@ impl ListOptions {
         }
         Ok(options)
     }
+}
+
+fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
+    let Some(seconds) = query.number("timeoutSeconds")? else { return Ok(None) };
+    let seconds = u64::try_from(seconds)
+        .map_err(|_| ApiError::new(Reason::BadRequest, "timeoutSeconds must not be negative"))?;
+    Ok(Some(Duration::from_secs(seconds)).filter(|time| !time.is_zero()))
 }
 
 fn start(query: &Query, watch: bool) -> Result<Start, ApiError> {

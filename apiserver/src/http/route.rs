@@ -224,7 +224,9 @@ where
     if path.version == "v1" && path.name.is_none() && verb == Verb::Create && is_review_group(path.group) {
         let bytes = decode::read(body, &server.limits, &mut share).await?;
         let question = decode::object(&bytes, decode::media_type(header(CONTENT_TYPE)), &server.limits)?;
-        let answered = review(&server.authorizer, &identity, (path.group, path.plural), question);
+        let kinds = server.registry.load();
+        let resource = (path.group, path.plural);
+        let answered = review(&server.authorizer, &identity, resource, question, kinds.kinds());
         let answer = answered.ok_or_else(nothing_here)?;
         label.resource.push_str(path.plural);
         let answer = answer?;
@@ -321,7 +323,7 @@ async fn dispatch(call: Call, body: bytes::Bytes) -> Result<Response<Body>, ApiE
         (None, Verb::Watch) => {
             let mut options = ListOptions::parse_watch(&call.query)?;
             if let Some(name) = &call.name {
-                options.field_selector = format!("metadata.name={name}");
+                options.field_selector = watch::selector_of(name, &options, &call.served)?;
             }
             watch::watch(call, &options)
         }

@@ -24,7 +24,8 @@ use super::negotiate::Encoding;
 use super::query::{ListOptions, Start};
 use super::respond;
 use crate::error::{ApiError, Reason};
-use crate::served::Here;
+use crate::select::FieldSelector;
+use crate::served::{Here, Served};
 use crate::store::{Entry, Event, Snapshot, Stored, TooOld, Version, Watch};
 
 /// How often a client learns how far the watch has come, though nothing happens.
@@ -32,6 +33,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// A last bookmark comes this long before the end.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 const DEFAULT_LIFE: Duration = Duration::from_secs(40 * 60);
+/// Whoever asks for more gets this.
+const LONGEST_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 const PIECE: usize = 64 * 1024;
 
 pub(crate) fn watch(call: Call, options: &ListOptions) -> Result<Response<Body>, ApiError> {
@@ -43,7 +46,7 @@ pub(crate) fn watch(call: Call, options: &ListOptions) -> Result<Response<Body>,
     }
     let filter = Filter::parse(&call.served, call.namespace.as_deref(), options)?;
     let began = Instant::now();
-    let ends = began + options.timeout.unwrap_or(DEFAULT_LIFE);
+    let ends = began + options.timeout.unwrap_or(DEFAULT_LIFE).min(LONGEST_LIFE);
     let start = begin(&call, options)?;
     let last_bookmark =
         (options.bookmarks && ends - began > BOOKMARK_BEFORE_END).then(|| ends - BOOKMARK_BEFORE_END);
@@ -66,6 +69,20 @@ pub(crate) fn watch(call: Call, options: &ListOptions) -> Result<Response<Body>,
     });
     let json = HeaderValue::from_static("application/json");
     Ok(respond::with_body(StatusCode::OK, json, Body::stream(pieces)))
+}
+
+/// The selector of a watch on one name. One that was given stays, because the watch may have been allowed for
+/// its sake; as on the real server it must ask for the same name.
+pub(crate) fn selector_of(name: &str, options: &ListOptions, served: &Served) -> Result<String, ApiError> {
+    let given = FieldSelector::parse(&options.field_selector, served.kind(), served.version())?;
+    match given.required("metadata.name") {
+        None if given.is_empty() => Ok(FieldSelector::name(name).to_string()),
+        Some(required) if required == name => Ok(options.field_selector.clone()),
+        Some(_) | None => {
+            let message = "fieldSelector metadata.name doesn't match requested name";
+            Err(ApiError::new(Reason::BadRequest, message))
+        }
+    }
 }
 
 /// Where a watch starts.
@@ -143,6 +160,10 @@ impl Stream {
         }
         let (retired, stopping) = (self.call.served.retired(), self.call.server.stopping.clone());
         loop {
+            // Looked at before what is at hand, of which there may always be more.
+            if stopping.is_cancelled() || Instant::now() >= self.ends {
+                return None;
+            }
             // What is at hand may still have to be asked of a webhook.
             let outcome = tokio::select! {
                 biased;

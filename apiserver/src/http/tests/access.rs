@@ -102,6 +102,81 @@ async fn limits_answer_with_a_status() {
 }
 
 #[tokio::test]
+async fn a_node_watches_no_pod_of_another_by_its_name() {
+    let admin = Api::open().await;
+    for (name, node) in [("mine", "n1"), ("theirs", "n2")] {
+        let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}});
+        admin.post("/api/v1/namespaces/default/pods", pod).await.ok();
+    }
+    let node = admin.acting_as(Identity::node("n1"));
+    let path = |name: &str, selector: &str| {
+        format!("/api/v1/watch/namespaces/default/pods/{name}?timeoutSeconds=1&fieldSelector={selector}")
+    };
+    let both = |name: &str| format!("metadata.name%3D{name},spec.nodeName%3Dn1");
+    assert_eq!(node.watch(&path("mine", &both("mine"))).await.len(), 1);
+    assert!(node.watch(&path("theirs", &both("theirs"))).await.is_empty());
+    #[rustfmt::skip]
+    let refused = [
+        (&node,  path("theirs", ""),                      403),
+        (&node,  path("theirs", "spec.nodeName%3Dn2"),    403),
+        (&node,  path("theirs", "spec.nodeName%3Dn1"),    400),
+        (&node,  path("theirs", &both("mine")),           400),
+        (&admin, path("mine", "metadata.name%3Dtheirs"),  400),
+    ];
+    for (who, path, code) in refused {
+        let answer = who.get(&path).await;
+        assert_eq!(answer.code, code, "{path} {}", answer.body);
+        if code == 400 {
+            assert_eq!(answer.message(), "fieldSelector metadata.name doesn't match requested name");
+        }
+    }
+    assert_eq!(admin.watch(&path("theirs", "")).await.len(), 1);
+}
+
+#[tokio::test]
+async fn requests_beyond_those_in_flight_are_refused_and_watches_are_not() {
+    let api = Api::with_limits(Limits { requests_in_flight: 2, ..Limits::default() }).await;
+    let configmaps = "/api/v1/namespaces/default/configmaps";
+    let begin = || {
+        let body = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        let mut service = api.server.service(Identity::admin("admin"));
+        tower::Service::call(&mut service, Request::post(configmaps).body(body).unwrap())
+    };
+    let mut under_way = [begin(), begin()];
+    for request in &mut under_way {
+        assert!(futures::poll!(request).is_pending());
+    }
+    let refused = api.get(configmaps).await;
+    assert_eq!(
+        (refused.code, refused.reason(), &refused.body["kind"]),
+        (429, "TooManyRequests", &json!("Status"))
+    );
+    assert_eq!(refused.message(), "Too many requests, please try again later.");
+    assert_eq!(
+        (&refused.headers["retry-after"], &refused.body["details"]["retryAfterSeconds"]),
+        (&"1".parse().unwrap(), &json!(1))
+    );
+    assert_eq!(api.get("/readyz").await.code, 429, "all that is no watch counts");
+    let watch = Request::get(format!("{configmaps}?watch=1")).body(Full::default()).unwrap();
+    assert_eq!(api.send(watch).await.status(), 200);
+    drop(under_way);
+    api.get(configmaps).await.ok();
+}
+
+#[tokio::test]
+async fn a_kind_that_is_gone_is_not_counted_any_more() {
+    let api = Api::with_gadgets().await;
+    api.post(GADGETS, gadget("g1", 1)).await.ok();
+    let line = "apiserver_storage_objects{resource=\"gadgets.example.com\"}";
+    let counted = async || api.get("/metrics").await.body.as_str().unwrap().contains(line);
+    assert!(counted().await);
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gadgets.example.com";
+    api.delete(definition, Value::Null).await.ok();
+    api.until(definition, |answer| answer.code == 404).await;
+    assert!(!counted().await);
+}
+
+#[tokio::test]
 async fn bodies_under_way_share_a_budget() {
     let api = Api::with_limits(Limits { bodies_bytes: 1000, ..Limits::default() }).await;
     let configmaps = "/api/v1/namespaces/default/configmaps";

@@ -78,6 +78,55 @@ async fn a_version_that_is_forgotten_gets_410_inside_the_stream() {
 }
 
 #[tokio::test]
+async fn a_watch_may_ask_for_any_time_that_is_a_number() {
+    let api = Api::with_gadgets().await;
+    let out_of_range = "strconv.ParseInt: parsing \"18446744073709551615\": value out of range";
+    #[rustfmt::skip]
+    let cases = [
+        ("9223372036854775807",  200, ""),
+        ("18446744073709551615", 400, out_of_range),
+        ("soon",                 400, "strconv.ParseInt: parsing \"soon\": invalid syntax"),
+        ("-1",                   400, "timeoutSeconds must not be negative"),
+    ];
+    for (seconds, code, message) in cases {
+        let path = format!("{GADGETS}?watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}");
+        let response = api.send(http::Request::get(&path).body(Full::default()).unwrap()).await;
+        assert_eq!(response.status().as_u16(), code, "{seconds}");
+        if code != 200 {
+            assert_eq!(api.get(&path).await.message(), message, "{seconds}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_never_catches_up_ends_when_its_time_is_up_or_the_server_stops() {
+    let api = Api::with_gadgets().await;
+    let start = version(&api).await;
+    let long = "x".repeat(30_000);
+    for number in 0..12 {
+        let mut object = gadget(&format!("g{number}"), 1);
+        object["metadata"]["annotations"] = json!({"long": long});
+        api.post(GADGETS, object).await.ok();
+    }
+    // One piece is taken; of what has happened much more is at hand.
+    let begin = async |seconds: &str| {
+        let path = format!("{GADGETS}?watch=1&resourceVersion={start}&timeoutSeconds={seconds}");
+        let mut body = api.send(http::Request::get(path).body(Full::default()).unwrap()).await.into_body();
+        assert!(body.frame().await.is_some());
+        body
+    };
+    let mut timed = begin("1").await;
+    assert!(timed.frame().await.is_some(), "its time is not up");
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert!(timed.frame().await.is_none());
+
+    let mut stopped = begin("3600").await;
+    assert!(stopped.frame().await.is_some());
+    api.server.shutdown().await;
+    assert!(stopped.frame().await.is_none());
+}
+
+#[tokio::test]
 async fn tables_name_their_columns_once() {
     let api = Api::with_gadgets().await;
     let start = version(&api).await;
