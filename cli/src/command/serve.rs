@@ -11,6 +11,7 @@ use midflight_apiserver::{
     store,
 };
 use midflight_operator::{Admission, Figures, Writer};
+use tokio::task::JoinError;
 use tracing::{info, warn};
 
 use super::role::{self, Stage};
@@ -69,7 +70,7 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
     let address = listening.address();
     hand_out_credentials(folder, &server, &marker, address)?;
     folder.write_marker(&Marker { listen: Some(address), ..marker })?;
-    let serving = tokio::spawn(listening.serve());
+    let mut serving = tokio::spawn(listening.serve());
     info!(%address, "the API serves");
 
     let client = kube::Client::new(server.service(Identity::admin("system:midflight")), "default");
@@ -86,9 +87,16 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
         () = stage.asked_to_end() => {}
         () = admission.serve(writer.client().clone()) => anyhow::bail!("admission has ended"),
         () = midflight_operator::run_counting(writer, &standing, figures) => anyhow::bail!("the controllers have ended"),
+        ended = &mut serving => return Err(nobody_listens(ended)),
     }
     server.shutdown().await;
     serving.await.context("end the API's connections")
+}
+
+/// Without the API nobody can be served: the process ends, and whoever watches it starts it anew.
+fn nobody_listens(ended: Result<(), JoinError>) -> anyhow::Error {
+    let what = "the API does not listen any more";
+    ended.map_or_else(|error| anyhow::Error::new(error).context(what), |()| anyhow::anyhow!(what))
 }
 
 /// What the token of a node may do with Midflight's own kinds: it reads them, changes the records
@@ -189,5 +197,22 @@ fn explain_bind(error: BindError, asked: SocketAddr) -> anyhow::Error {
             "stop that process, or choose another address with --listen (without it, a free port is taken)",
         ),
         _ => anyhow::Error::new(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_the_listener_is_an_error_however_it_comes() {
+        let ended = tokio::spawn(async {}).await;
+        let broken = tokio::spawn(async { panic!("a defect") }).await;
+        assert_eq!(nobody_listens(ended).to_string(), "the API does not listen any more");
+        let error = format!("{:#}", nobody_listens(broken));
+        assert!(
+            error.starts_with("the API does not listen any more: ") && error.contains("a defect"),
+            "{error}"
+        );
     }
 }
