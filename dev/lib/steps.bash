@@ -1,27 +1,35 @@
 # Runs the steps of a check one after the other, times each, and sums up. Sourced by dev/test and dev/soak.
 #
-# A step that fails ends the run: what follows is listed as not run.
+# A step that fails ends the run: what follows is listed as not run, unless steps_go_on is set. One that exits with 75 was
+# skipped and has said why; in CI (CI=true) that is a failure.
 # shellcheck shell=bash
 
 steps_passed=0
 steps_failed=0
+steps_go_on=${steps_go_on:-}
 steps_summary=()
 steps_log=$(mktemp "${TMPDIR:-/tmp}/midflight-step.XXXXXX")
 
 # step NAME COMMAND...: runs it under a heading. A command that runs cargo's tests counts as that many,
 # one that prints "N checked" as N, any other as one.
 step() {
-    local name=$1 began status=0
+    local name=$1 began status=0 outcome
     shift
-    if ((steps_failed > 0)); then
+    if ((steps_failed > 0)) && [[ -z $steps_go_on ]]; then
         steps_summary+=("$(printf '%-34s not run' "$name")")
         return 0
     fi
     began=$(now_ms)
     printf '\n== %s\n' "$name" >&2
     ("$@") 2>&1 | tee "$steps_log" || status=$?
-    count_results "$status"
-    steps_summary+=("$(printf '%-34s %-8s %s' "$name" "$( ((status == 0)) && echo passed || echo FAILED)" "$(since "$began")")")
+    if ((status == 75)) && [[ ${CI:-} != true ]]; then
+        outcome=skipped
+    else
+        count_results "$status"
+        outcome=$( ((status == 0)) && echo passed || echo FAILED)
+    fi
+    steps_summary+=("$(printf '%-34s %-8s %s' "$name" "$outcome" "$(since "$began")")")
+    ((status != 75)) || steps_summary+=("$(sed -n 's/^SKIPPED: /    /p' "$steps_log")")
     say "-- $name: $(since "$began")"
 }
 

@@ -1,4 +1,4 @@
-# Installs what the tests call and this machine lacks. Sourced by dev/test.
+# Installs what the tests call and this machine lacks. Sourced by dev/test and dev/soak.
 # shellcheck shell=bash
 
 # The programs that tests run, each with the Debian package that has it.
@@ -6,6 +6,7 @@ readonly WANTED_TOOLS="
     cc:gcc ld:binutils git:git openssl:openssl jq:jq shellcheck:shellcheck
     qemu-io:qemu-utils fio:fio nbdcopy:libnbd-bin etcd:etcd-server redis-server:redis-server
     fusermount3:fuse3 fuse-overlayfs:fuse-overlayfs setpriv:util-linux python3:python3 mkfs.ext4:e2fsprogs losetup:mount
+    ip:iproute2
 "
 
 install_tools() {
