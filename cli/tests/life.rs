@@ -47,6 +47,24 @@ fn comes_up_ready_shows_itself_and_goes_without_a_trace() {
 }
 
 #[test]
+fn every_process_logs_json_when_asked_to() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach", "--log-format", "json"]);
+    sandbox.ok(&["down"]);
+    for role in ["control", "node-1"] {
+        let log = fs::read_to_string(sandbox.dir().join("logs").join(format!("{role}.log"))).unwrap();
+        assert!(log.lines().count() > 1, "{role} has said something: {log:?}");
+        for line in log.lines() {
+            let said: serde_json::Value =
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{role}: {error}: {line}"));
+            for field in ["timestamp", "level", "target", "message"] {
+                assert!(said[field].is_string(), "{role} gives no {field}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_dead_control_plane_comes_back_and_living_nodes_are_taken_up() {
     let sandbox = Sandbox::new();
     let before = sandbox.json(&["up", "--detach"]);
