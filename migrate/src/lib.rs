@@ -7,6 +7,7 @@
 //! The one invariant: at every moment the old data or the new data is live,
 //! whole, and nothing has to be repaired by hand.
 
+mod announced;
 pub mod backup;
 mod causes;
 pub mod cloud;

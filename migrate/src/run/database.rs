@@ -3,7 +3,8 @@
 //! The one invariant: whoever holds a [`Work`] has the lock, and what an earlier run left unfinished is finished.
 
 use std::{
-    sync::{Arc, PoisonError},
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -11,11 +12,13 @@ use super::{
     error::RunError,
     event::{Event, Meter, Tell},
     give_up::Fenced,
+    services::{self, Clock, Live, OfMachine, Said},
     settings::Settings,
 };
 use crate::{
     commit::{self, Recovered, State},
     migration::{self, Migration, Native},
+    record::Snapshot,
     store::{self, Fence, Held, Store, StoreError, Url},
     worker::Worker,
 };
@@ -40,6 +43,9 @@ pub struct Database {
     pub(super) url: Url,
     pub(super) store: Arc<dyn Store>,
     pub(super) fenced: Fenced,
+    pub(super) clock: Arc<dyn Clock>,
+    /// Announcements of services that were found to have stopped, however recent they look.
+    pub(super) silent: Mutex<BTreeSet<Said>>,
 }
 
 impl Database {
@@ -50,7 +56,16 @@ impl Database {
         settings.refuse_adoption_in_place()?;
         settings.refuse_unused_tls(&url)?;
         let store = store::open(&url, settings.layout, &options).await?;
-        Ok(Database { tool, settings, url, store, fenced: Fenced::default() })
+        let (fenced, silent) = (Fenced::default(), Mutex::default());
+        Ok(Database { tool, settings, url, store, fenced, clock: Arc::new(OfMachine), silent })
+    }
+
+    /// Services that say in these rows that they run, and were not found to have stopped.
+    pub(super) fn live_services(&self, rows: &Snapshot) -> Vec<Live> {
+        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = services::live(rows, self.clock.now());
+        live.retain(|service| !silent.contains(&service.said));
+        live
     }
 
     /// The address, without its password.

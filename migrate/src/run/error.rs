@@ -123,6 +123,19 @@ pub enum Refusal {
     StillOpen { run: u64 },
 }
 
+/// The same words for somebody who has no flags but an upgrade file to let things pass in.
+pub(super) fn in_upgrade_file(text: &str) -> String {
+    const FLAG: &str = "--allow-";
+    let mut parts = text.split(FLAG);
+    let mut said = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
+        let (flag, rest) = part.split_at(end);
+        said += &format!("`{} = true` under [migrate.accept] of the upgrade file{rest}", flag.replace('-', "_"));
+    }
+    said
+}
+
 impl RunError {
     /// Whether it is a refusal that somebody can do something about, rather than a failure.
     pub fn is_refusal(&self) -> bool {

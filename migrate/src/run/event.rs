@@ -65,6 +65,11 @@ pub enum Event {
         run: u64,
         microseconds: u64,
     },
+    /// These services said a moment ago that they run, and are given the time to fall silent.
+    Waiting {
+        services: Vec<String>,
+        seconds: u64,
+    },
     Warning {
         text: String,
     },

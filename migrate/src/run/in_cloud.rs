@@ -3,18 +3,25 @@
 //! The one invariant: each call may be repeated after it was cut off. A migration that is applied already is
 //! done, and one that never became live has nothing to be taken back.
 
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
 use async_trait::async_trait;
 
 use super::{
     change::Changed,
     database::{Database, Tool},
-    error::RunError,
-    event::Tell,
+    error::{Refusal, RunError, in_upgrade_file},
+    event::{Event, Tell},
+    services::{Clock, Heard, OfMachine, Vigil},
     settings::Settings,
 };
 use crate::{
     cloud::OurDatabase,
     commit::{self, CommitError, Phase, RunRecord, State},
+    with_causes,
 };
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -24,17 +31,57 @@ pub struct InCloud<'t> {
     tool: Tool,
     settings: Settings,
     tell: &'t Tell<'t>,
+    clock: Arc<dyn Clock>,
 }
 
 impl<'t> InCloud<'t> {
     /// `upgrade` is the id of the upgrade's journal: only runs that carry it are its own to roll back.
     pub fn new(tool: Tool, settings: Settings, upgrade: &str, tell: &'t Tell<'t>) -> InCloud<'t> {
         let settings = Settings { part_of: Some(upgrade.to_owned()), ..settings };
-        InCloud { tool, settings, tell }
+        InCloud { tool, settings, tell, clock: Arc::new(OfMachine) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_clock(self, clock: Arc<dyn Clock>) -> InCloud<'t> {
+        InCloud { clock, ..self }
     }
 
     async fn open(&self) -> Result<Database, RunError> {
-        Database::open(self.tool.clone(), self.settings.clone()).await
+        let database = Database::open(self.tool.clone(), self.settings.clone()).await?;
+        Ok(Database { clock: self.clock.clone(), ..database })
+    }
+
+    /// Services that the upgrade has stopped a moment ago have not taken back that they run: they are given the
+    /// time to show that they say it no more.
+    async fn apply_in_silence(&self) -> Result<Changed, RunError> {
+        let database = self.open().await?;
+        match database.apply(None, self.tell).await {
+            Err(RunError::Refused { reasons }) if reasons.iter().all(is_live_service) => {
+                self.wait_for_silence(&database).await?;
+                database.apply(None, self.tell).await
+            }
+            applied => applied,
+        }
+    }
+
+    async fn wait_for_silence(&self, database: &Database) -> Result<(), RunError> {
+        let mut vigil = Vigil::default();
+        loop {
+            let rows = database.take(self.tell).await?.taken.snapshot;
+            let live = database.live_services(&rows);
+            let now = self.clock.now();
+            match vigil.look(&live, now) {
+                Heard::Wait { seconds } => {
+                    let services = live.into_iter().map(|service| service.words).collect();
+                    (self.tell)(Event::Waiting { services, seconds });
+                    self.clock.sleep(Duration::from_secs(seconds)).await;
+                }
+                Heard::Silent | Heard::Speaking => {
+                    *database.silent.lock().unwrap_or_else(PoisonError::into_inner) = vigil.silent(now);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     fn is_ours(&self, record: &RunRecord) -> bool {
@@ -49,9 +96,9 @@ impl OurDatabase for InCloud<'_> {
         let mut settings = self.settings.clone();
         settings.accept.live_services = true;
         let database = Database::open(self.tool.clone(), settings).await?;
-        let plan = database.plan(self.tell).await?;
+        let plan = database.plan(self.tell).await.map_err(cause)?;
         if !plan.refused_because.is_empty() {
-            return Err(plan.refused_because.join("; ").into());
+            return Err(in_upgrade_file(&plan.refused_because.join("; ")).into());
         }
         Ok(match plan.migrations.len() {
             0 => "no migration is pending".to_owned(),
@@ -62,12 +109,16 @@ impl OurDatabase for InCloud<'_> {
     }
 
     async fn apply(&self) -> Result<String, Cause> {
-        let changed = self.open().await?.apply(None, self.tell).await?;
+        let changed = self.apply_in_silence().await.map_err(cause)?;
         Ok(match changed {
             Changed::Applied { run, migrations, rows_after, .. } => {
                 format!("run {run}: {} migrations, {rows_after} rows", migrations.len())
             }
-            _ => "no migration is pending".to_owned(),
+            Changed::Nothing { .. }
+            | Changed::RolledBack { .. }
+            | Changed::Finalized { .. }
+            | Changed::Restored { .. }
+            | Changed::Baselined { .. } => "no migration is pending".to_owned(),
         })
     }
 
@@ -103,4 +154,13 @@ impl OurDatabase for InCloud<'_> {
             }
         }
     }
+}
+
+/// The upgrade file is where its operator lets things pass, so that is what a refusal names.
+fn cause(error: RunError) -> Cause {
+    if error.is_refusal() { in_upgrade_file(&with_causes(&error)).into() } else { error.into() }
+}
+
+fn is_live_service(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::LiveService(_))
 }

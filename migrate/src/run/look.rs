@@ -12,7 +12,6 @@ use super::{
     database::Database,
     error::{Refusal, RunError},
     event::Tell,
-    services,
 };
 use crate::{
     commit::{self, CommitError, State},
@@ -88,10 +87,11 @@ impl Database {
         self.settle(tell).await?;
         let before = self.take(tell).await?;
         let server = self.store.facts().await?;
-        let mut blocked_by: Vec<String> = services::live(&before.taken.snapshot, Timestamp::now())
+        let mut blocked_by: Vec<String> = self
+            .live_services(&before.taken.snapshot)
             .into_iter()
             .filter(|_| !self.settings.accept.live_services)
-            .map(|service| Refusal::LiveService(service).to_string())
+            .map(|service| Refusal::LiveService(service.words).to_string())
             .collect();
         let moment = Duration::from_secs(self.settings.watch_seconds);
         let writers = commit::writers(self.store.as_ref(), moment).await?;

@@ -14,7 +14,6 @@ use super::{
     error::{Refusal, RunError},
     event::{Event, Meter, Tell},
     plan::{Needs, Plan, Planned, destructive},
-    services,
 };
 use crate::{
     backup,
@@ -325,8 +324,8 @@ impl Database {
         (refusals, warnings): (&mut Vec<Refusal>, &mut Vec<String>),
     ) {
         let accept = self.settings.accept;
-        for service in services::live(before, Timestamp::now()) {
-            refuse(refusals, warnings, accept.live_services, Refusal::LiveService(service));
+        for service in self.live_services(before) {
+            refuse(refusals, warnings, accept.live_services, Refusal::LiveService(service.words));
         }
         if let Err(error) = commit::check_rows(self.store.as_ref(), after) {
             refusals.push(Refusal::Row(error.to_string()));

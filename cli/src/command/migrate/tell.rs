@@ -86,6 +86,10 @@ fn words(event: &Event) -> String {
         Event::Switched { run, microseconds } => {
             format!("run {run} is live; the switch took {:.2} ms", *microseconds as f64 / 1000.0)
         }
+        Event::Waiting { services, seconds } => {
+            let services = services.join(", ");
+            format!("waiting {seconds} s, whether what was stopped stays silent: {services}")
+        }
         Event::Warning { text } => format!("warning: {text}"),
     }
 }

@@ -133,7 +133,10 @@ impl Told {
                 self.progress += 1;
                 return;
             }
-            Event::Recovered { .. } | Event::Switched { .. } | Event::Warning { .. } => return,
+            Event::Recovered { .. }
+            | Event::Switched { .. }
+            | Event::Waiting { .. }
+            | Event::Warning { .. } => return,
         };
         self.phases.push(Phase { name, seconds: milliseconds as f64 / 1000.0 });
     }

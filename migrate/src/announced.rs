@@ -1,0 +1,5 @@
+//! The tables in which services announce themselves: they say nothing of the cloud, only who runs in it and since when.
+
+/// Each table, and the field that holds the time.
+pub(crate) const TABLES: [(&str, &str); 2] =
+    [("service", "last_seen_up"), ("publisher", "last_activity_timestamp")];
