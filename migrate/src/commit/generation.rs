@@ -3,7 +3,7 @@
 //! The one invariant: a generation that was live is not written by us again, so the way back is
 //! the same swap in the other direction.
 
-use super::ledger::{Ledger, Step};
+use super::ledger::{Ledger, Sealed, Step, Written};
 use super::seal::Seal;
 use super::write::{Part, beside};
 use super::{Applied, Changed, CommitError, Phase, Pointer, RunNote, RunRecord, Session, Stage, Taken, live};
@@ -64,15 +64,25 @@ impl Session<'_> {
         Ok(written)
     }
 
-    pub(super) async fn switch_back(&self, ledger: &Ledger, record: &RunRecord) -> Result<(), CommitError> {
+    pub(super) async fn switch_back(
+        &self,
+        ledger: &Ledger,
+        record: &RunRecord,
+        written: Written<'_>,
+    ) -> Result<(), CommitError> {
         let (raw, space) = live(self.store).await?;
         self.check_old_rows(record).await?;
-        let unwritten = self.as_sealed(record, space, Some(Space::Generation(record.from))).await?;
+        let sealed = Sealed { live: space, old: Some(Space::Generation(record.from)) };
+        let unwritten = self.as_sealed(record, sealed, written).await?;
         let bare = || Pointer { generation: record.from, ..Pointer::default() };
         let back = record.pointer.clone().unwrap_or_else(bare).encode();
-        let guards = vec![Guard::Note { note: Note::Pointer, is: raw }, unwritten];
+        let guards = vec![Guard::Note { note: Note::Pointer, is: raw.clone() }, unwritten];
         let undoing = record.at(Phase::Undoing);
         let ledger = self.advance(ledger, &undoing, guards, Some(&back)).await?;
+        match written {
+            Written::Refused => self.stay_if_written(&ledger, record, sealed, raw.as_ref()).await?,
+            Written::GivenUp(_) => {}
+        }
         self.settle(&ledger, &undoing, Phase::RolledBack).await
     }
 

@@ -9,7 +9,7 @@
 use bytes::Bytes;
 
 use super::generation::begin;
-use super::ledger::{Ledger, Step};
+use super::ledger::{Ledger, Sealed, Step, Written};
 use super::seal::Seal;
 use super::write::{Part, beside};
 use super::{Applied, Changed, CommitError, Phase, RunNote, RunRecord, Session, Stage, Taken};
@@ -101,10 +101,16 @@ impl Session<'_> {
         &self,
         ledger: &Ledger,
         record: &RunRecord,
+        written: Written<'_>,
     ) -> Result<(), CommitError> {
-        let unwritten = self.as_sealed(record, Space::Plain, None).await?;
+        let sealed = Sealed { live: Space::Plain, old: None };
+        let unwritten = self.as_sealed(record, sealed, written).await?;
         let undoing = record.at(Phase::Undoing);
         let ledger = self.advance(ledger, &undoing, vec![unwritten], None).await?;
+        match written {
+            Written::Refused => self.stay_if_written(&ledger, record, sealed, None).await?,
+            Written::GivenUp(_) => {}
+        }
         self.undo(&ledger, &undoing).await
     }
 

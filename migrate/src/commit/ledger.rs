@@ -58,6 +58,22 @@ pub(super) struct Step<'l> {
     pub(super) pointer: Option<Bytes>,
 }
 
+/// The rows that a run has sealed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sealed {
+    pub(super) live: Space,
+    /// May hold the names of rows that are gone.
+    pub(super) old: Option<Space>,
+}
+
+/// What becomes of rows that were written since the run.
+#[derive(Clone, Copy)]
+pub(super) enum Written<'t> {
+    Refused,
+    /// They are told first.
+    GivenUp(&'t (dyn Fn(&Changed) + Sync)),
+}
+
 impl Session<'_> {
     /// Takes the step if nobody has written since the rows were taken, and says how long the one
     /// write took. Where it was refused for no visible reason (Redis forgets what it watches when
@@ -124,32 +140,66 @@ impl Session<'_> {
         Ok(self.patiently(|| self.store.confirm(taken.space, at)).await?)
     }
 
-    /// Makes sure that the live rows are as the run left them, and gives the guard that they stay so.
-    /// `old` may hold the names of rows that are gone.
+    /// Makes sure that the live rows are as the run left them, or that nobody minds, and gives the guard that they
+    /// stay so.
     pub(super) async fn as_sealed(
         &self,
         record: &RunRecord,
-        live: Space,
-        old: Option<Space>,
+        sealed: Sealed,
+        written: Written<'_>,
     ) -> Result<Guard, CommitError> {
         const TRIES: usize = 3;
-        let (seal, _) = self.collect(Space::Seal(record.run), Reading::Once).await?;
-        let seal = Seal::from_rows(&seal);
         for _ in 0..TRIES {
-            let (now, at) = self.collect(live, Reading::Guarded).await?;
-            if !seal.compare(&now, &Snapshot::default()).is_empty() {
-                let old = match old {
-                    Some(old) => self.collect(old, Reading::Once).await?.0,
-                    None => Snapshot::default(),
-                };
-                return Err(CommitError::Modified(seal.compare(&now, &old)));
+            let (changed, at) = self.unlike_seal(record, sealed).await?;
+            match written {
+                Written::Refused if !changed.is_empty() => return Err(CommitError::Modified(changed)),
+                Written::GivenUp(tell) if !changed.is_empty() => tell(&changed),
+                Written::Refused | Written::GivenUp(_) => {}
             }
-            drop(now);
-            if let Some(since) = self.patiently(|| self.store.confirm(live, at)).await? {
-                return Ok(Guard::Unchanged { space: live, since });
+            if let Some(since) = self.patiently(|| self.store.confirm(sealed.live, at)).await? {
+                return Ok(Guard::Unchanged { space: sealed.live, since });
             }
         }
         Err(CommitError::Conflict)
+    }
+
+    /// The rows that are not as the run left them, in a guarded reading.
+    async fn unlike_seal(
+        &self,
+        record: &RunRecord,
+        sealed: Sealed,
+    ) -> Result<(Changed, Revision), CommitError> {
+        let (seal, _) = self.collect(Space::Seal(record.run), Reading::Once).await?;
+        let seal = Seal::from_rows(&seal);
+        let (now, at) = self.collect(sealed.live, Reading::Guarded).await?;
+        let changed = seal.compare(&now, &Snapshot::default());
+        match sealed.old {
+            Some(old) if !changed.is_empty() => {
+                let (old, _) = self.collect(old, Reading::Once).await?;
+                Ok((seal.compare(&now, &old), at))
+            }
+            Some(_) | None => Ok((changed, at)),
+        }
+    }
+
+    /// Turns a roll-back round whose answer was lost: it would have said whether somebody wrote in the same moment.
+    /// Nothing was deleted or put back yet.
+    pub(super) async fn stay_if_written(
+        &self,
+        ledger: &Ledger,
+        record: &RunRecord,
+        sealed: Sealed,
+        pointer: Option<&Bytes>,
+    ) -> Result<(), CommitError> {
+        if ledger.answered {
+            return Ok(());
+        }
+        let (changed, _) = self.unlike_seal(record, sealed).await?;
+        if changed.is_empty() {
+            return Ok(());
+        }
+        self.advance(ledger, record, vec![], pointer).await?;
+        Err(CommitError::Modified(changed))
     }
 
     /// Moves the run a step further, together with the pointer if one is given.

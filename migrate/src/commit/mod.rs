@@ -30,7 +30,7 @@ use crate::store::{
 };
 
 pub use back::written_since;
-use ledger::Ledger;
+use ledger::{Ledger, Written};
 pub use run::{Phase, Pointer, RunNote, RunRecord};
 pub use write::check_rows;
 
@@ -456,6 +456,16 @@ impl<'a> Session<'a> {
         let ledger = self.advance(ledger, &abandoning, vec![], None).await?;
         self.settle(&ledger, &abandoning, Phase::Abandoned).await
     }
+        self.roll_back(Written::Refused).await
+    }
+
+    /// As [`Session::rollback`], also where rows were written since: `tell` hears of them first. In Dragonflow's layout
+    /// those of them that the run had not changed stay as they are; their old values are nowhere.
+    pub async fn rollback_over(&self, tell: &(dyn Fn(&Changed) + Sync)) -> Result<RunNumber, CommitError> {
+        self.roll_back(Written::GivenUp(tell)).await
+    }
+
+    async fn roll_back(&self, written: Written<'_>) -> Result<RunNumber, CommitError> {
 
     /// Removes what a failed run has staged, as far as that is possible now; a later start does
     /// it otherwise. The error of the run is the one that matters.

@@ -2,20 +2,28 @@
 //!
 //! Eight bytes for each row, sorted. A row whose fingerprint is not among them was written since;
 //! a fingerprint without a row belongs to one that is gone.
+//!
+//! Rows by which services say that they run are left out: the first service that is started writes one, and going
+//! back loses nothing with it.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Changed;
-use crate::lanes;
 use crate::record::{RowKey, Rows, Snapshot, Table};
+use crate::{announced, lanes};
 
 /// Fingerprints in one row of the seal: 64 KiB.
 const PER_ROW: usize = 8192;
+/// The row that says that announcements are left out. Versions that sealed them too did not write it, and take it for
+/// no fingerprint, as it is shorter than one.
+const MARK: (&str, &[u8]) = ("without-announcements", b"yes");
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seal {
     sorted: Vec<u64>,
+    /// Whether announcements of services are sealed as well, as they once were.
+    announcements: bool,
 }
 
 impl Seal {
@@ -23,9 +31,10 @@ impl Seal {
         let prints = |(table, rows): (&Table, &Rows)| {
             rows.iter().map(|(key, value)| fingerprint(table, key, value)).collect::<Vec<_>>()
         };
-        let mut sorted: Vec<u64> = rows.tables().flat_map(prints).collect();
+        let sealed = rows.tables().filter(|(table, _)| !announced::is_one(table.as_str()));
+        let mut sorted: Vec<u64> = sealed.flat_map(prints).collect();
         sorted.sort_unstable();
-        Seal { sorted }
+        Seal { sorted, announcements: false }
     }
 
     /// As [`Seal::of`], on a thread of its own, so that rows can be written meanwhile.
@@ -34,9 +43,9 @@ impl Seal {
         tokio::join!(lanes::aside(move || Seal::of(&rows)), write)
     }
 
-    /// How many rows the seal of so many rows takes.
+    /// How many rows the seal of so many rows takes, at most.
     pub(super) fn rows_for(rows: usize) -> usize {
-        rows.div_ceil(PER_ROW)
+        rows.div_ceil(PER_ROW) + 1
     }
 
     /// As rows, to be stored.
@@ -47,6 +56,8 @@ impl Seal {
             let value: Bytes = part.iter().flat_map(|print| print.to_be_bytes()).collect();
             rows.put(&table, RowKey::untopical(&format!("{number:08}")), value);
         }
+        let (mark, yes) = MARK;
+        rows.put(&table, RowKey::untopical(mark), Bytes::from_static(yes));
         rows
     }
 
@@ -54,14 +65,19 @@ impl Seal {
         let table = Table::new("seal");
         let values = rows.rows(&table).flat_map(|(_, value)| value.chunks_exact(8));
         let sorted = values.map(|print| u64::from_be_bytes(print.try_into().expect("eight bytes"))).collect();
-        Seal { sorted }
+        let announcements = rows.get(&table, &RowKey::untopical(MARK.0)).is_none();
+        Seal { sorted, announcements }
+    }
+
+    fn covers(&self, table: &Table) -> bool {
+        self.announcements || !announced::is_one(table.as_str())
     }
 
     /// What is not as it was sealed. `older` may know the names of rows that are gone.
     pub(super) fn compare(&self, now: &Snapshot, older: &Snapshot) -> Changed {
         let mut changed = Changed::default();
         let mut seen = vec![false; self.sorted.len()];
-        for (table, of_table) in now.tables() {
+        for (table, of_table) in now.tables().filter(|(table, _)| self.covers(table)) {
             for (key, value) in of_table {
                 match self.find(fingerprint(table, key, value)) {
                     Some(place) => seen[place] = true,
@@ -71,7 +87,7 @@ impl Seal {
         }
         let written = changed.rows.len() as u64 + changed.more;
         let mut gone = seen.iter().filter(|&&seen| !seen).count() as u64;
-        for (table, of_table) in older.tables() {
+        for (table, of_table) in older.tables().filter(|(table, _)| self.covers(table)) {
             for (key, value) in of_table {
                 if gone > 0 && now.get(table, key).is_none() {
                     let place = self.find(fingerprint(table, key, value));
@@ -139,5 +155,30 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn announcements_of_services_are_left_out_unless_they_were_sealed() {
+        let service = |value: &'static str| {
+            let mut with_service = rows(&[("a", "1")]);
+            with_service.put(
+                &Table::new("service"),
+                RowKey::untopical("s"),
+                Bytes::from_static(value.as_bytes()),
+            );
+            with_service
+        };
+        let seal = Seal::of(&service("1"));
+        for now in [service("1"), service("2"), rows(&[("a", "1")])] {
+            assert!(Seal::from_rows(&seal.to_rows()).compare(&now, &Snapshot::default()).is_empty());
+        }
+        let mut once = Seal::of(&rows(&[("a", "1")]));
+        once.sorted.push(fingerprint(&Table::new("service"), &RowKey::untopical("s"), &Bytes::from("1")));
+        once.sorted.sort_unstable();
+        let mut stored = once.to_rows();
+        stored.remove(&Table::new("seal"), &RowKey::untopical(MARK.0));
+        let once = Seal::from_rows(&stored);
+        assert!(once.compare(&service("1"), &Snapshot::default()).is_empty());
+        assert_eq!(once.compare(&service("2"), &Snapshot::default()).rows, ["service s"]);
     }
 }

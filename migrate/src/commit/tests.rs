@@ -163,6 +163,40 @@ async fn rolling_back_over_newer_writes_is_refused() {
     }
 }
 
+/// The first service that is started says so in its row; that is no reason to stay.
+#[tokio::test]
+async fn announcements_of_services_do_not_close_the_way_back() {
+    for layout in LAYOUTS {
+        let place = Home::holding(layout, &old()).await;
+        place.apply(&new()).await.unwrap();
+        place.scribble("service", "x").await;
+        place.session().rollback().await.unwrap();
+        let mut rows = place.rows().await;
+        rows.remove(&Table::new("service"), &RowKey::new("t", "x"));
+        assert_eq!(rows, old(), "{layout:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_since_is_given_up_where_that_is_asked_for() {
+    for (layout, stays) in [(Layout::Dragonflow, true), (Layout::Generation, false)] {
+        let place = Home::holding(layout, &old()).await;
+        place.apply(&new()).await.unwrap();
+        place.scribble("lport", "b").await;
+        place.scribble("lport", "c").await;
+        let told = std::sync::Mutex::new(vec![]);
+        let tell = |rows: &Changed| told.lock().unwrap().push(rows.to_string());
+        place.session().rollback_over(&tell).await.unwrap();
+        assert_eq!(*told.lock().unwrap(), ["lport b@t, lport c@t"], "{layout:?}");
+        let mut expected = old();
+        if stays {
+            expected.put(&Table::new("lport"), RowKey::new("t", "c"), Bytes::from("scribble"));
+        }
+        assert_eq!(place.rows().await, expected, "{layout:?}");
+        assert!(matches!(state(&*place.store).await.unwrap(), State::Settled(_)));
+    }
+}
+
 #[tokio::test]
 async fn a_lost_lock_stops_everything() {
     for layout in LAYOUTS {

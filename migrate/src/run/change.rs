@@ -25,6 +25,7 @@ use crate::{
     lanes,
     migration::{Migration, log},
     record::Snapshot,
+    store::Layout,
 };
 
 /// What a change did.
@@ -136,7 +137,17 @@ impl Database {
     /// Makes live again what was live before the last run, byte for byte.
     pub async fn rollback(&self, tell: &Tell<'_>) -> Result<Changed, RunError> {
         let work = self.work(tell).await?;
-        let run = work.session(async |session| session.rollback().await).await;
+        let given_up = |rows: &commit::Changed| {
+            let what = match self.settings.layout {
+                Layout::Generation => "given up",
+                Layout::Dragonflow => "given up where the run had changed the row; others stay as written",
+            };
+            (tell)(Event::Warning { text: format!("written since the run, and {what}: {rows}") });
+        };
+        let run = match self.settings.discard_writes {
+            false => work.session(async |session| session.rollback().await).await,
+            true => work.session(async |session| session.rollback_over(&given_up).await).await,
+        };
         Ok(Changed::RolledBack { run: work.end(run).await?.get() })
     }
 

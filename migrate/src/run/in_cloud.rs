@@ -141,7 +141,7 @@ impl OurDatabase for InCloud<'_> {
         // A run that was cut off is finished first, so that there is something certain to take back.
         database.settle(self.tell).await?;
         match commit::state(database.store.as_ref()).await? {
-            State::Applied(record) if self.is_ours(&record) => {
+            State::Applied(record) if self.is_ours(&record) && !self.settings.discard_writes => {
                 database.rollback(self.tell).await?;
                 Ok(format!("run {} is rolled back", record.run))
             }

@@ -63,6 +63,9 @@ pub struct Settings {
     pub quota_bytes: Option<u64>,
     #[serde(default)]
     pub accept: Accept,
+    /// Rolls back also where that loses rows which were written since.
+    #[serde(skip)]
+    pub discard_writes: bool,
     /// The cloud upgrade that this is a step of, by the id of its journal. Its runs carry it, and it waits
     /// for the lock that a killed part of it has left.
     #[serde(skip)]
@@ -169,6 +172,7 @@ impl Settings {
             watch_seconds: default_watch_seconds(),
             quota_bytes: None,
             accept: Accept::default(),
+            discard_writes: false,
             part_of: None,
         }
     }

@@ -67,10 +67,14 @@ fn scribbled(world: &World) -> (String, RowKey) {
 }
 
 fn scribble(world: &World) {
+    write(world, "{}");
+}
+
+fn write(world: &World, value: &str) {
     if world.kind == Kind::Redis && world.layout == Layout::Generation {
-        foreign::redis(world.port(), &["HSET", "{midflight}:g/1:lport", "topic-1/scribbled", "{}"]);
+        foreign::redis(world.port(), &["HSET", "{midflight}:g/1:lport", "topic-1/scribbled", value]);
     } else {
-        foreign::set(world.server(), &scribbled(world).0, "{}");
+        foreign::set(world.server(), &scribbled(world).0, value);
     }
 }
 
@@ -97,12 +101,18 @@ async fn live_writers_are_seen_by_the_check() {
         let open = Open::holding(&world, &old(&world)).await;
         let quiet = commit::writers(&*open.store, Duration::from_millis(1)).await.unwrap();
         assert!(quiet.is_empty(), "{world:?}: {quiet}");
-        let looking = commit::writers(&*open.store, Duration::from_millis(1500));
+        let looking = commit::writers(&*open.store, Duration::from_millis(300));
+        // Until the look has ended: whenever its two readings are, something was written between them.
         let writing = async {
-            tokio::time::sleep(Duration::from_millis(700)).await;
-            scribble(&world);
+            for number in 0.. {
+                write(&world, &number.to_string());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         };
-        let (seen, ()) = tokio::join!(looking, writing);
+        let seen = tokio::select! {
+            seen = looking => seen,
+            () = writing => unreachable!("it never ends"),
+        };
         assert!(seen.unwrap().to_string().contains("scribbled"), "{world:?}");
     })
     .await;
@@ -296,6 +306,33 @@ async fn a_writer_is_noticed_though_the_answer_was_lost() {
         let mut expected = old(&world);
         put(&mut expected, "lport", scribbled(&world).1, "{}");
         assert_eq!(open.rows().await, expected, "{world:?}");
+        assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Settled(_)), "{world:?}");
+    }
+}
+
+/// A service writes in the moment of a roll-back, and its answer is lost: the new rows stay, and what was written.
+#[tokio::test]
+async fn rolling_back_notices_a_writer_though_the_answer_was_lost() {
+    for world in of(&[Kind::Etcd]) {
+        let open = Open::holding(&world, &old(&world)).await;
+        open.apply(&new(&world)).await.unwrap();
+        let proxy = Proxy::to(world.port()).await;
+        let options = Options { timeout: Duration::from_secs(3), ..Options::default() };
+        let far = world.open_at(&world.through(proxy.port), &options).await;
+        let (lose, port) = (Arc::new(proxy.lose_answer()), world.port());
+        let key = scribbled(&world).0.replace("/g/1/", "/g/2/");
+        let act = move || {
+            foreign::put_etcd(port, &key, "{}");
+            lose();
+        };
+        let store = Wrapped::new(&far, 0, Event::AtSwitch(Box::new(act)));
+        let error = Session::new(&store, &open.fence, &|_| {}).rollback().await.unwrap_err();
+        assert!(matches!(error, CommitError::Modified(_)), "{world:?}: {error}");
+        let mut expected = new(&world);
+        put(&mut expected, "lport", scribbled(&world).1, "{}");
+        assert_eq!(open.rows().await, expected, "{world:?}");
+        assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Applied(_)), "{world:?}");
+        open.session().rollback_over(&|_| {}).await.unwrap();
         assert!(matches!(commit::state(&*open.store).await.unwrap(), State::Settled(_)), "{world:?}");
     }
 }

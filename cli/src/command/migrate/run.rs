@@ -43,6 +43,9 @@ pub(super) struct Run {
     back: bool,
     /// Go forward again, after the cause of a failure was mended
     #[arg(long, conflicts_with = "plan")]
+    /// Go back though rows were written to our database since it was migrated, and give up what was written
+    #[arg(long, requires = "back")]
+    discard_writes: bool,
     forward: bool,
     /// Start the services though something has no undo: it was put back by hand
     #[arg(long, conflicts_with = "plan")]
@@ -173,6 +176,7 @@ impl Run {
         let mut tell = |event: &cloud::Event| teller.say(&words(event), event);
         let forward = journal.progress().direction == Direction::Forward;
         let mut runner = Runner {
+                let settings = Settings { discard_writes: self.discard_writes, ..settings };
             journal,
             database: ours.as_ref().map(|ours| ours as &dyn cloud::OurDatabase),
             start_anyway: self.start_anyway,
@@ -243,7 +247,7 @@ fn stopped(error: RunError, file: &Path) -> anyhow::Error {
             error.to_string(),
             format!(
                 "mend what keeps it from going on, then `midflight migrate run {file} --forward`; to go back all \
-                 the same, stop the services, `midflight migrate finalize` and `restore` the backup made before"
+                 the same and give up what was written, `midflight migrate run {file} --back --discard-writes`"
             ),
         ),
         RunError::Journal(error) => explain(error),

@@ -155,7 +155,14 @@ impl Place {
     }
 
     pub(super) async fn open(&self) -> anyhow::Result<Database> {
-        open(tool()?, self.settings()).await
+        self.open_as(|_| {}).await
+    }
+
+    /// With settings that are changed by the command.
+    pub(super) async fn open_as(&self, change: impl FnOnce(&mut Settings)) -> anyhow::Result<Database> {
+        let mut settings = self.settings();
+        change(&mut settings);
+        open(tool()?, settings).await
     }
 }
 
@@ -277,8 +284,7 @@ fn commit_advice(error: &CommitError) -> &'static str {
             "stop all services, see that `midflight migrate check` is content, and run it again; nothing was changed"
         }
         CommitError::Modified(_) => {
-            "stay with the new data; or give up what was written: stop the services, `midflight migrate finalize`, \
-             then `restore` the backup made before the run"
+            "stay with the new data; or give up what was written: stop the services and add --discard-writes"
         }
         CommitError::OtherLayout { .. } | CommitError::PlainLayout { .. } => {
             "give the --layout that is named; nothing was changed"
