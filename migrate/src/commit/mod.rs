@@ -60,6 +60,11 @@ pub enum CommitError {
     )]
     PlainLayout { run: RunNumber },
 
+    #[error(
+        "this tool has worked on the same rows under the root {root}, and has its lock and its journals there"
+    )]
+    OtherRoot { root: String },
+
     #[error("run {run} is neither finalized nor rolled back")]
     StillOpen { run: RunNumber },
 
@@ -304,12 +309,34 @@ async fn take(store: &dyn Store, progress: &OnProgress<'_>, adopt: bool) -> Resu
 pub async fn plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, CommitError> {
     Ok(write::patiently(|| count_plain_rows(store)).await?)
 }
+            if space == Space::Plain {
+                refuse_other_roots(store, &snapshot).await?;
+            }
 
 async fn count_plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, StoreError> {
     let mut tables: BTreeMap<Table, u64> = BTreeMap::new();
     let mut look = |row: Glimpse<'_>| match tables.iter_mut().find(|(table, _)| table.as_str() == row.table) {
         Some((_, rows)) => *rows += 1,
         None => drop(tables.insert(Table::new(row.table), 1)),
+/// Refuses Dragonflow's own rows where this tool works on them under another root: it has another lock there, and its
+/// journals. To take the rows over it is enough that nothing is under way there.
+async fn refuse_other_roots(store: &dyn Store, rows: &Snapshot) -> Result<(), CommitError> {
+    for (root, other) in write::patiently(|| store.other_roots(rows)).await? {
+        // What cannot be read as a note is somebody else's.
+        let record: Option<RunRecord> = other.run.as_ref().and_then(|raw| serde_json::from_slice(raw).ok());
+        let in_the_way = match (store.layout(), record) {
+            (_, Some(record)) if record.layout == Layout::Generation => false,
+            (Layout::Dragonflow, Some(_)) => true,
+            (Layout::Generation, Some(record)) => other.locked || !record.phase.is_settled(),
+            (Layout::Dragonflow | Layout::Generation, None) => other.locked,
+        };
+        if in_the_way {
+            return Err(CommitError::OtherRoot { root });
+        }
+    }
+    Ok(())
+}
+
     };
     store.look_at(Space::Plain, &mut look).await?;
     Ok(tables)

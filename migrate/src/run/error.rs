@@ -126,6 +126,12 @@ pub enum Refusal {
 /// The same words for somebody who has no flags but an upgrade file to let things pass in.
 pub(super) fn in_upgrade_file(text: &str) -> String {
     const FLAG: &str = "--allow-";
+    #[error(
+        "this tool has worked on the same rows under the root {root}, and has its lock and its journals there: name the \
+         database as {url}"
+    )]
+    OtherRoot { root: String, url: String },
+
     let mut parts = text.split(FLAG);
     let mut said = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -162,6 +168,7 @@ impl RunError {
                 | CommitError::NotAsWritten { .. }
                 | CommitError::Note { .. }
                 | CommitError::Backup(_) => false,
+                | CommitError::OtherRoot { .. }
             },
             RunError::Store(error) => matches!(error, StoreError::Busy { .. }),
             RunError::Settings(_)

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     backup,
-    commit::{self, Taken},
+    commit::{self, CommitError, Taken},
     diff,
     migration::{
         self, Context, Migration, Ran,
@@ -125,11 +125,18 @@ impl Database {
         let meter = Meter::new(tell);
         let progress = |progress| meter.commit(progress);
         let taken = if self.settings.adopt {
-            commit::snapshot_to_adopt(self.store.as_ref(), &progress).await?
+            commit::snapshot_to_adopt(self.store.as_ref(), &progress).await
         } else {
-            commit::snapshot_telling(self.store.as_ref(), &progress).await?
+            commit::snapshot_telling(self.store.as_ref(), &progress).await
         };
         let took = began.elapsed();
+        let taken = taken.map_err(|error| match error {
+            CommitError::OtherRoot { root } => {
+                let url = self.url.with_root(&root).to_string();
+                RunError::Refused { reasons: vec![Refusal::OtherRoot { root, url }] }
+            }
+            other => other.into(),
+        })?;
         (tell)(Event::Taken {
             rows: taken.snapshot.len() as u64,
             bytes: taken.snapshot.size(),

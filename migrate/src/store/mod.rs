@@ -16,6 +16,7 @@ mod lock;
 mod names;
 mod reach;
 mod redis;
+mod roots;
 mod url;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub use batch::{Batch, Guard, Limits, Op, Outcome, Place, pack, puts};
 pub use error::StoreError;
 pub use facts::{Durability, Facts, Shortage};
 pub use lock::{Fence, Held, hold};
+pub use roots::{OtherRoot, OtherRoots};
 pub use url::{Url, UrlError};
 
 /// How rows lie in the database. The operator chooses it; it is never guessed.
@@ -232,6 +234,11 @@ pub trait Store: Send + Sync {
     async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError>;
 
     async fn note(&self, note: Note) -> Result<Option<Bytes>, StoreError>;
+
+    /// What this tool has left under other roots, beside the same rows of Dragonflow's; `plain` are those rows.
+    async fn other_roots(&self, _plain: &Snapshot) -> Result<OtherRoots, StoreError> {
+        Ok(OtherRoots::new())
+    }
 
     /// Applies the batch whole if the lock is held and every guard holds, else not at all.
     async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError>;

@@ -176,6 +176,16 @@ fn decode(text: &str) -> Result<String, UrlError> {
 }
 
 impl Url {
+    /// The same database under another root.
+    pub fn with_root(&self, root: &str) -> Url {
+        let under = |server: &Server| Server { root: root.to_owned(), ..server.clone() };
+        match self {
+            Url::Etcd(server) => Url::Etcd(under(server)),
+            Url::Redis(server) => Url::Redis(under(server)),
+            Url::Embedded { path } => Url::Embedded { path: path.clone() },
+        }
+    }
+
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
         match self {

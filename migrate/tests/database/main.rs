@@ -13,6 +13,7 @@ mod forgetful;
 mod names;
 mod outage;
 mod proxy;
+mod roots;
 mod secure;
 mod server;
 mod world;

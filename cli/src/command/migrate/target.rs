@@ -304,6 +304,7 @@ fn commit_advice(error: &CommitError) -> &'static str {
 
 fn store_advice(error: &StoreError, lost: &'static str) -> &'static str {
     match error {
+        CommitError::OtherRoot { .. } => "name the database with that root; nothing was changed",
         StoreError::Lost { .. } => lost,
         StoreError::Busy { .. } => "wait for its end, then run it again; nothing was changed",
         StoreError::Refused { .. } => {

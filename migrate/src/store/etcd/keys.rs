@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::{Note, Place, Row, Space, names};
+use super::super::{Note, Place, Row, Space, names, roots::Trace};
 use crate::record::{RowKey, Table};
 
 /// Makes and reads the keys of one database.
@@ -77,6 +77,18 @@ impl Keys {
         }
     }
 
+    /// The ranges under our root that are of no use to us: another root may lie there.
+    pub(super) fn unused(&self) -> Vec<Range<Vec<u8>>> {
+        let mut from = self.root.clone().into_bytes();
+        let mut unused = Vec::new();
+        for used in ["g/", "journal/", "meta/", "seal/", "undo/"] {
+            let used = format!("{}{used}", self.root).into_bytes();
+            unused.push(std::mem::replace(&mut from, after_prefix(used.clone()))..used);
+        }
+        unused.push(from..after_prefix(self.root.clone().into_bytes()));
+        unused
+    }
+
     /// The row behind a key of a space. Keys of another shape are not rows.
     pub(super) fn row(&self, space: Space, key: &[u8], value: Bytes, last: &mut Last) -> Option<Row> {
         let key = std::str::from_utf8(key).ok()?;
@@ -93,6 +105,12 @@ impl Keys {
             }
         }
     }
+}
+
+/// The root whose note a key looks like, without its first slash.
+pub(super) fn trace(key: &str) -> Option<(&str, Trace)> {
+    let (root, name) = key.rsplit_once("/meta/")?;
+    Some((root, Trace::named(name)?))
 }
 
 /// Table and topic of the row before: rows that lie together share them.
@@ -166,6 +184,28 @@ mod tests {
             let row = keys.row(Space::Plain, &made, Bytes::new(), &mut Last::default()).filter(|_| found);
             let same = row.is_some_and(|row| row.table == table && row.key == key);
             prop_assert_eq!(keys.refuses(&table, &key).is_none(), same);
+        }
+    }
+
+    #[test]
+    fn roots_are_told_by_their_notes() {
+        #[rustfmt::skip]
+        let cases = [
+            ("nb/meta/run",        Some(("nb", Trace::Run))),
+            ("cloud/nb/meta/lock", Some(("cloud/nb", Trace::Lock))),
+            ("nb/meta/pointer",    None),
+            ("nb/meta/run/x",      None),
+            ("meta/run",           None),
+        ];
+        for (key, expected) in cases {
+            assert_eq!(trace(key), expected, "{key}");
+        }
+        let keys = Keys::new("nb");
+        let unused = |key: &str| keys.unused().iter().any(|range| range.contains(&key.as_bytes().to_vec()));
+        for (key, expected) in
+            [("/nb/a/meta/run", true), ("/nb/z/meta/run", true), ("/nb/meta/run", false), ("/nb0", false)]
+        {
+            assert_eq!(unused(key), expected, "{key}");
         }
     }
 

@@ -21,10 +21,10 @@ use bytes::Bytes;
 
 use super::url::Server;
 use super::{
-    Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Reading, Revision, Row,
-    Sink, Space, Store, StoreError,
+    Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, OtherRoots, Outcome, Reading,
+    Revision, Row, Sink, Space, Store, StoreError, roots,
 };
-use crate::record::{RowKey, Table};
+use crate::record::{RowKey, Snapshot, Table};
 use client::{Client, failed, is_unreached};
 use facts::{allowed, facts_of};
 use keys::{Keys, Last};
@@ -146,6 +146,25 @@ impl Etcd {
         })
     }
 
+    async fn keys_within(&self, ranges: Vec<Range<Vec<u8>>>) -> Result<Vec<Bytes>, StoreError> {
+        let mut keys = Vec::new();
+        for mut pager in ranges.into_iter().map(Pager::new) {
+            while let Some(page) = pager.page() {
+                let request = wire::RangeRequest {
+                    key: page.start.clone().into(),
+                    range_end: page.end.clone().into(),
+                    limit: pager.limit() as i64,
+                    keys_only: true,
+                    ..Default::default()
+                };
+                let answer = self.range("look for other roots", request).await?;
+                pager.took(page, seen(&answer));
+                keys.extend(answer.kvs.into_iter().map(|pair| pair.key));
+            }
+        }
+        Ok(keys)
+    }
+
     fn maps(&self) -> MutexGuard<'_, HashMap<Space, Vec<Page>>> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,6 +255,29 @@ impl Store for Etcd {
         let request = wire::RangeRequest { key: self.keys.note(note), ..Default::default() };
         let answer = self.range(&format!("read the {} note", note.name()), request).await?;
         Ok(answer.kvs.into_iter().next().map(|pair| pair.value))
+    }
+
+    async fn other_roots(&self, plain: &Snapshot) -> Result<OtherRoots, StoreError> {
+        let mut found = OtherRoots::new();
+        for (table, rows) in plain.tables() {
+            let looks_like_one = |id: &str| id.ends_with("meta/run") || id.ends_with("meta/lock");
+            for (key, value) in rows.iter().filter(|(key, _)| looks_like_one(&key.id)) {
+                if let Some((root, trace)) = keys::trace(&format!("{table}/{}", key.id)) {
+                    roots::note(&mut found, root, trace, value.clone());
+                }
+            }
+        }
+        for key in self.keys_within(self.keys.unused()).await? {
+            let key = String::from_utf8_lossy(&key).into_owned();
+            if let Some((root, trace)) = keys::trace(&key[1..]) {
+                let request = wire::RangeRequest { key: key.clone().into(), ..Default::default() };
+                let answer = self.range("look for other roots", request).await?;
+                for pair in answer.kvs {
+                    roots::note(&mut found, root, trace, pair.value);
+                }
+            }
+        }
+        Ok(found)
     }
 
     async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {

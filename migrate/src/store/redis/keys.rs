@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::{Note, Space, names};
+use super::super::{Note, Space, names, roots::Trace};
 use crate::record::{RowKey, Table};
 
 #[derive(Debug)]
@@ -47,6 +47,15 @@ impl Keys {
     pub(super) fn tables(&self, space: Space) -> Option<Tables> {
         names::space(space).map(|name| Tables { index: format!("{}:{name}", self.root) })
     }
+}
+
+/// What the notes of any root look like.
+pub(super) const NOTES: &str = "{*}:meta:*";
+
+/// The root whose note a key looks like.
+pub(super) fn trace(key: &str) -> Option<(&str, Trace)> {
+    let (root, name) = key.strip_prefix('{')?.split_once("}:meta:")?;
+    Some((root, Trace::named(name)?))
 }
 
 pub(super) fn plain(table: &Table, key: &RowKey) -> String {

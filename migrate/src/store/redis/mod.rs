@@ -22,14 +22,16 @@ use tokio::sync::Mutex;
 
 use super::url::Server;
 use super::{
-    Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, Outcome, Place, Reading,
-    Revision, Sink, Space, Store, StoreError, names,
+    Batch, Cleared, Facts, Fence, Guard, Layout, Limits, Note, Op, Options, OtherRoots, Outcome, Place,
+    Reading, Revision, Sink, Space, Store, StoreError, names, roots,
 };
-use crate::record::{RowKey, Table};
+use crate::record::{RowKey, Snapshot, Table};
 use connection::{Dialer, failed};
 use keys::Keys;
 use reading::Guarded;
 
+/// Keys that one step of a scan passes over.
+const SCANNED_AT_ONCE: usize = 4096;
 /// Words of one command inside a script; Lua can hand over about eight thousand.
 const WORDS: usize = 2000;
 
@@ -174,6 +176,29 @@ impl Store for Redis {
         let doing = format!("read the {} note", note.name());
         let found: Option<Vec<u8>> = self.ask(&doing, redis::cmd("GET").arg(self.keys.note(note))).await?;
         Ok(found.map(Bytes::from))
+    }
+
+    async fn other_roots(&self, _plain: &Snapshot) -> Result<OtherRoots, StoreError> {
+        let doing = "look for other roots";
+        let ours = [self.keys.note(Note::Run), self.keys.lock()];
+        let mut found = OtherRoots::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(keys::NOTES).arg("COUNT").arg(SCANNED_AT_ONCE);
+            let (next, names): (String, Vec<Vec<u8>>) = self.ask(doing, &scan).await?;
+            for name in names.into_iter().filter_map(|name| String::from_utf8(name).ok()) {
+                let Some((root, trace)) = keys::trace(&name).filter(|_| !ours.contains(&name)) else {
+                    continue;
+                };
+                let value: Option<Vec<u8>> = self.ask(doing, redis::cmd("GET").arg(&name)).await?;
+                roots::note(&mut found, root, trace, value.unwrap_or_default().into());
+            }
+            if next == "0" {
+                return Ok(found);
+            }
+            cursor = next;
+        }
     }
 
     async fn commit(&self, fence: &Fence, batch: &Batch<'_>) -> Result<Outcome, StoreError> {
