@@ -85,23 +85,26 @@ fn database(things: &[Thing]) -> Snapshot {
     database
 }
 
-/// Each migration in a folder of its own on the search path.
+/// Each migration in a folder of its own on the search path. Some are older than the one before, and say that they come
+/// after it.
 ///
 /// A split may come twice to the same row: then the second run would give the
 /// same id again, which is refused. Only the first of each history is kept.
-fn history(edits: Vec<Edit>) -> (TempDir, Vec<PathBuf>) {
+fn history(edits: Vec<(Edit, bool)>) -> (TempDir, Vec<PathBuf>) {
     let home = TempDir::new().unwrap();
     let mut split = false;
     let kept = edits
         .into_iter()
-        .filter(|edit| !matches!(edit, Edit::Split(_)) || !std::mem::replace(&mut split, true));
-    let write = |(n, edit): (usize, Edit)| {
+        .filter(|(edit, _)| !matches!(edit, Edit::Split(_)) || !std::mem::replace(&mut split, true));
+    let write = |(n, (edit, early)): (usize, (Edit, bool))| {
         let path = home.path().join(format!("p{n}"));
         std::fs::create_dir_all(path.join("m")).unwrap();
-        let at = Timestamp::from_second(n as i64).unwrap();
+        let early = early && n > 0;
+        let at = Timestamp::from_second(n as i64 * 10 - if early { 15 } else { 0 }).unwrap();
+        let after = if early { format!("'m{}'", n - 1) } else { String::new() };
         let text = format!(
             "id = 'm{n}'\nrelease = 'r'\ndescription = ''\nproposed_at = '{at}'\n\
-             tables = ['thing', 'part']\n[jq]\nthing = '''{}'''\n",
+             after = [{after}]\ntables = ['thing', 'part']\n[jq]\nthing = '''{}'''\n",
             edit.filter()
         );
         std::fs::write(path.join("m/migration.toml"), text).unwrap();
@@ -241,7 +244,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
     fn one_go_or_step_by_step_gives_the_same_bytes(
-        edits in prop::collection::vec(edit(), 1..6),
+        edits in prop::collection::vec((edit(), any::<bool>()), 1..6),
         things in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<Option<i16>>(), 4)), 0..40),
         at_a_time in 1..3_usize,
     ) {
@@ -260,7 +263,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
     #[test]
     fn a_database_goes_there_and_back_by_the_byte(
-        edits in prop::collection::vec(edit(), 1..5),
+        edits in prop::collection::vec((edit(), any::<bool>()), 1..5),
         things in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<Option<i16>>(), 4)), 1..20),
         first in 1..3_usize,
     ) {

@@ -6,6 +6,7 @@
 //! The one invariant: the order is total and says nothing by chance. Where
 //! neither date nor `after` orders two migrations, the run is refused.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -127,41 +128,89 @@ fn refuse_newer(
         Some(entry) if !allowed.newer_database => {
             Err(OrderError::NewerDatabase { id: entry.id.clone(), release: entry.release.clone() })
         }
-        _ => Ok(()),
+        Some(_) | None => Ok(()),
     }
 }
 
+/// Refuses what would have run before something that is applied, had it been there; not what says itself that it comes
+/// after that.
 fn refuse_out_of_order(
     available: &[Header],
     applied: &[Applied],
     waiting: &[usize],
     allowed: Allowed,
 ) -> Result<(), OrderError> {
-    let Some(newest) = applied.iter().max_by_key(|entry| entry.proposed_at) else {
-        return Ok(());
-    };
     if allowed.out_of_order {
         return Ok(());
     }
+    let ranks = Ranks::of(available, applied);
     for header in waiting.iter().map(|&i| &available[i]) {
-        if header.proposed_at < newest.proposed_at {
-            return Err(OrderError::OutOfOrder {
-                id: header.id.clone(),
-                proposed_at: header.proposed_at,
-                newest: newest.id.clone(),
-            });
-        }
-        let twin =
-            |entry: &&Applied| entry.proposed_at == header.proposed_at && !header.after.contains(&entry.id);
-        if let Some(entry) = applied.iter().find(twin) {
-            return Err(OrderError::Ambiguous {
-                first: entry.id.clone(),
-                second: header.id.clone(),
-                at: header.proposed_at,
-            });
+        let earlier = ranks.before(&header.id);
+        let others = applied.iter().filter(|entry| !earlier.contains(entry.id.as_str()));
+        let Some(newest) = others.max_by_key(|entry| ranks.rank(&entry.id)) else { continue };
+        match ranks.rank(&header.id).cmp(&ranks.rank(&newest.id)) {
+            Ordering::Greater => {}
+            Ordering::Less => {
+                return Err(OrderError::OutOfOrder {
+                    id: header.id.clone(),
+                    proposed_at: header.proposed_at,
+                    newest: newest.id.clone(),
+                });
+            }
+            Ordering::Equal => {
+                return Err(OrderError::Ambiguous {
+                    first: newest.id.clone(),
+                    second: header.id.clone(),
+                    at: header.proposed_at,
+                });
+            }
         }
     }
     Ok(())
+}
+
+/// What dates and `after` say of all migrations that are known, applied or not.
+struct Ranks<'a> {
+    proposed_at: BTreeMap<&'a str, Timestamp>,
+    after: BTreeMap<&'a str, Vec<&'a str>>,
+}
+
+impl<'a> Ranks<'a> {
+    fn of(available: &'a [Header], applied: &'a [Applied]) -> Ranks<'a> {
+        let mut proposed_at: BTreeMap<&str, Timestamp> =
+            applied.iter().map(|entry| (entry.id.as_str(), entry.proposed_at)).collect();
+        let mut after: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for header in available {
+            proposed_at.entry(&header.id).or_insert(header.proposed_at);
+            // One that stands for others comes where they do, and so does what waits for one of them.
+            let before = header.after.iter().chain(&header.replaces).map(String::as_str);
+            after.entry(&header.id).or_default().extend(before);
+            for replaced in &header.replaces {
+                after.entry(replaced).or_default().extend(header.after.iter().map(String::as_str));
+            }
+        }
+        Ranks { proposed_at, after }
+    }
+
+    /// Everything that must run before this one, however far back.
+    fn before(&self, id: &str) -> BTreeSet<&'a str> {
+        let of = |id: &str| self.after.get(id).into_iter().flatten().copied();
+        let mut found = BTreeSet::new();
+        let mut open: Vec<&str> = of(id).collect();
+        while let Some(next) = open.pop() {
+            if found.insert(next) {
+                open.extend(of(next));
+            }
+        }
+        found
+    }
+
+    /// When its turn is: not before that of the latest that it waits for, and among those by its own date.
+    fn rank(&self, id: &str) -> (Option<Timestamp>, Option<Timestamp>) {
+        let own = self.proposed_at.get(id).copied();
+        let latest = self.before(id).iter().filter_map(|id| self.proposed_at.get(id)).max().copied();
+        (latest.max(own), own)
+    }
 }
 
 /// For each waiting migration those waiting ones that must run before it.
@@ -296,6 +345,11 @@ mod tests {
             ("after an applied",   vec![a.clone(), after(b.clone(), "a")],   vec![applied("a", 1)],  vec!["b"]),
             ("after a replaced",   vec![replacing(b.clone(), &["a"]), after(c.clone(), "a")], vec![],        vec!["b", "c"]),
             ("after its twin",     vec![a.clone(), after(migration("x", 1), "a")], vec![applied("a", 1)],    vec!["x"]),
+            ("after a newer one",  vec![after(a.clone(), "b"), b.clone()],   vec![applied("b", 2)],  vec!["a"]),
+            ("after, in turn",     vec![after(a.clone(), "x"), after(migration("x", 2), "b"), b.clone()], vec![applied("b", 2)], vec!["x", "a"]),
+            ("twin, in turn",      vec![after(migration("y", 2), "x"), after(migration("x", 2), "b"), b.clone()], vec![applied("b", 2), applied("x", 2)], vec!["y"]),
+            ("after the newest",   vec![after(a.clone(), "c"), b.clone(), c.clone()], vec![applied("b", 2), applied("c", 3)], vec!["a"]),
+            ("after one replaced", vec![after(a.clone(), "b"), replacing(c.clone(), &["b"])], vec![applied("b", 2)], vec!["a"]),
             ("replaced and done",  vec![replacing(c.clone(), &["a", "b"])],  vec![applied("a", 1), applied("b", 2)], vec![]),
         ];
         for (name, available, log, expected) in cases {
@@ -314,6 +368,7 @@ mod tests {
         let twin = OrderError::Ambiguous { first: "b".into(), second: "x".into(), at: at(2) };
         let half = OrderError::PartlyReplaced { id: "c".into(), applied: "a".into(), waiting: "b".into() };
         let late = OrderError::OutOfOrder { id: "a".into(), proposed_at: at(1), newest: "b".into() };
+        let still = OrderError::OutOfOrder { id: "a".into(), proposed_at: at(1), newest: "c".into() };
         let newer = OrderError::NewerDatabase { id: "n".into(), release: "queens".into() };
         let circle = OrderError::Cycle { ids: vec!["a".into(), "b".into(), "a".into()] };
         #[rustfmt::skip]
@@ -325,6 +380,7 @@ mod tests {
             ("same as done",  vec![b.clone(), migration("x", 2)],                     vec![applied("b", 2)],  twin.clone()),
             ("half replaced", vec![replacing(migration("c", 3), &["a", "b"])],        vec![applied("a", 1)],  half),
             ("came late",     vec![a.clone(), b.clone()],                             vec![applied("b", 2)],  late),
+            ("still late",    vec![after(a.clone(), "b"), b.clone(), migration("c", 3)], vec![applied("b", 2), applied("c", 3)], still),
             ("newer log",     vec![a.clone()],                                        vec![applied("n", 9)],  newer),
         ];
         for (name, available, log, expected) in cases {
