@@ -209,16 +209,17 @@ impl Journal {
     pub fn open(path: &Path) -> Result<Option<Journal>, JournalError> {
         let Some(mut file) = open(path, false)? else { return Ok(None) };
         lock(&file, path)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)
             .map_err(|source| JournalError::Open { path: path.to_owned(), source })?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        // As bytes: the last line may end within a character.
+        let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         if whole == 0 {
             // The very first line was cut off: nothing was done yet.
             return Ok(None);
         }
         truncate(&mut file, whole, path)?;
-        let (head, progress) = read(&text[..whole], path)?;
+        let (head, progress) = read(text(&bytes[..whole], path)?, path)?;
         Ok(Some(Journal { path: path.to_owned(), file, head, progress }))
     }
 
@@ -306,6 +307,13 @@ fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
 fn truncate(file: &mut File, whole: usize, path: &Path) -> Result<(), JournalError> {
     let cut = file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0)));
     cut.map(drop).map_err(|source| JournalError::Write { path: path.to_owned(), source })
+}
+
+fn text<'b>(bytes: &'b [u8], path: &Path) -> Result<&'b str, JournalError> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        JournalError::Damaged { path: path.to_owned(), line, problem: "it is not text".to_owned() }
+    })
 }
 
 fn read(text: &str, path: &Path) -> Result<(Head, Progress), JournalError> {

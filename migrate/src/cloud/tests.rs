@@ -394,6 +394,14 @@ fn decides_one_stage_at_a_time() {
     let failed = || TaskState::Failed { why: String::new() };
     let applying = || TaskState::Applying { attempt: String::new() };
     let stuck = Next::Stuck(Stuck::Left { names: vec!["Database".into()] });
+    let cut_in_a_letter = &"{\"why\":\"zurück".as_bytes()[..12];
+    assert!(std::str::from_utf8(cut_in_a_letter).is_err());
+    std::fs::write(&path, [whole.as_bytes(), cut_in_a_letter].concat()).unwrap();
+    let read = Journal::open(&path).unwrap().unwrap();
+    assert_eq!(read.progress().tasks[0][0], TaskState::WasSo);
+    drop(read);
+    std::fs::write(&path, [whole.as_bytes(), cut_in_a_letter, b"\n"].concat()).unwrap();
+    assert!(matches!(Journal::open(&path), Err(JournalError::Damaged { line: 3, .. })));
     use TaskState::{Applied, Left, Undone, Untouched, WasSo};
     #[rustfmt::skip]
     let cases = [
