@@ -275,9 +275,16 @@ impl Settings {
 
     /// Where migrations are looked for.
     pub fn search_path(&self) -> Vec<PathBuf> {
-        let is_used = |path: &PathBuf| std::fs::read_dir(path).is_ok_and(|mut found| found.next().is_some());
-        let usual = USUAL_PATHS.iter().map(PathBuf::from).filter(is_used);
+        let usual = USUAL_PATHS.iter().map(PathBuf::from).filter(|path| is_used(path));
         usual.chain(self.paths.iter().cloned()).collect()
+    }
+}
+
+/// A folder that is not there or empty has nothing to say. One that cannot be read may: to load it tells why.
+fn is_used(folder: &Path) -> bool {
+    match std::fs::read_dir(folder) {
+        Ok(mut found) => found.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
     }
 }
 
@@ -328,6 +335,18 @@ mod tests {
         assert!(matches!(settings.models_file(), Err(SettingsError::ModelsTwice { .. })));
         let named = Settings { models: Some("queens.toml".into()), ..settings };
         assert_eq!(named.models_file().unwrap(), Some("queens.toml".into()));
+    }
+
+    #[test]
+    fn a_usual_folder_is_passed_over_only_where_it_has_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        std::fs::create_dir(path("empty")).unwrap();
+        std::fs::create_dir_all(path("filled/migration")).unwrap();
+        std::fs::write(path("unreadable"), "no folder at all").unwrap();
+        for (name, used) in [("absent", false), ("empty", false), ("filled", true), ("unreadable", true)] {
+            assert_eq!(is_used(&path(name)), used, "{name}");
+        }
     }
 
     #[test]
