@@ -154,6 +154,88 @@ fn the_migrations_of_two_databases_share_what_they_found_out() {
     cloud.migration("agents", 2, "lport", &format!("[exec]\ncommand = [\"/bin/sh\", \"-c\", '''{line}''']"));
     let file = UPGRADE
         .replace("settle_seconds = 1", "settle_seconds = 1\nrehearse = false")
+/// While a migration computes nothing else is heard: it ends all the same, and its lock is free for the next.
+#[test]
+fn an_upgrade_that_is_interrupted_in_its_migrate_step_frees_its_lock() {
+    let Some(cloud) = Cloud::on(Kind::Redis, DRAGONFLOW, 50) else { return };
+    furnish(&cloud);
+    let began = cloud.path("began");
+    let script = format!("touch {}; exec sleep 600", began.display());
+    cloud.migration("mark", 1, "lport", &format!("[exec]\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]"));
+    let file = UPGRADE
+        .replace("settle_seconds = 1", "settle_seconds = 1\nrehearse = false")
+        .replace("embedded:nb.redb", &cloud.store())
+        .replace("layout = \"generation\"", "layout = \"dragonflow\"\nlock_seconds = 600");
+    fs::write(cloud.path("upgrade.toml"), file).unwrap();
+    let mut run = cloud.begin(&mut cloud.command(&["run", "upgrade.toml"]));
+    support::eventually("the migration runs", || began.exists());
+    run.signal(Signal::INT);
+    support::eventually("the upgrade ends", || run.is_over());
+    let (code, said) = run.end();
+    assert!(code == Some(130) && said.contains("interrupted; run it again to go on"), "{code:?}: {said}");
+
+    cloud.migration("mark", 1, "lport", "[jq]\nlport = '.mark = 1'");
+    assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete");
+    assert_eq!(world(&cloud), ["new"; 5]);
+}
+
+/// A command of the operator's ends with the run.
+#[test]
+fn an_upgrade_that_is_interrupted_in_a_command_ends_it() {
+    let cloud = small_cloud();
+    let waiting =
+        UPGRADE.replace("sleep 0.1; echo new > neutron", "touch began; sleep 600; echo new > neutron");
+    fs::write(cloud.path("upgrade.toml"), waiting).unwrap();
+    let mut run = cloud.begin(&mut cloud.command(&["run", "upgrade.toml"]));
+    support::eventually("the command runs", || cloud.path("began").exists());
+    run.signal(Signal::TERM);
+    support::eventually("the upgrade ends", || run.is_over());
+    assert_eq!(run.end().0, Some(130));
+    assert_eq!(cloud.on_store(&["run", "upgrade.toml", "--back"])["outcome"], "wentBack");
+    assert_eq!(world(&cloud), ["old"; 5]);
+}
+
+/// A controller that was started writes its row at once. That is no write that going back would lose; any other is,
+/// and is given up only where that is asked for.
+#[test]
+fn a_service_that_was_started_does_not_close_the_way_back() {
+    let Some(cloud) = Cloud::on(Kind::Redis, DRAGONFLOW, 50) else { return };
+    furnish(&cloud);
+    let port = cloud.server.as_ref().unwrap().port;
+    let before = cloud.dump().live();
+    // What the new code of the first service writes when it is started; the second does not start with the new code.
+    let starting = |row: &str| {
+        let start = format!(
+            "cp $MIDFLIGHT_NODE.code $MIDFLIGHT_NODE.up; grep -q old $MIDFLIGHT_NODE.code || redis-cli -p {port} set '{row}' '{{}}'"
+        );
+        let late = "[[services]]\nname = \"late\"\nstop = \"true\"\nstart = \"grep -q old $MIDFLIGHT_NODE.code\"\n\n[[updates]]";
+        let file = UPGRADE
+            .replace("cp $MIDFLIGHT_NODE.code $MIDFLIGHT_NODE.up", &start)
+            .replace("[[updates]]", late)
+            .replace("embedded:nb.redb", &cloud.store())
+            .replace("layout = \"generation\"", "layout = \"dragonflow\"");
+        fs::write(cloud.path("upgrade.toml"), file).unwrap();
+    };
+    let others = |table: &str| {
+        let mut live = cloud.dump().live();
+        live.retain(|(of, _), _| of != table);
+        live
+    };
+    starting("{service.}x");
+    let said = cloud.fails(1, &["run", "upgrade.toml"]);
+    assert!(said.contains("the upgrade was undone"), "{said}");
+    assert_eq!(world(&cloud), ["old"; 5]);
+    assert!(cloud.dump().live().len() == before.len() + 1 && others("service") == before);
+
+    starting("{extra.}x");
+    let said = cloud.fails(3, &["run", "upgrade.toml"]);
+    assert!(said.contains("extra x") && said.contains("--discard-writes"), "{said}");
+    let output = cloud.run(&["run", "upgrade.toml", "--back", "--discard-writes"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("others stay as written: extra x"), "{said}");
+    assert_eq!(world(&cloud), ["old"; 5]);
+}
+
         .replace("echo new > neutron", "echo new > neutron; echo ovs > $MIDFLIGHT_SHARED/agents");
     fs::write(cloud.path("upgrade.toml"), file).unwrap();
     assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete");

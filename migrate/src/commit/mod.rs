@@ -228,6 +228,16 @@ pub enum State {
     Interrupted(RunRecord),
 }
 
+impl State {
+    /// The record of the last run, if there was one.
+    pub fn record(&self) -> Option<&RunRecord> {
+        match self {
+            State::Fresh => None,
+            State::Settled(record) | State::Applied(record) | State::Interrupted(record) => Some(record),
+        }
+    }
+}
+
 /// What a start found and finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovered {
@@ -299,25 +309,15 @@ async fn take(store: &dyn Store, progress: &OnProgress<'_>, adopt: bool) -> Resu
         let same = now.raw() == ledger.raw() && live(store).await?.0 == pointer;
         ledger = now;
         if same {
+            if space == Space::Plain {
+                refuse_other_roots(store, &snapshot).await?;
+            }
             return Ok(Taken { snapshot, at, space, pointer, ledger });
         }
     }
     Err(CommitError::Moving)
 }
 
-/// How many rows lie in Dragonflow's own keys, by table, whatever layout this is.
-pub async fn plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, CommitError> {
-    Ok(write::patiently(|| count_plain_rows(store)).await?)
-}
-            if space == Space::Plain {
-                refuse_other_roots(store, &snapshot).await?;
-            }
-
-async fn count_plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, StoreError> {
-    let mut tables: BTreeMap<Table, u64> = BTreeMap::new();
-    let mut look = |row: Glimpse<'_>| match tables.iter_mut().find(|(table, _)| table.as_str() == row.table) {
-        Some((_, rows)) => *rows += 1,
-        None => drop(tables.insert(Table::new(row.table), 1)),
 /// Refuses Dragonflow's own rows where this tool works on them under another root: it has another lock there, and its
 /// journals. To take the rows over it is enough that nothing is under way there.
 async fn refuse_other_roots(store: &dyn Store, rows: &Snapshot) -> Result<(), CommitError> {
@@ -337,6 +337,16 @@ async fn refuse_other_roots(store: &dyn Store, rows: &Snapshot) -> Result<(), Co
     Ok(())
 }
 
+/// How many rows lie in Dragonflow's own keys, by table, whatever layout this is.
+pub async fn plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, CommitError> {
+    Ok(write::patiently(|| count_plain_rows(store)).await?)
+}
+
+async fn count_plain_rows(store: &dyn Store) -> Result<BTreeMap<Table, u64>, StoreError> {
+    let mut tables: BTreeMap<Table, u64> = BTreeMap::new();
+    let mut look = |row: Glimpse<'_>| match tables.iter_mut().find(|(table, _)| table.as_str() == row.table) {
+        Some((_, rows)) => *rows += 1,
+        None => drop(tables.insert(Table::new(row.table), 1)),
     };
     store.look_at(Space::Plain, &mut look).await?;
     Ok(tables)
@@ -446,10 +456,20 @@ impl<'a> Session<'a> {
 
     /// Makes live again what was live before the last run, byte for byte.
     pub async fn rollback(&self) -> Result<RunNumber, CommitError> {
+        self.roll_back(Written::Refused).await
+    }
+
+    /// As [`Session::rollback`], also where rows were written since: `tell` hears of them first. In Dragonflow's layout
+    /// those of them that the run had not changed stay as they are; their old values are nowhere.
+    pub async fn rollback_over(&self, tell: &(dyn Fn(&Changed) + Sync)) -> Result<RunNumber, CommitError> {
+        self.roll_back(Written::GivenUp(tell)).await
+    }
+
+    async fn roll_back(&self, written: Written<'_>) -> Result<RunNumber, CommitError> {
         let (ledger, record) = self.applied("roll back").await?;
         match record.layout {
-            Layout::Generation => self.switch_back(&ledger, &record).await?,
-            Layout::Dragonflow => self.restore_in_place(&ledger, &record).await?,
+            Layout::Generation => self.switch_back(&ledger, &record, written).await?,
+            Layout::Dragonflow => self.restore_in_place(&ledger, &record, written).await?,
         }
         Ok(record.run)
     }
@@ -483,16 +503,6 @@ impl<'a> Session<'a> {
         let ledger = self.advance(ledger, &abandoning, vec![], None).await?;
         self.settle(&ledger, &abandoning, Phase::Abandoned).await
     }
-        self.roll_back(Written::Refused).await
-    }
-
-    /// As [`Session::rollback`], also where rows were written since: `tell` hears of them first. In Dragonflow's layout
-    /// those of them that the run had not changed stay as they are; their old values are nowhere.
-    pub async fn rollback_over(&self, tell: &(dyn Fn(&Changed) + Sync)) -> Result<RunNumber, CommitError> {
-        self.roll_back(Written::GivenUp(tell)).await
-    }
-
-    async fn roll_back(&self, written: Written<'_>) -> Result<RunNumber, CommitError> {
 
     /// Removes what a failed run has staged, as far as that is possible now; a later start does
     /// it otherwise. The error of the run is the one that matters.

@@ -4,14 +4,14 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use super::{
     error::RunError,
     event::{Event, Meter, Tell},
-    give_up::Fenced,
+    give_up::{Shared, Standing},
     services::{self, Clock, Live, OfMachine, Said},
     settings::Settings,
 };
@@ -19,7 +19,7 @@ use crate::{
     commit::{self, Recovered, State},
     migration::{self, Migration, Native},
     record::Snapshot,
-    store::{self, Fence, Held, Store, StoreError, Url},
+    store::{self, Held, Store, StoreError, Url},
     worker::Worker,
 };
 
@@ -42,7 +42,7 @@ pub struct Database {
     pub(super) settings: Settings,
     pub(super) url: Url,
     pub(super) store: Arc<dyn Store>,
-    pub(super) fenced: Fenced,
+    pub(super) standing: Shared,
     pub(super) clock: Arc<dyn Clock>,
     /// Announcements of services that were found to have stopped, however recent they look.
     pub(super) silent: Mutex<BTreeSet<Said>>,
@@ -56,8 +56,8 @@ impl Database {
         settings.refuse_adoption_in_place()?;
         settings.refuse_unused_tls(&url)?;
         let store = store::open(&url, settings.layout, &options).await?;
-        let (fenced, silent) = (Fenced::default(), Mutex::default());
-        Ok(Database { tool, settings, url, store, fenced, clock: Arc::new(OfMachine), silent })
+        let (standing, silent) = (Shared::default(), Mutex::default());
+        Ok(Database { tool, settings, url, store, standing, clock: Arc::new(OfMachine), silent })
     }
 
     /// Services that say in these rows that they run, and were not found to have stopped.
@@ -80,9 +80,9 @@ impl Database {
     /// Takes the lock and finishes what an interrupted run left.
     pub(super) async fn work<'a>(&'a self, tell: &'a Tell<'a>) -> Result<Work<'a>, RunError> {
         let held = self.lock(tell).await?;
-        self.note_fence(Some(held.fence().clone()));
+        self.standing().fence = Some(held.fence().clone());
         let work = Work { database: self, held, meter: Meter::new(tell), tell };
-        match work.recover().await {
+        match work.begin().await {
             Ok(()) => Ok(work),
             Err(error) => work.end(Err(error)).await,
         }
@@ -109,8 +109,8 @@ impl Database {
         }
     }
 
-    fn note_fence(&self, fence: Option<Fence>) {
-        *self.fenced.lock().unwrap_or_else(PoisonError::into_inner) = fence;
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finishes what an interrupted run left, if there is any: even a look must not see half of it.
@@ -147,6 +147,13 @@ impl Work<'_> {
         Ok(done?)
     }
 
+    /// Remembers where the database stood, and finishes what an interrupted run left.
+    async fn begin(&self) -> Result<(), RunError> {
+        let stood = commit::state(self.store()).await?;
+        self.database.standing().before.get_or_insert(stood.record().cloned());
+        self.recover().await
+    }
+
     async fn recover(&self) -> Result<(), RunError> {
         let recovered = self.session(async |session| session.recover().await).await?;
         let what = match recovered {
@@ -172,8 +179,8 @@ impl Work<'_> {
 
     /// Frees the lock. A failure to free it only matters if all else went well: it frees itself.
     pub(super) async fn end<T>(self, outcome: Result<T, RunError>) -> Result<T, RunError> {
-        self.database.note_fence(None);
         let released = self.held.release(self.database.store.as_ref()).await;
+        self.database.standing().fence = None;
         if let (Ok(_), Err(error)) = (&outcome, released) {
             (self.tell)(Event::Warning { text: format!("the lock was not freed and frees itself: {error}") });
         }

@@ -15,6 +15,7 @@ use super::{
     database::{Database, Tool},
     error::{Refusal, RunError, in_upgrade_file},
     event::{Event, Tell},
+    give_up::Stopper,
     services::{Clock, Heard, OfMachine, Vigil},
     settings::Settings,
 };
@@ -32,13 +33,19 @@ pub struct InCloud<'t> {
     settings: Settings,
     tell: &'t Tell<'t>,
     clock: Arc<dyn Clock>,
+    stopper: Stopper,
 }
 
 impl<'t> InCloud<'t> {
     /// `upgrade` is the id of the upgrade's journal: only runs that carry it are its own to roll back.
     pub fn new(tool: Tool, settings: Settings, upgrade: &str, tell: &'t Tell<'t>) -> InCloud<'t> {
         let settings = Settings { part_of: Some(upgrade.to_owned()), ..settings };
-        InCloud { tool, settings, tell, clock: Arc::new(OfMachine) }
+        InCloud { tool, settings, tell, clock: Arc::new(OfMachine), stopper: Stopper::default() }
+    }
+
+    /// Whoever has the stopper can give up what is being done.
+    pub fn stopped_by(self, stopper: Stopper) -> InCloud<'t> {
+        InCloud { stopper, ..self }
     }
 
     #[cfg(test)]
@@ -47,7 +54,12 @@ impl<'t> InCloud<'t> {
     }
 
     async fn open(&self) -> Result<Database, RunError> {
-        let database = Database::open(self.tool.clone(), self.settings.clone()).await?;
+        self.open_with(self.settings.clone()).await
+    }
+
+    async fn open_with(&self, settings: Settings) -> Result<Database, RunError> {
+        let database = Database::open(self.tool.clone(), settings).await?;
+        self.stopper.follow(&database);
         Ok(Database { clock: self.clock.clone(), ..database })
     }
 
@@ -95,7 +107,7 @@ impl OurDatabase for InCloud<'_> {
         // Services still run now, and say so.
         let mut settings = self.settings.clone();
         settings.accept.live_services = true;
-        let database = Database::open(self.tool.clone(), settings).await?;
+        let database = self.open_with(settings).await?;
         let plan = database.plan(self.tell).await.map_err(cause)?;
         if !plan.refused_because.is_empty() {
             return Err(in_upgrade_file(&plan.refused_because.join("; ")).into());
@@ -125,7 +137,7 @@ impl OurDatabase for InCloud<'_> {
     async fn way_back(&self) -> Result<(), Cause> {
         let database = self.open().await?;
         match commit::state(database.store.as_ref()).await? {
-            State::Applied(record) if self.is_ours(&record) => {
+            State::Applied(record) if self.is_ours(&record) && !self.settings.discard_writes => {
                 let written = commit::written_since(database.store.as_ref(), &record).await?;
                 if written.is_empty() { Ok(()) } else { Err(CommitError::Modified(written).into()) }
             }
@@ -141,7 +153,7 @@ impl OurDatabase for InCloud<'_> {
         // A run that was cut off is finished first, so that there is something certain to take back.
         database.settle(self.tell).await?;
         match commit::state(database.store.as_ref()).await? {
-            State::Applied(record) if self.is_ours(&record) && !self.settings.discard_writes => {
+            State::Applied(record) if self.is_ours(&record) => {
                 database.rollback(self.tell).await?;
                 Ok(format!("run {} is rolled back", record.run))
             }

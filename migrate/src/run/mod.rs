@@ -18,7 +18,7 @@ pub use change::Changed;
 pub use database::{Database, Tool};
 pub use error::{Refusal, RunError};
 pub use event::{Event, Tell};
-pub use give_up::{GivenUp, Handle};
+pub use give_up::{GivenUp, Handle, Stopper};
 pub use in_cloud::InCloud;
 pub use look::{Checked, LastRun, Status, Waiting};
 pub use plan::{Needs, Plan, Planned};

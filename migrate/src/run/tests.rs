@@ -581,8 +581,30 @@ async fn a_change_that_is_given_up_frees_its_lock_and_says_where_it_stands() {
     let quiet = |_: Event| {};
     let work = database.work(&quiet).await.unwrap();
     assert_eq!(database.handle().give_up().await.unwrap(), GivenUp::Untouched);
-    let fence = store::hold(&database.store, "next", Duration::from_secs(60)).await.unwrap();
-    drop((work, fence));
+    let next = store::hold(&database.store, "next", Duration::from_secs(60)).await.unwrap();
+    next.release(database.store.as_ref()).await.unwrap();
+    drop(work);
+}
+
+/// The answer may be on its way to the operator when he gives up: what was done was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_is_given_up_at_its_end_tells_what_it_did() {
+    for layout in LAYOUTS {
+        let sandbox = Sandbox::new(layout).await;
+        let given_up = async |database: Database| database.handle().give_up().await.unwrap();
+        let database = sandbox.open(BOTH).await;
+        database.apply(None, &|_| {}).await.unwrap();
+        let run = match given_up(database).await {
+            GivenUp::Live { run } => run,
+            other => panic!("{layout:?}: {other:?}"),
+        };
+        let database = sandbox.open(BOTH).await;
+        database.status(&|_| {}).await.unwrap();
+        assert_eq!(given_up(database).await, GivenUp::Untouched, "{layout:?}");
+        let database = sandbox.open(BOTH).await;
+        database.rollback(&|_| {}).await.unwrap();
+        assert_eq!(given_up(database).await, GivenUp::Over { run, phase: "rolled back" }, "{layout:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,13 +14,12 @@ use midflight_migrate::{
         self, Direction, Entry, Journal, JournalError, Kind, Outcome, RunError, Runner, Script, Stage,
         Upgrade, Way, Work,
     },
-    run::{InCloud, Settings},
+    run::{InCloud, Settings, Stopper},
 };
 use serde::Serialize;
 
-use super::{target::tool, tell::Teller};
+use super::{interrupt, target::tool, tell::Teller};
 use crate::{
-    cluster::Interrupts,
     failure::{Exit, Failure},
     output::{Answer, Paint},
     session::Session,
@@ -43,10 +42,10 @@ pub(super) struct Run {
     back: bool,
     /// Go forward again, after the cause of a failure was mended
     #[arg(long, conflicts_with = "plan")]
+    forward: bool,
     /// Go back though rows were written to our database since it was migrated, and give up what was written
     #[arg(long, requires = "back")]
     discard_writes: bool,
-    forward: bool,
     /// Start the services though something has no undo: it was put back by hand
     #[arg(long, conflicts_with = "plan")]
     start_anyway: bool,
@@ -71,13 +70,17 @@ impl Run {
         }
         let path = self.journal.clone().unwrap_or_else(|| beside(&self.file));
         let journal = self.journal(&path, script, &Teller::new(session))?;
-        let mut interrupts = Interrupts::listen().context("listen for signals")?;
+        let stopper = Stopper::default();
+        let interrupted = interrupt::watch_upgrade(&stopper).context("listen for signals")?;
+        let mut drive = Box::pin(self.drive(session, upgrade, journal, stopper.clone()));
         tokio::select! {
-            outcome = self.drive(session, upgrade, journal) => outcome,
-            () = interrupts.next() => Err(Failure::error(
-                "interrupted",
-                "run it again to go on, or with --back to go back",
-            )),
+            outcome = &mut drive => outcome,
+            Ok(()) = interrupted => {
+                let given_up = stopper.give_up().await;
+                // Ends the commands that run.
+                drop(drive);
+                interrupt::end_upgrade(given_up)
+            }
         }
     }
 
@@ -161,22 +164,28 @@ impl Run {
         journal.write(&Entry::Mended(script)).map_err(explain)
     }
 
-    async fn drive(&self, session: &Session, upgrade: Upgrade, journal: Journal) -> anyhow::Result<()> {
+    async fn drive(
+        &self,
+        session: &Session,
+        upgrade: Upgrade,
+        journal: Journal,
+        stopper: Stopper,
+    ) -> anyhow::Result<()> {
         let teller = Teller::new(session);
         let tell_ours = |event| teller.tell(&event);
         let finalize = upgrade.migrate.as_ref().map(finalize).transpose()?;
         let ours = match upgrade.migrate {
             Some(settings) => {
+                let settings = Settings { discard_writes: self.discard_writes, ..settings };
                 let mut tool = tool()?;
                 tool.worker.shared = Some(cloud::shared(journal.path()));
-                Some(InCloud::new(tool, settings, journal.id(), &tell_ours))
+                Some(InCloud::new(tool, settings, journal.id(), &tell_ours).stopped_by(stopper))
             }
             None => None,
         };
         let mut tell = |event: &cloud::Event| teller.say(&words(event), event);
         let forward = journal.progress().direction == Direction::Forward;
         let mut runner = Runner {
-                let settings = Settings { discard_writes: self.discard_writes, ..settings };
             journal,
             database: ours.as_ref().map(|ours| ours as &dyn cloud::OurDatabase),
             start_anyway: self.start_anyway,
