@@ -33,6 +33,13 @@ pub enum RunError {
     #[error(transparent)]
     Order(#[from] OrderError),
 
+    #[error("{problem}\n{}", missing.join("\n"))]
+    Newer {
+        problem: OrderError,
+        /// Every migration that is applied and not at hand, with its text.
+        missing: Vec<String>,
+    },
+
     #[error(transparent)]
     Migration(#[from] migration::RunError),
 
@@ -119,6 +126,12 @@ pub enum Refusal {
     )]
     Elsewhere { tables: Vec<String>, rows: u64 },
 
+    #[error(
+        "this tool has worked on the same rows under the root {root}, and has its lock and its journals there: name the \
+         database as {url}"
+    )]
+    OtherRoot { root: String, url: String },
+
     #[error("run {run} is neither final nor rolled back: `midflight migrate finalize` or `rollback` first")]
     StillOpen { run: u64 },
 }
@@ -126,18 +139,13 @@ pub enum Refusal {
 /// The same words for somebody who has no flags but an upgrade file to let things pass in.
 pub(super) fn in_upgrade_file(text: &str) -> String {
     const FLAG: &str = "--allow-";
-    #[error(
-        "this tool has worked on the same rows under the root {root}, and has its lock and its journals there: name the \
-         database as {url}"
-    )]
-    OtherRoot { root: String, url: String },
-
     let mut parts = text.split(FLAG);
     let mut said = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
         let (flag, rest) = part.split_at(end);
-        said += &format!("`{} = true` under [migrate.accept] of the upgrade file{rest}", flag.replace('-', "_"));
+        said +=
+            &format!("`{} = true` under [migrate.accept] of the upgrade file{rest}", flag.replace('-', "_"));
     }
     said
 }
@@ -146,7 +154,10 @@ impl RunError {
     /// Whether it is a refusal that somebody can do something about, rather than a failure.
     pub fn is_refusal(&self) -> bool {
         match self {
-            RunError::Refused { .. } | RunError::Order(_) | RunError::AlreadyApplied { .. } => true,
+            RunError::Refused { .. }
+            | RunError::Order(_)
+            | RunError::Newer { .. }
+            | RunError::AlreadyApplied { .. } => true,
             RunError::Commit(error) => match error {
                 CommitError::Store(error) => matches!(
                     error,
@@ -157,6 +168,7 @@ impl RunError {
                 | CommitError::NeverRun { .. }
                 | CommitError::OtherLayout { .. }
                 | CommitError::PlainLayout { .. }
+                | CommitError::OtherRoot { .. }
                 | CommitError::Writers(_)
                 | CommitError::Conflict
                 | CommitError::Moving
@@ -168,7 +180,6 @@ impl RunError {
                 | CommitError::NotAsWritten { .. }
                 | CommitError::Note { .. }
                 | CommitError::Backup(_) => false,
-                | CommitError::OtherRoot { .. }
             },
             RunError::Store(error) => matches!(error, StoreError::Busy { .. }),
             RunError::Settings(_)

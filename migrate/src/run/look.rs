@@ -15,7 +15,10 @@ use super::{
 };
 use crate::{
     commit::{self, CommitError, State},
-    migration::{Migration, log},
+    migration::{
+        Migration,
+        log::{self, Drift},
+    },
     record::Snapshot,
     store::{Facts, Layout, StoreError},
 };
@@ -141,7 +144,9 @@ impl Database {
                 });
                 (waiting.collect(), None)
             }
-            Err(RunError::Order(problem)) => (Vec::new(), Some(problem.to_string())),
+            Err(RunError::Order(problem) | RunError::Newer { problem, .. }) => {
+                (Vec::new(), Some(problem.to_string()))
+            }
             Err(error) => return Err(error),
         };
         let drift = match &before {
@@ -175,10 +180,21 @@ impl Database {
     }
 }
 
-/// Where log and files disagree, in words, each with its difference. Where nothing at all is at hand, nobody
-/// has named a folder to look in: then the whole log would be shown as removed, and its ids say as much.
+/// Where log and files disagree, in words, each with its difference.
 fn disagreements(at_hand: &[Migration], entries: &[log::Entry]) -> Vec<String> {
-    let drift = log::compare(at_hand, entries);
+    in_words(at_hand, entries, &log::compare(at_hand, entries))
+}
+
+/// The migrations that are applied and not at hand, in words, each with its text.
+pub(super) fn missing(at_hand: &[Migration], entries: &[log::Entry]) -> Vec<String> {
+    let mut drift = log::compare(at_hand, entries);
+    drift.retain(|drift| matches!(drift, Drift::Missing { .. }));
+    in_words(at_hand, entries, &drift)
+}
+
+/// Where nothing at all is at hand, nobody has named a folder to look in: then the whole log would be shown as
+/// removed, and its ids say as much.
+fn in_words(at_hand: &[Migration], entries: &[log::Entry], drift: &[Drift]) -> Vec<String> {
     if !at_hand.is_empty() || drift.is_empty() {
         return drift.iter().map(ToString::to_string).collect();
     }

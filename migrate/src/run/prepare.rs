@@ -13,6 +13,7 @@ use super::{
     database::Database,
     error::{Refusal, RunError},
     event::{Event, Meter, Tell},
+    look,
     plan::{Needs, Plan, Planned, destructive},
 };
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     commit::{self, CommitError, Taken},
     diff,
     migration::{
-        self, Context, Migration, Ran,
+        self, Context, Migration, OrderError, Ran,
         log::{self, Drift},
     },
     model::{self, Difference, Models, Step},
@@ -129,7 +130,6 @@ impl Database {
         } else {
             commit::snapshot_telling(self.store.as_ref(), &progress).await
         };
-        let took = began.elapsed();
         let taken = taken.map_err(|error| match error {
             CommitError::OtherRoot { root } => {
                 let url = self.url.with_root(&root).to_string();
@@ -137,6 +137,7 @@ impl Database {
             }
             other => other.into(),
         })?;
+        let took = began.elapsed();
         (tell)(Event::Taken {
             rows: taken.snapshot.len() as u64,
             bytes: taken.snapshot.size(),
@@ -159,7 +160,12 @@ impl Database {
         let log = log::read(before)?;
         let headers: Vec<_> = available.iter().map(|migration| migration.header.clone()).collect();
         let applied: Vec<_> = log.iter().map(log::Entry::applied).collect();
-        let order = migration::pending(&headers, &applied, self.settings.accept.order())?;
+        let order = match migration::pending(&headers, &applied, self.settings.accept.order()) {
+            Err(problem @ OrderError::NewerDatabase { .. }) => {
+                return Err(RunError::Newer { problem, missing: look::missing(&available, &log) });
+            }
+            order => order?,
+        };
         let drifts = log::compare(&available, &log);
         let scripted = order.iter().flat_map(|&index| available[index].header.tables.clone()).collect();
         let models = self.models(before, &scripted)?;

@@ -227,6 +227,7 @@ async fn what_is_not_in_order_is_refused_with_the_flag_that_allows_it() {
     assert!(early.contains("--allow-out-of-order"), "{early}");
     let newer = sandbox.refused(&[&DROP]).await;
     assert!(newer.contains("--allow-newer-database"), "{newer}");
+    assert!(newer.contains("\n-compiled in, revision 1"), "its text is shown: {newer}");
 
     *sandbox.accept.lock().unwrap() = Accept { edited: true, out_of_order: true, ..Accept::default() };
     sandbox.apply(&[&EDITED, &EARLY, &DROP]).await.unwrap();
@@ -628,3 +629,11 @@ async fn every_applied_migration_that_is_missing_is_shown_as_a_difference() {
     let nothing_at_hand = "applied, but not among the migrations at hand: test.rename, test.drop";
     assert_eq!(drift(&[]).await, [nothing_at_hand]);
 }
+
+    // Whoever is refused for it is shown the same.
+    sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
+    let planned = sandbox.open(OTHERS).await.plan(&|_| {}).await.unwrap_err().to_string();
+    for refused in [planned, sandbox.refused(OTHERS).await] {
+        assert!(shown.iter().all(|shown| refused.contains(shown)), "{refused}");
+    }
+    assert!(sandbox.refused(&[]).await.contains(nothing_at_hand));

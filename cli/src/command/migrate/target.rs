@@ -241,7 +241,22 @@ fn exit(error: &RunError) -> Exit {
         | RunError::Load(LoadError::Itself { .. } | LoadError::Empty { .. } | LoadError::List { .. }) => {
             Exit::Usage
         }
-        _ => Exit::Error,
+        RunError::Store(_)
+        | RunError::Commit(_)
+        | RunError::Load(_)
+        | RunError::Log(_)
+        | RunError::Order(_)
+        | RunError::Newer { .. }
+        | RunError::Migration(_)
+        | RunError::Model(_)
+        | RunError::StoredModels(_)
+        | RunError::Automatic { .. }
+        | RunError::Backup(_)
+        | RunError::File { .. }
+        | RunError::Refused { .. }
+        | RunError::NotAPlan { .. }
+        | RunError::Unknown { .. }
+        | RunError::AlreadyApplied { .. } => Exit::Error,
     }
 }
 
@@ -266,7 +281,7 @@ fn advice(error: &RunError) -> &'static str {
             "another version or another tool wrote that; use the version that did, or restore a backup"
         }
         RunError::Backup(_) | RunError::File { .. } => MEND_DISK,
-        RunError::Order(_) | RunError::Refused { .. } => NOTHING_CHANGED,
+        RunError::Order(_) | RunError::Newer { .. } | RunError::Refused { .. } => NOTHING_CHANGED,
     }
 }
 
