@@ -62,7 +62,20 @@ impl Migrate {
     pub(crate) fn worker(&self) -> Option<&[OsString]> {
         match &self.command {
             Command::Worker(worker) => Some(&worker.arguments),
-            _ => None,
+            Command::Check(_)
+            | Command::Plan(_)
+            | Command::Apply(_)
+            | Command::Rollback(_)
+            | Command::Finalize(_)
+            | Command::Status(_)
+            | Command::History(_)
+            | Command::Backup(_)
+            | Command::Restore(_)
+            | Command::Baseline(_)
+            | Command::Lint(_)
+            | Command::New(_)
+            | Command::Sample(_)
+            | Command::Run(_) => None,
         }
     }
 

@@ -141,3 +141,35 @@ fn an_interrupted_change_says_where_it_stands() {
     mark(&desk, 1);
     desk.ok(&["apply", "--path", "own"]);
 }
+
+/// With `-o json` every line on stderr is an event.
+#[test]
+fn every_event_is_a_line_of_json() {
+    let desk = small_cloud();
+    // Long enough to be worth a word on how far it is.
+    desk.migration(
+        "mark",
+        1,
+        "lport",
+        "[exec]\ncommand = [\"/bin/sh\", \"-c\", \"sleep 0.5; cat > /dev/null\"]",
+    );
+    let output = desk.run(&["apply", "--path", "own", "-o", "json"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let events: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let of = |name: &str| events.iter().filter(|event| event["event"] == name).collect::<Vec<_>>();
+    let switched = of("switched");
+    assert!(
+        matches!(switched.as_slice(), [one] if one["run"].is_u64() && one["microseconds"].is_u64()),
+        "{said}"
+    );
+    let migrating = of("progress").into_iter().find(|event| event["step"] == "migrate test.mark");
+    let progress = migrating.unwrap_or_else(|| panic!("no progress is told: {said}"));
+    assert!(
+        progress["perSecond"].is_u64() && progress["done"].is_u64() && progress["total"].is_u64(),
+        "{said}"
+    );
+}

@@ -1,11 +1,12 @@
 //! A whole cloud upgraded from a file: all of it or nothing, and completed by the next run after a kill.
 
-use std::{fs, time::Duration};
+use std::{fs, time::Instant};
 
 use rustix::process::Signal;
 
 use crate::{
     cloud::{Cloud, DRAGONFLOW, GENERATION, Kind, mode},
+    random::{self, Random},
     support::{self, text},
 };
 
@@ -101,15 +102,23 @@ fn a_cloud_is_upgraded_as_a_whole_or_not_at_all() {
 
 #[test]
 fn an_upgrade_killed_at_any_time_is_completed_by_the_next_run() {
-    for attempt in 0..10 {
+    const ATTEMPTS: u32 = 10;
+    let cloud = small_cloud();
+    let began = Instant::now();
+    assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete");
+    let takes = began.elapsed();
+    let mut random = Random::of(random::seed(), "upgrade");
+    for attempt in 0..ATTEMPTS {
         let cloud = small_cloud();
+        // One in each part of the time that it takes undisturbed.
+        let moment = takes * attempt / ATTEMPTS + random.moment(takes / ATTEMPTS);
         let mut run = cloud.begin(&mut cloud.command(&["run", "upgrade.toml"]));
-        std::thread::sleep(Duration::from_millis(10 + attempt * 70));
+        std::thread::sleep(moment);
         run.signal(Signal::KILL);
         run.end();
-        assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete", "attempt {attempt}");
-        assert_eq!(world(&cloud), ["new"; 5], "attempt {attempt}");
-        assert_eq!(cloud.on_store(&["history"]).as_array().unwrap().len(), 1, "attempt {attempt}");
+        assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete", "after {moment:?}");
+        assert_eq!(world(&cloud), ["new"; 5], "after {moment:?}");
+        assert_eq!(cloud.on_store(&["history"]).as_array().unwrap().len(), 1, "after {moment:?}");
     }
 }
 
@@ -145,15 +154,6 @@ fn goes_on_after_a_kill_in_its_migrate_step(kind: Kind, layout: &'static str) {
     assert_eq!(cloud.on_store(&["history"]).as_array().unwrap().len(), 2, "{kind:?}");
 }
 
-/// What Neutron's migration has found out reaches ours, by a folder that both find: neither has to work it
-/// out again.
-#[test]
-fn the_migrations_of_two_databases_share_what_they_found_out() {
-    let cloud = small_cloud();
-    let line = r#"sed "s/\"object\":{/\"object\":{\"neutron\":\"$(cat $MIDFLIGHT_SHARED/agents)\",/""#;
-    cloud.migration("agents", 2, "lport", &format!("[exec]\ncommand = [\"/bin/sh\", \"-c\", '''{line}''']"));
-    let file = UPGRADE
-        .replace("settle_seconds = 1", "settle_seconds = 1\nrehearse = false")
 /// While a migration computes nothing else is heard: it ends all the same, and its lock is free for the next.
 #[test]
 fn an_upgrade_that_is_interrupted_in_its_migrate_step_frees_its_lock() {
@@ -236,6 +236,15 @@ fn a_service_that_was_started_does_not_close_the_way_back() {
     assert_eq!(world(&cloud), ["old"; 5]);
 }
 
+/// What Neutron's migration has found out reaches ours, by a folder that both find: neither has to work it
+/// out again.
+#[test]
+fn the_migrations_of_two_databases_share_what_they_found_out() {
+    let cloud = small_cloud();
+    let line = r#"sed "s/\"object\":{/\"object\":{\"neutron\":\"$(cat $MIDFLIGHT_SHARED/agents)\",/""#;
+    cloud.migration("agents", 2, "lport", &format!("[exec]\ncommand = [\"/bin/sh\", \"-c\", '''{line}''']"));
+    let file = UPGRADE
+        .replace("settle_seconds = 1", "settle_seconds = 1\nrehearse = false")
         .replace("echo new > neutron", "echo new > neutron; echo ovs > $MIDFLIGHT_SHARED/agents");
     fs::write(cloud.path("upgrade.toml"), file).unwrap();
     assert_eq!(cloud.on_store(&["run", "upgrade.toml"])["outcome"], "complete");

@@ -148,7 +148,13 @@ impl Runner<'_> {
                 TaskState::Applying { attempt } | TaskState::Undoing { attempt } => {
                     Some((id, attempt.clone()))
                 }
-                _ => None,
+                TaskState::Untouched
+                | TaskState::WasSo
+                | TaskState::Applied
+                | TaskState::Failed { .. }
+                | TaskState::Undone
+                | TaskState::UndoFailed { .. }
+                | TaskState::Left => None,
             })
             .collect();
         for (id, attempt) in cut_off {

@@ -206,6 +206,34 @@ async fn upgrades_everything() {
     assert_eq!(nodes.count(), 2);
 }
 
+/// New configuration comes behind the new code and before anything starts, and goes back with it.
+#[tokio::test]
+async fn configuration_is_an_update_of_its_own() {
+    let world = World::new();
+    let node = format!("{}/$MIDFLIGHT_NODE", world.folder.path().display());
+    let configuration = format!(
+        "[[updates]]\nname = \"configuration\"\napply = \"grep -q new {node}.code && echo new > {node}.conf\"\n\
+         undo = \"grep -q new {node}.code && echo old > {node}.conf\"\n\n[[databases]]"
+    );
+    let file = world.file().replace("[[databases]]", &configuration);
+    for node in ["controller-1", "compute-1"] {
+        std::fs::write(world.path(&format!("{node}.conf")), "old\n").unwrap();
+    }
+    let names: Vec<String> = world.stages(&file).into_iter().map(|stage| stage.name).collect();
+    let at = |name: &str| names.iter().position(|stage| stage == name).unwrap();
+    assert_eq!(at("update configuration"), at("update packages") + 1, "{names:?}");
+    assert!(at("update configuration") < at("migrate database neutron"), "{names:?}");
+
+    world.refuse.store(true, Ordering::Relaxed);
+    let outcome = world.run(&file, &mut Vec::new()).await.unwrap();
+    assert!(matches!(outcome, Outcome::WentBack { .. }), "{outcome:?}");
+    assert!(world.state().iter().all(|(_, text)| text == "old"), "{:?}", world.state());
+    world.refuse.store(false, Ordering::Relaxed);
+    std::fs::remove_file(world.path("journal")).unwrap();
+    assert_eq!(world.run(&file, &mut Vec::new()).await.unwrap(), Outcome::Complete);
+    assert!(world.state().iter().all(|(_, text)| text == "new"), "{:?}", world.state());
+}
+
 #[tokio::test]
 async fn a_failure_anywhere_is_undone_in_reverse() {
     // The command that fails, and what becomes of the world.
@@ -366,6 +394,14 @@ fn a_damaged_journal_is_refused_and_a_torn_line_is_not() {
     drop(read);
     std::fs::write(&path, format!("{whole}no json\n")).unwrap();
     assert!(matches!(Journal::open(&path), Err(JournalError::Damaged { line: 3, .. })));
+    let cut_in_a_letter = &"{\"why\":\"zurück".as_bytes()[..12];
+    assert!(std::str::from_utf8(cut_in_a_letter).is_err());
+    std::fs::write(&path, [whole.as_bytes(), cut_in_a_letter].concat()).unwrap();
+    let read = Journal::open(&path).unwrap().unwrap();
+    assert_eq!(read.progress().tasks[0][0], TaskState::WasSo);
+    drop(read);
+    std::fs::write(&path, [whole.as_bytes(), cut_in_a_letter, b"\n"].concat()).unwrap();
+    assert!(matches!(Journal::open(&path), Err(JournalError::Damaged { line: 3, .. })));
 }
 
 /// Three stages: one that only looks, one with an undo, one without.
@@ -394,14 +430,6 @@ fn decides_one_stage_at_a_time() {
     let failed = || TaskState::Failed { why: String::new() };
     let applying = || TaskState::Applying { attempt: String::new() };
     let stuck = Next::Stuck(Stuck::Left { names: vec!["Database".into()] });
-    let cut_in_a_letter = &"{\"why\":\"zurück".as_bytes()[..12];
-    assert!(std::str::from_utf8(cut_in_a_letter).is_err());
-    std::fs::write(&path, [whole.as_bytes(), cut_in_a_letter].concat()).unwrap();
-    let read = Journal::open(&path).unwrap().unwrap();
-    assert_eq!(read.progress().tasks[0][0], TaskState::WasSo);
-    drop(read);
-    std::fs::write(&path, [whole.as_bytes(), cut_in_a_letter, b"\n"].concat()).unwrap();
-    assert!(matches!(Journal::open(&path), Err(JournalError::Damaged { line: 3, .. })));
     use TaskState::{Applied, Left, Undone, Untouched, WasSo};
     #[rustfmt::skip]
     let cases = [

@@ -113,7 +113,8 @@ impl Vigil {
 
     /// The rows that may look recent and were seen unchanged for so long that their services have stopped.
     pub(super) fn silent(self, now: Timestamp) -> BTreeSet<Said> {
-        let silent = self.same.into_iter().filter(|(_, since)| seconds_between(*since, now) >= RECENT_SECONDS);
+        let silent =
+            self.same.into_iter().filter(|(_, since)| seconds_between(*since, now) >= RECENT_SECONDS);
         silent.map(|(said, _)| said).collect()
     }
 }

@@ -16,7 +16,7 @@ use super::{services::Clock, *};
 use crate::{
     backup,
     cloud::OurDatabase,
-    migration::Native,
+    migration::{self, Native},
     northbound::Verdict,
     record::{RowKey, Snapshot, Table},
     store::{self, Layout},
@@ -301,7 +301,10 @@ async fn an_upgrade_names_what_its_file_can_let_pass() {
         let step = InCloud::new(Sandbox::tool(migrations), sandbox.settings(), "one", &|_| {});
         for refused in [step.rehearse().await.unwrap_err(), step.apply().await.unwrap_err()] {
             let told = format!("`{named} = true` under [migrate.accept] of the upgrade file");
-            assert!(refused.to_string().contains(&told) && !refused.to_string().contains("--allow"), "{refused}");
+            assert!(
+                refused.to_string().contains(&told) && !refused.to_string().contains("--allow"),
+                "{refused}"
+            );
         }
     }
 }
@@ -360,6 +363,20 @@ async fn the_log_says_when_it_was() {
     let later = Timestamp::now();
     let log = sandbox.open(BOTH).await.history(&|_| {}).await.unwrap();
     assert_eq!(log.len(), 2);
+    // As other tools find it, by the names of the fields.
+    let rows = sandbox.rows().await;
+    let row = rows.get(&Table::new("schemamigrationlog"), &RowKey::untopical("test.rename")).unwrap();
+    let row: serde_json::Value = serde_json::from_slice(row).unwrap();
+    let at_hand = migration::load(&[], BOTH).unwrap();
+    let checksum = at_hand.iter().find(|of| of.header.id == "test.rename").unwrap().checksum.to_string();
+    #[rustfmt::skip]
+    let expected = [
+        ("id", "test.rename"), ("release", "queens"), ("description", "chassis becomes host"),
+        ("proposed_at", "2017-07-19T12:00:00Z"), ("checksum", checksum.as_str()), ("tool_version", "test"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(row[name], value, "{name}: {row:#}");
+    }
     assert!(log.iter().all(|entry| earlier <= entry.applied_at && entry.applied_at <= later), "{log:?}");
 }
 
@@ -628,7 +645,6 @@ async fn every_applied_migration_that_is_missing_is_shown_as_a_difference() {
     }
     let nothing_at_hand = "applied, but not among the migrations at hand: test.rename, test.drop";
     assert_eq!(drift(&[]).await, [nothing_at_hand]);
-}
 
     // Whoever is refused for it is shown the same.
     sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
@@ -637,3 +653,4 @@ async fn every_applied_migration_that_is_missing_is_shown_as_a_difference() {
         assert!(shown.iter().all(|shown| refused.contains(shown)), "{refused}");
     }
     assert!(sandbox.refused(&[]).await.contains(nothing_at_hand));
+}

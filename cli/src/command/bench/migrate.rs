@@ -45,7 +45,7 @@ const ROW: usize = 300;
 /// Measure a migration of every row, beside raw reading and writing with the same client
 ///
 /// Each database is started from PATH with its usual settings (Redis with a log that is synced every second), and is
-/// gone afterwards. The migration makes its backup first, as `midflight migrate apply` does.
+/// gone afterwards. The migration makes its backup while it stages, as `midflight migrate apply` does.
 #[derive(Debug, Args)]
 pub(crate) struct MigrateBench {
     /// Rows in the database

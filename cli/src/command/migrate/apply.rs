@@ -16,7 +16,8 @@ use crate::{
 
 /// Run what is pending, and make the result live in one step
 ///
-/// A verified backup is made first. An error leaves the database as it was. The old data is kept until `finalize`.
+/// A backup is written while the result is staged beside what is live; nothing becomes live before the backup is whole. An
+/// error leaves the database as it was. The old data is kept until `finalize`.
 #[derive(Debug, Args)]
 pub(super) struct Apply {
     /// Refuse unless it does what this plan said

@@ -113,10 +113,10 @@ enum LayoutName {
 /// Where backups go.
 #[derive(Debug, Args)]
 pub(super) struct Backups {
-    /// Folder in which a backup is made first
+    /// Folder for the backup of the old rows; nothing becomes live before it is whole
     #[arg(long, value_name = "DIR", default_value = "midflight-backups")]
     backups: PathBuf,
-    /// Make no backup first
+    /// Make no backup
     #[arg(long, conflicts_with = "backups")]
     no_backup: bool,
 }
@@ -304,6 +304,7 @@ fn commit_advice(error: &CommitError) -> &'static str {
         CommitError::OtherLayout { .. } | CommitError::PlainLayout { .. } => {
             "give the --layout that is named; nothing was changed"
         }
+        CommitError::OtherRoot { .. } => "name the database with that root; nothing was changed",
         CommitError::Moving => "wait for the end of that run, then run it again; nothing was changed",
         CommitError::OldRowsGone { .. } => {
             "`midflight migrate restore` of a backup made before the run leads back"
@@ -319,7 +320,6 @@ fn commit_advice(error: &CommitError) -> &'static str {
 
 fn store_advice(error: &StoreError, lost: &'static str) -> &'static str {
     match error {
-        CommitError::OtherRoot { .. } => "name the database with that root; nothing was changed",
         StoreError::Lost { .. } => lost,
         StoreError::Busy { .. } => "wait for its end, then run it again; nothing was changed",
         StoreError::Refused { .. } => {

@@ -24,6 +24,8 @@ pub(super) enum Fault {
     Forgets { writes: usize },
     /// It gets no answer, however often it is tried, and happens just before the next other write.
     HappensLate,
+    /// The server keeps other bytes than it was given.
+    Damages,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -39,6 +41,18 @@ struct Data {
 enum Write {
     Batch { guards: Vec<Guard>, rows: Vec<Put>, notes: Vec<(Note, Bytes)> },
     Clear { run: Option<Bytes>, space: Space },
+}
+
+impl Write {
+    fn damage(&mut self) {
+        match self {
+            Write::Batch { rows, .. } => {
+                let (_, _, _, value) = rows.first_mut().expect("a batch of rows was chosen");
+                *value = Some(Bytes::from_static(b"damaged"));
+            }
+            Write::Clear { .. } => panic!("a batch of rows was chosen"),
+        }
+    }
 }
 
 type Put = (Space, Table, RowKey, Option<Bytes>);
@@ -113,7 +127,7 @@ impl Forgetful {
         of_space.map(row).collect()
     }
 
-    fn write(&self, write: Write) -> Result<Outcome, StoreError> {
+    fn write(&self, mut write: Write) -> Result<Outcome, StoreError> {
         let chosen = *self.at.lock().unwrap();
         let mut server = self.server();
         if let Some(late) = server.late.take() {
@@ -131,6 +145,7 @@ impl Forgetful {
                 server.late = Some(write);
                 return Err(StoreError::lost("write", "no answer"));
             }
+            Some((_, Fault::Damages)) => write.damage(),
             None => {}
         }
         Ok(server.carry_out(write))
@@ -374,6 +389,27 @@ async fn a_write_that_happens_after_it_was_given_up_harms_nothing() {
                 at += 1;
             }
         }
+    }
+}
+
+/// What was staged is read back before it counts.
+#[tokio::test]
+async fn what_is_not_as_it_was_written_never_becomes_live() {
+    for layout in LAYOUTS {
+        let (store, fence) = scene(layout, Doing::Apply).await;
+        // The first write is the note, the next the first rows.
+        store.fault(Some((1, Fault::Damages)));
+        let session = Session::new(&store, &fence, &|_| {});
+        let error = act(Doing::Apply, &session, &store).await.unwrap_err();
+        assert!(matches!(error, CommitError::NotAsWritten { .. }), "{layout:?}: {error}");
+        assert_eq!(snapshot(&store).await.unwrap().snapshot, old(), "{layout:?}");
+        assert!(
+            matches!(state(&store).await.unwrap(), State::Settled(_)),
+            "{layout:?}: nothing is left to do"
+        );
+        store.fault(None);
+        act(Doing::Apply, &session, &store).await.unwrap();
+        assert_eq!(snapshot(&store).await.unwrap().snapshot, new(), "{layout:?}");
     }
 }
 
