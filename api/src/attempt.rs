@@ -70,7 +70,7 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     pub outcome: Outcome,
-    /// Attempts to reach this image that failed in a row, this one included.
+    /// Attempts to reach this image that failed in a row, this one included. One that somebody took back is not among them.
     #[serde(default)]
     pub failures: u32,
 }

@@ -2,7 +2,7 @@
 //!
 //! These rules stand at the top of the Volume's schema, since they look at its status. What needs
 //! other objects to be judged is not here. The invariant: going back to `status.currentImage` is
-//! always allowed.
+//! always allowed. What asks for no image would get the default one unjudged, so an image cannot be taken away.
 
 use serde_json::Value;
 
@@ -20,6 +20,10 @@ const DETACHED: &str = "!has(oldSelf.status.state) || oldSelf.status.state != 'a
 pub(crate) fn rules() -> Vec<Value> {
     let guard = |condition: &str, message: &str| rule(&format!("{HARMLESS} || {condition}"), message);
     vec![
+        rule(
+            "(has(self.spec.image) && self.spec.image != '') || !has(oldSelf.spec.image) || oldSelf.spec.image == ''",
+            "spec.image cannot be emptied; name an image, for instance status.currentImage, or that of the setting default-engine-image",
+        ),
         guard(
             "!has(oldSelf.spec.image) || oldSelf.spec.image == '' || oldSelf.spec.image == oldSelf.status.currentImage",
             "the volume is on its way to another engine image; set spec.image back to status.currentImage first",

@@ -13,6 +13,9 @@ pub use table::TABLE;
 
 use crate::longhorn::DataEngine;
 
+/// The setting that turns automatic engine upgrades on: how many volumes of a node may be on their way at once.
+pub const ENGINE_UPGRADE_LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
+
 /// Longest value of a setting.
 pub const MAX_LENGTH: usize = 1024;
 

@@ -2,7 +2,7 @@
 //!
 //! The invariant: every default is a value that its format accepts.
 
-use super::{Definition, Format};
+use super::{Definition, ENGINE_UPGRADE_LIMIT, Format};
 use Format::{Choice, Image, Number, NumberPerEngine, Switch, SwitchPerEngine};
 
 const COUNT: Format = Number { min: 0, max: 1_000_000 };
@@ -49,7 +49,7 @@ pub const TABLE: &[Definition] = &[
         "Share-manager image that is pulled on every node. It idles: shared volumes are not served.",
     ),
     setting(
-        "concurrent-automatic-engine-upgrade-per-node-limit",
+        ENGINE_UPGRADE_LIMIT,
         COUNT,
         "0",
         "How many volumes of a node may be on their way to the default engine image at once; 0 turns automatic upgrades off.",
