@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
 use midflight_api::longhorn::{EngineImage, InstanceManager, NAMESPACE};
 use midflight_api::{ImageRef, MANAGED_BY, MANAGER};
@@ -34,6 +34,8 @@ pub(super) const HOLDER: &str = "hold";
 pub(super) const PRE_PULL: &str = "pre-pull-manager-images";
 /// Label of the nodes that may pull.
 pub(super) const ADMITTED: &str = "midflight.dev/pre-pull";
+/// How a DaemonSet is updated whose pods somebody else replaces.
+const ON_DELETE: &str = "OnDelete";
 /// What a holder does, in any image that has a shell.
 const HOLD: [&str; 3] = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"];
 /// Where instance managers find the binaries of engines, on the node and in their pods.
@@ -128,7 +130,7 @@ fn daemon_set(role: &str, (image, pull): (&ImageRef, &str), arguments: &[String]
         "metadata": { "name": format!("midflight-{role}"), "namespace": NAMESPACE, "labels": labels },
         "spec": {
             "selector": { "matchLabels": { COMPONENT: role } },
-            "updateStrategy": { "type": "OnDelete" },
+            "updateStrategy": { "type": ON_DELETE },
             "template": {
                 "metadata": { "labels": labels },
                 "spec": {
@@ -196,17 +198,17 @@ pub(super) fn engine_image(object: &EngineImage, pull: &str) -> DaemonSet {
     serde_json::from_value(set).expect("the DaemonSet is well formed")
 }
 
-/// The DaemonSet that pulls images on every node that is let in, and holds them there: a container of each.
-pub(super) fn pre_pull(images: &BTreeSet<ImageRef>, at_once: usize, pull: &str) -> DaemonSet {
+/// The DaemonSet that pulls images on every node that is let in, and holds them there: a container of each. It replaces no pod
+/// by itself, since a rolling update stops for all nodes where one does not come up.
+pub(super) fn pre_pull(images: &BTreeSet<ImageRef>, pull: &str) -> DaemonSet {
     let labels = json!({ MANAGED_BY: MANAGER, COMPONENT: PRE_PULL });
     let holder = |image: &ImageRef| json!({ "name": pre_pull::name(image), "image": image, "imagePullPolicy": pull, "command": HOLD });
-    let unavailable = if at_once == 0 { json!("100%") } else { json!(at_once) };
     let set = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": { "name": PRE_PULL, "namespace": NAMESPACE, "labels": labels },
         "spec": {
             "selector": { "matchLabels": { COMPONENT: PRE_PULL } },
-            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": unavailable } },
+            "updateStrategy": { "type": ON_DELETE },
             "template": {
                 "metadata": { "labels": labels },
                 "spec": {
@@ -221,15 +223,19 @@ pub(super) fn pre_pull(images: &BTreeSet<ImageRef>, at_once: usize, pull: &str) 
     serde_json::from_value(set).expect("the DaemonSet is well formed")
 }
 
-/// What a DaemonSet of [`pre_pull`] holds.
+/// What a DaemonSet of [`pre_pull`] holds. One that replaces pods by itself is of an earlier version: it counts as one that holds
+/// nothing, and so is written anew.
 pub(super) fn pulled(set: &DaemonSet) -> BTreeSet<ImageRef> {
+    let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref()?.type_.as_deref());
     let template = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    let containers = template.map(|spec| spec.containers.as_slice()).unwrap_or_default();
-    containers.iter().filter_map(|container| Some(container.image.as_deref()?.into())).collect()
+    template.filter(|_| strategy == Some(ON_DELETE)).map(images_of).unwrap_or_default()
 }
 
-/// Whether a pod was made to hold an image.
-pub(super) fn holds_image(pod: &Pod, image: &ImageRef) -> bool {
-    let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
-    containers.iter().any(|container| container.image.as_deref() == Some(image.as_str()))
+/// What a pod was made to hold.
+pub(super) fn images(pod: &Pod) -> BTreeSet<ImageRef> {
+    pod.spec.as_ref().map(images_of).unwrap_or_default()
+}
+
+fn images_of(spec: &PodSpec) -> BTreeSet<ImageRef> {
+    spec.containers.iter().filter_map(|container| Some(container.image.as_deref()?.into())).collect()
 }

@@ -85,8 +85,13 @@ fn is_ours(pod: &Pod) -> bool {
 }
 
 /// What a look needs of a node; the rest of it changes all the time.
-fn facts(node: &core::Node) -> (bool, bool, Option<BTreeSet<String>>) {
-    (is_worker(node), node.labels().contains_key(pods::ADMITTED), listed(node))
+fn facts(node: &core::Node) -> (bool, bool, bool, Option<BTreeSet<String>>) {
+    (is_worker(node), is_ready(node), node.labels().contains_key(pods::ADMITTED), listed(node))
+}
+
+fn is_ready(node: &core::Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// The digests of the images that a node says it has.
@@ -102,17 +107,19 @@ fn digest(id: &str) -> String {
     id.rsplit_once('@').map_or(id, |(_, digest)| digest).to_owned()
 }
 
-fn node(object: &core::Node, pod: Option<&Arc<Pod>>, images: &BTreeSet<ImageRef>) -> Node {
-    let (_, admitted, listed) = facts(object);
+fn node(object: &core::Node, pod: Option<&Arc<Pod>>) -> Node {
+    let (_, ready, admitted, listed) = facts(object);
     let stays = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    let held = |image: &ImageRef| {
-        let pod = stays.filter(|pod| pods::holds_image(pod, image))?;
-        Some((image.clone(), holds(Some(pod), &plan::name(image)).map(digest)))
+    let images = stays.map(|pod| pods::images(pod)).unwrap_or_default();
+    let held = |image: ImageRef| {
+        let held = holds(stays.map(|pod| &**pod), &plan::name(&image)).map(digest);
+        (image, held)
     };
     Node {
         name: object.name_any().into(),
+        ready,
         admitted,
-        holds: images.iter().filter_map(held).collect(),
+        holds: images.into_iter().map(held).collect(),
         listed,
         settled: stays.is_some_and(|pod| is_settled(pod)),
         pod: stays.map(|pod| pod.name_any()),
@@ -156,7 +163,6 @@ impl Controller for PrePull {
         nodes.retain(|node| is_worker(node));
         let pods: Vec<Arc<Pod>> = self.pods.all()?.into_iter().filter(|pod| is_ours(pod)).collect();
         let on = by_node(&pods);
-        let wanted: BTreeSet<ImageRef> = images.iter().map(|image| image.spec.image().clone()).collect();
         let observed = Observed {
             enabled: settings::value(&self.settings, ENABLED)? == "true",
             at_once: settings::value(&self.settings, AT_ONCE)?.parse().unwrap_or_default(),
@@ -165,7 +171,7 @@ impl Controller for PrePull {
             pulled: set.as_deref().map(pods::pulled),
             nodes: nodes
                 .iter()
-                .map(|object| node(object, on.get(object.name_any().as_str()).copied(), &wanted))
+                .map(|object| node(object, on.get(object.name_any().as_str()).copied()))
                 .collect(),
         };
         let pods = pods.iter().map(|pod| (pod.name_any(), Arc::clone(pod))).collect();
@@ -197,7 +203,12 @@ impl Controller for PrePull {
                             ..ready.clone()
                         });
                     }
-                    _ => status.conditions.clear(RECONCILING),
+                    ImageState::Undefined
+                    | ImageState::Deployed
+                    | ImageState::Unknown
+                    | ImageState::Unrecognised => {
+                        status.conditions.clear(RECONCILING);
+                    }
                 }
                 status.conditions.set(ready);
             });
@@ -221,11 +232,7 @@ impl Controller for PrePull {
                     }
                 }
                 Action::Pull { images } => {
-                    let wanted = pods::pre_pull(
-                        &images,
-                        seen.observed.at_once,
-                        settings::pull_policy(&self.settings)?,
-                    );
+                    let wanted = pods::pre_pull(&images, settings::pull_policy(&self.settings)?);
                     match &mut seen.set {
                         Some(set) => self.sets.change(set, |set| set.spec = wanted.spec).await?,
                         None => self.sets.create(&wanted).await?,
@@ -301,11 +308,17 @@ fn ready(image: &ImageRef, report: &Report, generation: i64) -> Condition {
         ImageState::Deployed => (ConditionStatus::True, "OnEveryNode"),
         ImageState::Error => (ConditionStatus::False, "PullFails"),
         ImageState::Unknown => (ConditionStatus::Unknown, "SwitchedOff"),
-        _ => (ConditionStatus::False, "Pulling"),
+        ImageState::Undefined | ImageState::Deploying | ImageState::Unrecognised => {
+            (ConditionStatus::False, "Pulling")
+        }
     };
     let message = match report.state {
         ImageState::Unknown => format!("the setting {ENABLED} is false"),
-        _ => report.deployment.complaint(image),
+        ImageState::Undefined
+        | ImageState::Deploying
+        | ImageState::Deployed
+        | ImageState::Error
+        | ImageState::Unrecognised => report.deployment.complaint(image),
     };
     Condition {
         kind: READY.into(),

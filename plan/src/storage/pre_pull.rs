@@ -1,6 +1,9 @@
 //! Decides which images nodes pull before they are needed, and which nodes may begin (seed 001).
 //!
-//! The invariant: never more nodes than allowed are let in while they still pull.
+//! The DaemonSet replaces no pod by itself: when images change, pods are deleted here, in the same waves in which nodes are let in.
+//!
+//! The invariant: never more nodes than allowed are let in, or get another pod, while they still pull. What cannot go on keeps no
+//! other from its turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,9 +44,11 @@ pub struct Image {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub name: NodeName,
+    /// One that is away neither pulls nor is waited for.
+    pub ready: bool,
     /// It has the label that brings the DaemonSet's pod to it.
     pub admitted: bool,
-    /// What its pod says of each image: the digest that it runs from.
+    /// What its pod says of each image that it was made for: the digest that it runs from.
     pub holds: BTreeMap<ImageRef, Result<String, Lack>>,
     /// The digests that the node says it has, if it lists all of them.
     pub listed: Option<BTreeSet<String>>,
@@ -74,7 +79,7 @@ pub enum Action {
     Dismiss {
         node: NodeName,
     },
-    /// The node has lost an image that its pod was to hold: another pod pulls it again.
+    /// The pod was made for other images, or its node has lost one that it was to hold: another pod pulls what is wanted.
     Renew {
         pod: String,
     },
@@ -107,14 +112,11 @@ pub fn decide(seen: &Observed) -> Plan {
     let wanted: BTreeSet<ImageRef> = seen.images.iter().map(|image| image.image.clone()).collect();
     // While an image is exchanged its objects are too: the set follows once they are as they should be.
     if actions.is_empty() && !wanted.is_empty() && seen.pulled.as_ref() != Some(&wanted) {
-        actions.push(Action::Pull { images: wanted });
+        actions.push(Action::Pull { images: wanted.clone() });
     }
     let reports: BTreeMap<String, Report> =
         seen.images.iter().map(|image| (image.name.clone(), report(seen, image))).collect();
-    actions.extend(admissions(seen));
-    let has_lost = |node: &&Node| seen.images.iter().any(|image| presence(node, image) == Presence::Lost);
-    let lost = seen.nodes.iter().filter(has_lost);
-    actions.extend(lost.filter_map(|node| Some(Action::Renew { pod: node.pod.clone()? })));
+    actions.extend(wave(seen, &wanted));
     Plan { reports, actions }
 }
 
@@ -127,31 +129,62 @@ fn objects(seen: &Observed) -> Vec<Action> {
     missing.chain(old.map(|image| Action::DeleteImage { name: image.name.clone() })).collect()
 }
 
-/// Nodes that may begin, in the order of their names.
-fn admissions(seen: &Observed) -> Vec<Action> {
+/// Nodes that may begin to pull, in the order of their names: those that are let in, and those that get another pod.
+fn wave(seen: &Observed, wanted: &BTreeSet<ImageRef>) -> Vec<Action> {
     let limit = if seen.at_once == 0 { usize::MAX } else { seen.at_once };
-    let wanted = |node: &&Node| seen.images.iter().any(|image| !node.holds.contains_key(&image.image));
-    let pulls = |node: &&Node| {
-        // One that fails waits longer and longer; it does not keep others from their turn.
-        let comes = node.holds.values().any(|held| matches!(held, Err(Lack::Coming(_))));
-        node.admitted && (comes || wanted(node))
+    let mut free = limit.saturating_sub(seen.nodes.iter().filter(|node| pulls(node, wanted)).count());
+    let begins = |node: &Node| {
+        if !node.admitted {
+            return Some(Action::Admit { node: node.name.clone() });
+        }
+        let pod = node.pod.as_ref()?;
+        let is_due = is_outdated(seen, wanted, node) || has_lost(seen, node);
+        is_due.then(|| Action::Renew { pod: pod.clone() })
     };
-    let free = limit.saturating_sub(seen.nodes.iter().filter(pulls).count());
-    let mut waiting: Vec<&NodeName> =
-        seen.nodes.iter().filter(|node| !node.admitted).map(|node| &node.name).collect();
-    waiting.sort();
-    waiting.into_iter().take(free).map(|node| Action::Admit { node: node.clone() }).collect()
+    let mut nodes: Vec<&Node> = seen.nodes.iter().filter(|node| node.ready).collect();
+    nodes.sort_by_key(|node| &node.name);
+    let mut actions = Vec::new();
+    for node in nodes {
+        let Some(action) = begins(node) else { continue };
+        // One that pulls what is not wanted any more keeps its place.
+        if pulls(node, wanted) {
+            actions.push(action);
+        } else if free > 0 {
+            free -= 1;
+            actions.push(action);
+        }
+    }
+    actions
+}
+
+/// Whether a node pulls, or is about to. One that fails waits longer and longer, and does not count.
+fn pulls(node: &Node, wanted: &BTreeSet<ImageRef>) -> bool {
+    let comes = node.holds.values().any(|held| matches!(held, Err(Lack::Coming(_))));
+    let is_about_to = node.pod.is_none() && !wanted.is_empty();
+    node.ready && node.admitted && (comes || is_about_to)
+}
+
+/// Whether the pod of a node was made for other images. Another one would be no better before the set has the right ones.
+fn is_outdated(seen: &Observed, wanted: &BTreeSet<ImageRef>, node: &Node) -> bool {
+    seen.pulled.as_ref() == Some(wanted) && !node.holds.keys().eq(wanted)
+}
+
+fn has_lost(seen: &Observed, node: &Node) -> bool {
+    seen.images.iter().any(|image| presence(node, image) == Presence::Lost)
 }
 
 fn report(seen: &Observed, image: &Image) -> Report {
     let agreed = agreed(seen, &image.image);
     let there = |node: &Node| -> Result<(), Lack> {
-        let waits = match node.admitted {
-            true => Lack::Coming("it is being pulled"),
-            false => Lack::Coming("it waits for its turn to pull"),
+        let waits = match &node.pod {
+            None if node.admitted => Lack::Coming("it is being pulled"),
+            Some(_) | None => Lack::Coming("it waits for its turn to pull"),
         };
-        let held = node.holds.get(&image.image).ok_or(waits)?;
-        let digest = held.as_ref().map_err(Clone::clone)?;
+        let held = node.holds.get(&image.image).cloned().unwrap_or(Err(waits));
+        let digest = &held.map_err(|lack| match lack {
+            Lack::Coming(_) if !node.ready => Lack::Coming("the node is not ready"),
+            Lack::Coming(_) | Lack::Failed(_) => lack,
+        })?;
         match presence(node, image) {
             Presence::Lost => return Err(Lack::Coming("the node has lost it")),
             Presence::Unlisted => return Err(Lack::Coming("the node does not list it yet")),
@@ -223,15 +256,23 @@ mod tests {
     }
 
     fn node(name: &str, admitted: bool, held: Option<Result<&str, Lack>>) -> Node {
+        let pod = held.as_ref().map(|_| format!("pod-{name}"));
         let holds = held.into_iter().map(|held| ("a".into(), held.map(str::to_owned))).collect();
-        Node {
-            name: name.into(),
-            admitted,
-            holds,
-            listed: None,
-            settled: false,
-            pod: Some(format!("pod-{name}")),
-        }
+        Node { name: name.into(), ready: true, admitted, holds, listed: None, settled: false, pod }
+    }
+
+    /// One whose pod was made for the image before.
+    fn outdated(name: &str) -> Node {
+        Node { holds: [("old".into(), Ok("sha256:0".to_owned()))].into(), ..node(name, true, HERE) }
+    }
+
+    /// One that has not even got the image before.
+    fn still_pulls(name: &str) -> Node {
+        Node { holds: [("old".into(), Err(Lack::Coming("it is being pulled")))].into(), ..outdated(name) }
+    }
+
+    fn away(node: Node) -> Node {
+        Node { ready: false, ..node }
     }
 
     fn seen(nodes: Vec<Node>) -> Observed {
@@ -247,6 +288,10 @@ mod tests {
 
     fn admit(node: &str) -> Action {
         Action::Admit { node: node.into() }
+    }
+
+    fn renew(node: &str) -> Action {
+        Action::Renew { pod: format!("pod-{node}") }
     }
 
     const COMES: Option<Result<&str, Lack>> = Some(Err(Lack::Coming("it is being pulled")));
@@ -293,8 +338,11 @@ mod tests {
         let cases = [
             ("no node",   vec![],                                                           ImageState::Deploying, ""),
             ("comes",     vec![node("m", true, COMES), node("n", true, HERE)],              ImageState::Deploying, "m: it is being pulled"),
-            ("has a pod", vec![node("m", true, None)],                                      ImageState::Deploying, "m: it is being pulled"),
+            ("has begun", vec![node("m", true, None)],                                      ImageState::Deploying, "m: it is being pulled"),
             ("waits",     vec![node("m", false, None), node("n", true, HERE)],              ImageState::Deploying, "m: it waits for its turn to pull"),
+            ("outdated",  vec![outdated("m"), node("n", true, HERE)],                       ImageState::Deploying, "m: it waits for its turn to pull"),
+            ("is away",   vec![away(node("m", true, COMES)), node("n", true, HERE)],        ImageState::Deploying, "m: the node is not ready"),
+            ("had it",    vec![away(node("m", true, HERE)), node("n", true, HERE)],         ImageState::Deployed,  ""),
             ("is there",  vec![node("m", true, HERE), node("n", true, HERE)],               ImageState::Deployed,  ""),
             ("fails",     vec![node("m", true, failed()), node("n", true, HERE)],           ImageState::Error,     "m: ErrImagePull: no"),
             ("unlisted",  vec![unlisted.clone(), node("n", true, HERE)],                    ImageState::Deploying, "m: the node does not list it yet"),
@@ -311,12 +359,11 @@ mod tests {
                 "{case}"
             );
         }
-        let renew = [Action::Renew { pod: "pod-m".into() }];
-        assert_eq!(decide(&seen(vec![lost])).actions, renew);
+        assert_eq!(decide(&seen(vec![lost])).actions, [renew("m")]);
         let mut had = seen(vec![unlisted]);
         assert_eq!(decide(&had).actions, []);
         had.images[0].on.insert("m".into());
-        assert_eq!(decide(&had).actions, renew);
+        assert_eq!(decide(&had).actions, [renew("m")]);
     }
 
     #[test]
@@ -331,29 +378,51 @@ mod tests {
             ("one has it",         1, vec![node("a", true, HERE), node("b", false, None)],                      vec![admit("b")]),
             ("one fails",          1, vec![node("a", true, fails()), node("b", false, None)],                   vec![admit("b")]),
             ("two of three",       2, vec![node("a", true, COMES), node("b", false, None), node("c", false, None)], vec![admit("b")]),
+            ("one is away",        1, vec![away(node("a", true, None)), node("b", false, None)],                vec![admit("b")]),
+            ("one away had begun", 1, vec![away(node("a", true, COMES)), node("b", false, None)],               vec![admit("b")]),
+            ("one away has to wait", 1, vec![away(node("a", false, None)), node("b", false, None)],             vec![admit("b")]),
+            ("other images",       1, vec![outdated("a"), outdated("b")],                                       vec![renew("a")]),
+            ("two at once",        2, vec![outdated("a"), outdated("b"), outdated("c")],                        vec![renew("a"), renew("b")]),
+            ("one gets its pod",   1, vec![node("a", true, None), outdated("b")],                               vec![]),
+            ("one pulls them",     1, vec![node("a", true, COMES), outdated("b")],                              vec![]),
+            ("one has them",       1, vec![node("a", true, HERE), outdated("b")],                               vec![renew("b")]),
+            ("one fails to",       1, vec![node("a", true, fails()), outdated("b")],                            vec![renew("b")]),
+            ("one lacks its pod and is away", 1, vec![away(node("a", true, None)), outdated("b")],              vec![renew("b")]),
+            ("one with old images is away",   1, vec![away(outdated("a")), outdated("b")],                      vec![renew("b")]),
+            ("one pulls old images",          1, vec![still_pulls("a"), outdated("b")],                         vec![renew("a")]),
+            ("a new node and an old pod",     1, vec![outdated("a"), node("b", false, None)],                   vec![renew("a")]),
         ];
         for (case, at_once, nodes, expected) in cases {
             assert_eq!(decide(&Observed { at_once, ..seen(nodes) }).actions, expected, "{case}");
         }
+        let behind = Observed { pulled: Some(["old".into()].into()), ..seen(vec![outdated("a")]) };
+        let pull = Action::Pull { images: ["a".into()].into() };
+        assert_eq!(decide(&behind).actions, [pull], "another pod comes once the set has the images");
     }
 
     proptest! {
         #[test]
-        fn never_more_nodes_pull_than_may(states in prop::collection::vec(0..4u8, 0..12), at_once in 1..5usize) {
+        fn never_more_nodes_pull_than_may(states in prop::collection::vec(0..7u8, 0..12), at_once in 1..5usize) {
             let of = |(number, state): (usize, &u8)| {
                 let name = format!("n-{number:02}");
                 match state {
                     0 => node(&name, false, None),
                     1 => node(&name, true, COMES),
                     2 => node(&name, true, None),
+                    3 => outdated(&name),
+                    4 => away(node(&name, true, COMES)),
+                    5 => still_pulls(&name),
                     _ => node(&name, true, HERE),
                 }
             };
             let nodes: Vec<Node> = states.iter().enumerate().map(of).collect();
             let before = states.iter().filter(|state| matches!(state, 1 | 2)).count();
+            let keep_their_place = states.iter().filter(|state| **state == 5).count();
             let plan = decide(&Observed { at_once, ..seen(nodes) });
-            let let_in = plan.actions.iter().filter(|action| matches!(action, Action::Admit { .. })).count();
-            prop_assert!(let_in == 0 || before + let_in <= at_once);
+            let begin = |action: &&Action| matches!(action, Action::Admit { .. } | Action::Renew { .. });
+            let begun = plan.actions.iter().filter(begin).count();
+            prop_assert!(begun >= keep_their_place);
+            prop_assert!(begun == keep_their_place || before + begun <= at_once);
         }
     }
 }

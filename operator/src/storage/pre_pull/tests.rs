@@ -56,7 +56,13 @@ impl Fleet {
         let nodes: Api<Node> = Api::all(self.client());
         let node = json!({ "metadata": { "name": name } });
         nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
-        let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        self.node_is(name, "True").await;
+    }
+
+    /// Whether a node is ready, as its controller says.
+    async fn node_is(&self, name: &str, ready: &str) {
+        let nodes: Api<Node> = Api::all(self.client());
+        let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
         nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     }
 
@@ -141,6 +147,20 @@ impl Fleet {
             let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
             let _ = self.pods().delete(&pod.name_any(), &now).await;
         }
+    }
+
+    /// Waits until a node has a pod of the second images, while kubelets end those that were deleted.
+    async fn until_renewed(&self, node: &str) {
+        let is_new = |pod: &Pod| {
+            let images = pods::images(pod);
+            pod.metadata.deletion_timestamp.is_none()
+                && images.iter().all(|image| image.as_str().ends_with(":v2"))
+        };
+        self.until(&format!("{node} has a pod of the new images"), async || {
+            self.bury().await;
+            self.pods_by_node().await.get(node).is_some_and(is_new)
+        })
+        .await;
     }
 
     async fn set_is_there(&self) -> bool {
@@ -260,5 +280,42 @@ async fn nodes_pull_wave_by_wave() {
     fleet
         .until_all("v1", ImageState::Deployed, &[("node-1", true), ("node-2", true), ("node-3", true)])
         .await;
+    fleet.close().await;
+}
+
+/// With one node at a time: one that is away and one on which the pull fails keep no other from its turn, at first and when images
+/// change.
+#[tokio::test]
+async fn a_node_that_fails_or_is_away_keeps_no_other_from_its_turn() {
+    let fleet = Fleet::open(&["node-1", "node-2", "node-3"], "1").await;
+    let waiting = json!({ "waiting": { "reason": "ErrImagePull", "message": "the registry is away" } });
+    fleet.ready("node-1", "v1").await;
+    fleet.say("node-2", "v1", false, waiting.clone()).await;
+    fleet.until("node-3 has its turn", async || fleet.pods_by_node().await.contains_key("node-3")).await;
+    // It goes before it has pulled, and another comes.
+    fleet.node_is("node-3", "Unknown").await;
+    fleet.add_node("node-4").await;
+    fleet.ready("node-4", "v1").await;
+    let nodes = [("node-1", true), ("node-2", false), ("node-3", false), ("node-4", true)];
+    fleet.until_all("v1", ImageState::Error, &nodes).await;
+
+    for (setting, image) in [("instance", "manager"), ("share", "share")] {
+        let image = format!("registry.example/{image}:v2");
+        set(&fleet.client(), &format!("default-{setting}-manager-image"), &image).await;
+    }
+    for node in ["node-1", "node-2", "node-4"] {
+        fleet.until_renewed(node).await;
+        match node {
+            "node-1" => fleet.say(node, "v2", false, waiting.clone()).await,
+            _ => fleet.ready(node, "v2").await,
+        }
+    }
+    let nodes = [("node-1", false), ("node-2", true), ("node-3", false), ("node-4", true)];
+    fleet.until_all("v2", ImageState::Error, &nodes).await;
+    fleet.node_is("node-3", "True").await;
+    fleet.until_renewed("node-3").await;
+    fleet.ready("node-3", "v2").await;
+    fleet.ready("node-1", "v2").await;
+    fleet.until_all("v2", ImageState::Deployed, &nodes.map(|(node, _)| (node, true))).await;
     fleet.close().await;
 }
