@@ -20,6 +20,9 @@ use super::difference::difference;
 use super::{Key, News, TurnError, event};
 use crate::write::{WriteError, Writer};
 
+/// How often others may be faster with a write before a turn gives up on its own.
+const MOST_CONFLICTS: usize = 8;
+
 /// A kind that controllers look at and write.
 pub trait Kind:
     Resource<DynamicType = (), Scope: Place>
@@ -167,6 +170,28 @@ impl<K: Kind> Objects<K> {
     /// Changes the status of an object that was seen. What is written takes its place.
     pub async fn report(&self, seen: &mut Arc<K>, edit: impl FnOnce(&mut K)) -> Result<(), WriteFailed> {
         self.edit("report", seen, edit, true).await
+    }
+
+    /// Changes the status of an object, whatever else was written to it since it was seen: for what was learnt once and cannot be
+    /// learnt again. The edit is made to what the API has by then. An object that is gone needs no status.
+    pub async fn report_over(&self, seen: &mut Arc<K>, edit: impl Fn(&mut K)) -> Result<(), TurnError> {
+        for _ in 0..MOST_CONFLICTS {
+            match self.report(seen, &edit).await {
+                Err(failed) if failed.source.is_conflict() => {}
+                Err(failed) if failed.source.is_not_found() => return Ok(()),
+                done => return Ok(done?),
+            }
+            let key = Key::of(&**seen);
+            let now = self.api(&key).get_opt(&key.name).await.map_err(|source| TurnError::Failed {
+                doing: format!("look at {} {key} again", K::kind(&())),
+                source: Box::new(source),
+            })?;
+            match now.filter(|now| now.meta().uid == seen.meta().uid) {
+                Some(now) => *seen = Arc::new(now),
+                None => return Ok(()),
+            }
+        }
+        Ok(self.report(seen, &edit).await?)
     }
 
     async fn edit(

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -172,5 +172,31 @@ async fn a_write_that_was_decided_on_an_old_view_is_refused() {
     assert_eq!(maps.get("a").await.unwrap().data.unwrap()["text"], "two", "only what changes is written");
     objects.delete(&now).await.unwrap();
     objects.delete(&now).await.unwrap();
+    cluster.close().await;
+}
+
+/// What cannot be learnt again is written down although somebody else wrote to the object since it was seen.
+#[tokio::test]
+async fn a_status_is_reported_over_what_others_wrote_meanwhile() {
+    let cluster = Cluster::open().await;
+    let mut operator = Operator::new(Arc::new(Writer::new(cluster.client.clone())));
+    let objects: Objects<Pod> = operator.objects();
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+    let pod =
+        json!({ "metadata": { "name": "a" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let pod = pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let by_others = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+    pods.patch_status("a", &PatchParams::default(), &by_others).await.unwrap();
+
+    let edit = |pod: &mut Pod| pod.status.get_or_insert_default().reason = Some("learnt".into());
+    let refused = objects.report(&mut Arc::new(pod.clone()), edit).await.unwrap_err();
+    assert!(refused.source.is_conflict(), "{refused:?}");
+    objects.report_over(&mut Arc::new(pod.clone()), edit).await.unwrap();
+    let status = pods.get("a").await.unwrap().status.unwrap();
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Running"), Some("learnt")));
+
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    pods.delete("a", &at_once).await.unwrap();
+    objects.report_over(&mut Arc::new(pod), edit).await.expect("what is gone needs no status");
     cluster.close().await;
 }

@@ -109,14 +109,39 @@ impl Volumes {
             }
             Action::MakeEngine { name } => self.engines.create(&new_engine(&seen, name.as_str())).await?,
             Action::MakeRecord { members } => self.records.create(&new_record(&seen, members)).await?,
-            Action::TakeTerm { .. }
-            | Action::EndAttachment
-            | Action::ChangeEngine { .. }
-            | Action::MoveEngine { .. }
-            | Action::EndSwitch
-            | Action::Enlist { .. }
-            | Action::Strike { .. } => {
-                self.change_record(&seen, &action).await?;
+            Action::TakeTerm { node } => {
+                self.change_record(&seen, |spec| take_term(spec, &seen, node)).await?
+            }
+            Action::EndAttachment => self.change_record(&seen, |spec| spec.frontend = None).await?,
+            Action::ChangeEngine { .. } => {
+                let edit = |spec: &mut VolumeRecordSpec| {
+                    let node = spec.frontend.as_ref().map(|seat| seat.node_id.clone()).unwrap_or_default();
+                    hand_over(spec, &seen.name(), node);
+                };
+                self.change_record(&seen, edit).await?;
+            }
+            Action::MoveEngine { node } => {
+                self.change_record(&seen, |spec| hand_over(spec, &seen.name(), node)).await?;
+            }
+            Action::EndSwitch => {
+                let edit = |spec: &mut VolumeRecordSpec| {
+                    spec.operation.iter_mut().for_each(|operation| operation.phase = OperationPhase::Done);
+                };
+                self.change_record(&seen, edit).await?;
+            }
+            Action::Enlist { replica, node } => {
+                let edit = |spec: &mut VolumeRecordSpec| {
+                    spec.member_version += 1;
+                    spec.members.push(Member { replica, node_id: node, mode: MemberMode::Error });
+                };
+                self.change_record(&seen, edit).await?;
+            }
+            Action::Strike { replica } => {
+                let edit = |spec: &mut VolumeRecordSpec| {
+                    spec.member_version += 1;
+                    spec.members.retain(|member| member.replica != replica);
+                };
+                self.change_record(&seen, edit).await?;
             }
             Action::DeleteReplica { replica } => {
                 self.confirm(&seen, None).await?;
@@ -153,41 +178,13 @@ impl Volumes {
         Ok(())
     }
 
-    async fn change_record(&self, seen: &Look, action: &Action) -> Result<(), TurnError> {
+    async fn change_record(
+        &self,
+        seen: &Look,
+        edit: impl FnOnce(&mut VolumeRecordSpec),
+    ) -> Result<(), TurnError> {
         let Some(record) = &seen.record else { return Ok(()) };
-        let uid = seen.volume.uid().unwrap_or_default();
-        let (name, engine) = (seen.name(), engine_name(&seen.name()));
-        let edit = |record: &mut VolumeRecord| {
-            let spec = &mut record.spec;
-            match action {
-                Action::TakeTerm { node } => {
-                    spec.term = spec.term.next();
-                    spec.engine = Some(EngineSeat { name: engine, node_id: node.clone() });
-                    spec.operation = None;
-                    let attach_id = attachment(&uid, spec.term).to_string().into();
-                    spec.frontend = Some(FrontendSeat { attach_id, node_id: node.clone() });
-                }
-                Action::EndAttachment => spec.frontend = None,
-                Action::ChangeEngine { .. } => {
-                    let node = spec.frontend.as_ref().map(|seat| seat.node_id.clone()).unwrap_or_default();
-                    hand_over(spec, &name, node);
-                }
-                Action::MoveEngine { node } => hand_over(spec, &name, node.clone()),
-                Action::EndSwitch => {
-                    spec.operation.iter_mut().for_each(|operation| operation.phase = OperationPhase::Done);
-                }
-                Action::Enlist { replica, node } => {
-                    spec.member_version += 1;
-                    let (replica, node_id) = (replica.clone(), node.clone());
-                    spec.members.push(Member { replica, node_id, mode: MemberMode::Error });
-                }
-                Action::Strike { replica } => {
-                    spec.member_version += 1;
-                    spec.members.retain(|member| member.replica != *replica);
-                }
-                _ => {}
-            }
-        };
+        let edit = |record: &mut VolumeRecord| edit(&mut record.spec);
         Ok(self.records.change(&mut Arc::clone(record), edit).await?)
     }
 
@@ -332,28 +329,13 @@ impl Volumes {
             Err(status) => return Err(failed(|| "switch over to another engine".to_owned())(status)),
         };
         let at = Timestamp::now().to_string();
-        let edit = |volume: &mut Volume| {
-            if volume.spec.data_engine == DataEngine::V2 {
-                return moved(volume, answer, at);
-            }
-            let change = &mut volume.status.get_or_insert_default().engine_change;
-            match answer {
-                // An answer to the same order given again has no pause in it.
-                Ok(switched) if switched.pause_us > 0 => {
-                    change.at = at.into();
-                    change.pause_us = number(switched.pause_us);
-                    change.longest_wait_us = number(switched.longest_wait_us);
-                    change.replayed = number(switched.replayed);
-                }
-                Ok(_) => {}
-                Err(why) if change.state == EngineChangeState::Moving => {
-                    change.state = EngineChangeState::Failed;
-                    change.message = why.into();
-                }
-                Err(_) => {}
-            }
-        };
-        Ok(self.volumes.report(&mut Arc::clone(&seen.volume), edit).await?)
+        // The same order given again has no pause in its answer, so that this is the only time to note it.
+        self.volumes
+            .report_over(&mut Arc::clone(&seen.volume), |volume| match volume.spec.data_engine {
+                DataEngine::V1 => changed(volume, &answer, &at),
+                DataEngine::V2 => moved(volume, &answer, &at),
+            })
+            .await
     }
 
     /// The size that the copies have: what the engine last said, or for a new volume what was asked for.
@@ -393,6 +375,15 @@ impl Volumes {
     }
 }
 
+/// Gives the volume to its engine on a node, for a new attachment.
+fn take_term(spec: &mut VolumeRecordSpec, seen: &Look, node: NodeName) {
+    spec.term = spec.term.next();
+    spec.operation = None;
+    let attach_id = attachment(&seen.volume.uid().unwrap_or_default(), spec.term).to_string().into();
+    spec.frontend = Some(FrontendSeat { attach_id, node_id: node.clone() });
+    spec.engine = Some(EngineSeat { name: engine_name(&seen.name()), node_id: node });
+}
+
 /// Gives the next term to another engine, which is to be switched over to.
 fn hand_over(spec: &mut VolumeRecordSpec, volume: &str, node_id: NodeName) {
     spec.term = spec.term.next();
@@ -402,8 +393,31 @@ fn hand_over(spec: &mut VolumeRecordSpec, volume: &str, node_id: NodeName) {
     spec.operation = Some(Operation { id, phase, from, to: Some(to) });
 }
 
+/// What the frontend said of a switch-over, or why there was none.
+type Answer = Result<proto::SwitchOverResponse, String>;
+
+/// Notes how long clients waited while the engine changed, or why it did not.
+fn changed(volume: &mut Volume, answer: &Answer, at: &str) {
+    let change = &mut volume.status.get_or_insert_default().engine_change;
+    match answer {
+        // An answer to the same order given again has no pause in it.
+        Ok(switched) if switched.pause_us > 0 => {
+            change.at = at.into();
+            change.pause_us = number(switched.pause_us);
+            change.longest_wait_us = number(switched.longest_wait_us);
+            change.replayed = number(switched.replayed);
+        }
+        Ok(_) => {}
+        Err(why) if change.state == EngineChangeState::Moving => {
+            change.state = EngineChangeState::Failed;
+            change.message = why.as_str().into();
+        }
+        Err(_) => {}
+    }
+}
+
 /// Notes how long clients waited while the target moved, or why it did not.
-fn moved(volume: &mut Volume, answer: Result<proto::SwitchOverResponse, String>, at: String) {
+fn moved(volume: &mut Volume, answer: &Answer, at: &str) {
     let known = &mut volume.status.get_or_insert_default().target_move;
     match answer {
         // An answer to the same order given again has no pause in it.
@@ -419,7 +433,7 @@ fn moved(volume: &mut Volume, answer: Result<proto::SwitchOverResponse, String>,
         Err(why) if known.state == TargetMoveState::Moving => {
             known.state = TargetMoveState::Failed;
             known.at = at.into();
-            (known.reason, known.message) = (TargetMoveReason::SwitchFailed, why.into());
+            (known.reason, known.message) = (TargetMoveReason::SwitchFailed, why.as_str().into());
         }
         Err(_) => {}
     }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use midflight_api::longhorn::{
     Condition, ConditionStatus, Conditions, DataEngine, Engine, EngineChange, EngineChangeState,
     InstanceState, InstanceStatus, Replica, ReplicaMode, Robustness, SnapshotInfo, TargetMove,
-    TargetMoveState, Volume,
+    TargetMoveState, Volume, VolumeState, VolumeStatus,
 };
 use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase};
 use midflight_plan::storage::snapshot::HEAD;
@@ -63,49 +63,53 @@ impl Volumes {
                 }
             })
             .await?;
-        let news = |tone, reason, note| News { by: <Volumes as Controller>::NAME, tone, reason, note };
+        self.tell_changes(&seen.volume, &before, standing).await;
+        Ok(())
+    }
+
+    /// Tells people, and counts, what the status says now and did not say before.
+    async fn tell_changes(&self, volume: &Volume, before: &VolumeStatus, standing: &Standing) {
+        let mut told = Vec::new();
         if before.robustness != standing.robustness {
-            let waiting = standing.waiting.as_deref().unwrap_or("a replica is not in service");
-            let told = match standing.robustness {
-                Robustness::Degraded => Some(news(Tone::Warning, "Degraded", waiting)),
-                Robustness::Faulted => Some(news(Tone::Warning, "Faulted", waiting)),
-                Robustness::Healthy => Some(news(Tone::Normal, "Healthy", "every replica is in service")),
-                Robustness::Undefined | Robustness::Unknown | Robustness::Unrecognised => None,
-            };
-            if let Some(told) = told {
-                self.volumes.tell(&seen.volume, &told).await;
-            }
+            told.extend(news_of_robustness(standing));
         }
-        let was = before.conditions.get(INTACT).map(|condition| condition.reason.to_string());
-        if let Some(integrity) = &standing.integrity
-            && was.as_deref() != Some(integrity.reason())
-        {
+        let was = before.conditions.get(INTACT).map(|condition| condition.reason.as_str());
+        if let Some(integrity) = standing.integrity.as_ref().filter(|now| was != Some(now.reason())) {
             let tone = if integrity.holds() { Tone::Normal } else { Tone::Warning };
-            let told = News {
-                by: <Volumes as Controller>::NAME,
-                tone,
-                reason: integrity.reason(),
-                note: &integrity.message(),
-            };
-            self.volumes.tell(&seen.volume, &told).await;
+            told.push((tone, integrity.reason(), integrity.message()));
+        }
+        let (from, to) = (&before.target_move, &standing.moved);
+        if (from.state, &from.to) != (to.state, &to.to) {
+            self.count_move(to);
+            told.extend(news_of_move(to));
         }
         if before.engine_change.state != standing.change.state {
             self.count(&standing.change);
+            told.extend(news_of(&standing.change, has_clients(standing)));
         }
-        if (before.target_move.state, &before.target_move.to) != (standing.moved.state, &standing.moved.to)
-            && let Some((tone, reason, note)) = news_of_move(&standing.moved)
-        {
-            self.count_move(&standing.moved);
-            let told = News { by: <Volumes as Controller>::NAME, tone, reason, note: &note };
-            self.volumes.tell(&seen.volume, &told).await;
+        for (tone, reason, note) in &told {
+            let news = News { by: <Volumes as Controller>::NAME, tone: *tone, reason, note };
+            self.volumes.tell(volume, &news).await;
         }
-        if before.engine_change.state != standing.change.state
-            && let Some((tone, reason, note)) = news_of(&standing.change)
-        {
-            self.volumes.tell(&seen.volume, &news(tone, reason, &note)).await;
-        }
-        Ok(())
     }
+}
+
+/// What people are told: how, by which word, and in which.
+type Told = (Tone, &'static str, String);
+
+fn news_of_robustness(standing: &Standing) -> Option<Told> {
+    let waiting = standing.waiting.as_deref().unwrap_or("a replica is not in service");
+    match standing.robustness {
+        Robustness::Degraded => Some((Tone::Warning, "Degraded", waiting.into())),
+        Robustness::Faulted => Some((Tone::Warning, "Faulted", waiting.into())),
+        Robustness::Healthy => Some((Tone::Normal, "Healthy", "every replica is in service".into())),
+        Robustness::Undefined | Robustness::Unknown | Robustness::Unrecognised => None,
+    }
+}
+
+/// Whether a frontend has the volume, so that somebody may have waited for a change of its engine.
+fn has_clients(standing: &Standing) -> bool {
+    standing.state == VolumeState::Attached && !standing.frontend_disabled
 }
 
 impl Volumes {
@@ -138,7 +142,7 @@ fn time(us: i64) -> Duration {
 }
 
 /// What people are told of a change of the engine image under clients.
-fn news_of(change: &EngineChange) -> Option<(Tone, &'static str, String)> {
+fn news_of(change: &EngineChange, has_clients: bool) -> Option<Told> {
     let milliseconds = |us: i64| us as f64 / 1000.0;
     let (pause, wait) = (milliseconds(change.pause_us), milliseconds(change.longest_wait_us));
     let image = &change.image;
@@ -146,6 +150,12 @@ fn news_of(change: &EngineChange) -> Option<(Tone, &'static str, String)> {
         EngineChangeState::Moving => {
             Some((Tone::Normal, "EngineChanges", format!("an engine of {image} is started")))
         }
+        // The controllers ended, or were cut off, between the switch-over and the note of it.
+        EngineChangeState::Done if change.pause_us == 0 && has_clients => Some((
+            Tone::Normal,
+            "EngineChanged",
+            format!("runs {image}; for how long its clients were held back is not known"),
+        )),
         EngineChangeState::Done if change.pause_us == 0 => {
             Some((Tone::Normal, "EngineChanged", format!("runs {image}; no client had to wait")))
         }
@@ -169,7 +179,7 @@ fn news_of(change: &EngineChange) -> Option<(Tone, &'static str, String)> {
 }
 
 /// What people are told of a move of the target under clients.
-fn news_of_move(moved: &TargetMove) -> Option<(Tone, &'static str, String)> {
+fn news_of_move(moved: &TargetMove) -> Option<Told> {
     let milliseconds = |us: i64| us as f64 / 1000.0;
     let (pause, wait) = (milliseconds(moved.pause_us), milliseconds(moved.longest_wait_us));
     let TargetMove { from, to, .. } = moved;
@@ -220,7 +230,11 @@ fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
             status.last_degraded_at = now.into();
         }
         Robustness::Healthy => status.last_degraded_at = "".into(),
-        _ => {}
+        Robustness::Degraded
+        | Robustness::Faulted
+        | Robustness::Undefined
+        | Robustness::Unknown
+        | Robustness::Unrecognised => {}
     }
     set_integrity(&mut status.conditions, standing.integrity.as_ref(), now);
     let unscheduled = standing.scheduled.as_ref().err();
@@ -364,5 +378,31 @@ fn health(replica: &mut Replica, seen: &Observed) {
                 (now.as_str().into(), now.into(), "".into());
         }
         Some(_) | None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_that_was_not_noted_is_not_called_none() {
+        let change = |pause_us| EngineChange {
+            state: EngineChangeState::Done,
+            image: "engine:2".into(),
+            pause_us,
+            longest_wait_us: 2 * pause_us,
+            ..EngineChange::default()
+        };
+        #[rustfmt::skip]
+        let cases = [
+            ("noted",      1500, true,  "runs engine:2: the frontend paused for 1.500 ms, the longest request took 3.000 ms"),
+            ("lost",       0,    true,  "runs engine:2; for how long its clients were held back is not known"),
+            ("no clients", 0,    false, "runs engine:2; no client had to wait"),
+        ];
+        for (case, pause_us, has_clients, expected) in cases {
+            let (_, _, note) = news_of(&change(pause_us), has_clients).unwrap();
+            assert_eq!(note, expected, "{case}");
+        }
     }
 }

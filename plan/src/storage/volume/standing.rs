@@ -41,7 +41,13 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
     let status = seen.volume.status.clone().unwrap_or_default();
     let node = match state {
         VolumeState::Attached => seen.attached_node().cloned().unwrap_or_default(),
-        _ => NodeName::default(),
+        VolumeState::Undefined
+        | VolumeState::Creating
+        | VolumeState::Attaching
+        | VolumeState::Detaching
+        | VolumeState::Detached
+        | VolumeState::Deleting
+        | VolumeState::Unrecognised => NodeName::default(),
     };
     let first = || seen.kept().next().map(|replica| replica.spec.instance.node_id.clone());
     let owner = [node.clone(), status.owner_id].into_iter().find(|owner| !owner.is_empty()).or_else(first);
@@ -89,7 +95,12 @@ fn state(seen: &Observed) -> VolumeState {
     let is_awaited = seen.follows_backup() && seen.asked_node().is_some() && !seen.volume.spec.standby;
     let is_open = match seen.frontend() {
         Frontend::None => engine == Some(InstanceState::Running) && !is_awaited,
-        _ => seen.endpoint().is_some(),
+        Frontend::Blockdev
+        | Frontend::Iscsi
+        | Frontend::Nvmf
+        | Frontend::Ublk
+        | Frontend::Nbd
+        | Frontend::Unrecognised => seen.endpoint().is_some(),
     };
     match (seen.wanted_node(), seen.attached_node()) {
         (Some(wanted), Some(node)) if wanted == node && is_open => VolumeState::Attached,

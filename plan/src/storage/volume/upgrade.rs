@@ -106,7 +106,13 @@ fn serves(seen: &Observed) -> bool {
         Frontend::None if !seen.follows_backup() => {
             seen.running_engine().is_some_and(|(_, engine)| engine.state == InstanceState::Running)
         }
-        _ => seen.serving.as_ref().is_some_and(|serving| serving.serving),
+        Frontend::None
+        | Frontend::Blockdev
+        | Frontend::Iscsi
+        | Frontend::Nvmf
+        | Frontend::Ublk
+        | Frontend::Nbd
+        | Frontend::Unrecognised => seen.serving.as_ref().is_some_and(|serving| serving.serving),
     }
 }
 
