@@ -5,14 +5,13 @@ use kube::{Client, Resource};
 use midflight_api::longhorn::{
     DataEngineUpgradeManager, EngineImage, NAMESPACE, Node, Replica, Setting, Volume,
 };
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use serde_json::{Value, json};
 
 use super::Admission;
 use crate::bootstrap;
 use crate::testing::Cluster;
 use crate::write::Writer;
-
-const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 
 async fn make<K>(client: &Client, name: &str, spec: Value, status: Value)
 where

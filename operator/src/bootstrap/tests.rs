@@ -82,7 +82,7 @@ async fn keeps_a_users_value_and_makes_a_deleted_setting_anew() {
     let cluster = Cluster::open().await;
     bootstrap(&cluster.client).await.unwrap();
     let settings: Api<Setting> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let limit = "concurrent-automatic-engine-upgrade-per-node-limit";
+    let limit = midflight_api::settings::ENGINE_UPGRADE_LIMIT;
     let change = Patch::Merge(json!({ "value": "3" }));
     settings.patch(limit, &PatchParams::default(), &change).await.unwrap();
     settings.delete("auto-salvage", &Default::default()).await.unwrap();

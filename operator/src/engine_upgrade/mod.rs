@@ -18,6 +18,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
 use midflight_api::{ENGINE_UPGRADE_ATTEMPT, NodeName, VolumeName};
 use midflight_plan::engine_upgrade::{self as plan, Change, Fleet, Hold, Reason, Standing, World, judge};
 
@@ -26,8 +27,6 @@ use crate::controller::{
 };
 use crate::figures::Figures;
 
-/// The setting whose object tells why no upgrade begins.
-const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 /// How often deadlines, rests and back-offs are looked at while there are volumes.
 const LOOK_AT_THE_CLOCK: Duration = Duration::from_secs(1);
 /// Writes of one turn that are on their way to the API at once.
@@ -109,17 +108,18 @@ impl EngineUpgrades {
 
     fn world(&self) -> Result<World, Stale> {
         let settings = self.settings.all()?;
+        let ours = settings.iter().filter(|setting| is_ours(&***setting));
         let values: HashMap<String, &str> =
-            settings.iter().map(|setting| (setting.name_any(), setting.value.as_str())).collect();
+            ours.map(|setting| (setting.name_any(), setting.value.as_str())).collect();
         let value = |name: &str| values.get(name).copied();
         let images = self.images.all()?;
-        Ok(World::of(value, images.iter().map(|image| &**image)))
+        Ok(World::of(value, images.iter().map(|image| &**image).filter(|image| is_ours(*image))))
     }
 
     fn nodes(&self, volume: &str) -> Result<BTreeSet<NodeName>, Stale> {
         let (replicas, of_volume) = &self.replicas;
-        let nodes =
-            replicas.by(*of_volume, volume)?.into_iter().map(|replica| replica.spec.instance.node_id.clone());
+        let replicas = replicas.by(*of_volume, volume)?.into_iter().filter(|replica| is_ours(&**replica));
+        let nodes = replicas.map(|replica| replica.spec.instance.node_id.clone());
         Ok(nodes.filter(|node| !node.is_empty()).collect())
     }
 
@@ -144,12 +144,12 @@ impl EngineUpgrades {
         }
         let mut replicas: HashMap<String, BTreeSet<NodeName>> = HashMap::new();
         let mut fleet = Fleet::new(self.world()?);
-        for replica in self.replicas.0.shown() {
+        for replica in self.replicas.0.shown().into_iter().filter(|replica| is_ours(&**replica)) {
             let instance = &replica.spec.instance;
             let nodes = replicas.entry(instance.volume_name.to_string()).or_default();
             nodes.extend(Some(&instance.node_id).filter(|node| !node.is_empty()).cloned());
         }
-        for object in self.volumes.shown() {
+        for object in self.volumes.shown().into_iter().filter(|volume| is_ours(&**volume)) {
             let name = object.name_any();
             fleet.observe(plan::Volume::of(&object, replicas.remove(&name).unwrap_or_default()), now);
             known.objects.insert(name.as_str().into(), object);
@@ -179,14 +179,15 @@ impl EngineUpgrades {
         let now = Timestamp::now();
         match sent {
             Ok(()) => {
-                self.tell_of(&mut lock(&self.known), Arc::clone(&written), now)?;
+                // It is made, and so it is counted and told, whatever the caches show by now.
+                let noted = self.tell_of(&mut lock(&self.known), Arc::clone(&written), now);
                 told::outcome(change.why)
                     .into_iter()
                     .for_each(|outcome| self.figures.engine_upgrade(outcome));
                 if let Some(told) = told::of_change(&change) {
                     self.volumes.tell(&written, &told.news(Self::NAME)).await;
                 }
-                Ok(())
+                Ok(noted?)
             }
             // A later state is there, and the watch will show it.
             Err(failed) if failed.source.is_conflict() || failed.source.is_not_found() => Ok(()),
@@ -201,6 +202,11 @@ impl EngineUpgrades {
             }
         }
     }
+}
+
+/// Whether an object is of the namespace that is looked after; the caches hold those of all.
+fn is_ours(object: &impl ResourceExt) -> bool {
+    object.namespace().as_deref() == Some(NAMESPACE)
 }
 
 /// Whether the API has said that it did not make the write.
@@ -271,13 +277,16 @@ impl Controller for EngineUpgrades {
 
     fn watch(&self, wake: &Wake<Topic>) {
         let _ = self.wake.set(wake.clone());
-        wake.on(&self.volumes, |volume| vec![Topic::Volume(Key::of(volume))]);
-        wake.on(&self.replicas.0, |replica| {
-            let volume = replica.spec.instance.volume_name.as_str();
-            vec![Topic::Volume(Key::new(&replica.namespace().unwrap_or_default(), volume))]
+        let of_volume = |name: &str| Topic::Volume(Key::new(NAMESPACE, name));
+        wake.on(&self.volumes, move |volume| {
+            is_ours(volume).then(|| of_volume(&volume.name_any())).into_iter().collect()
         });
-        wake.on(&self.images, |_| vec![Topic::World]);
-        wake.on(&self.settings, |_| vec![Topic::World]);
+        wake.on(&self.replicas.0, move |replica| {
+            let volume = replica.spec.instance.volume_name.as_str();
+            is_ours(replica).then(|| of_volume(volume)).into_iter().collect()
+        });
+        wake.on(&self.images, |image| is_ours(image).then_some(Topic::World).into_iter().collect());
+        wake.on(&self.settings, |setting| is_ours(setting).then_some(Topic::World).into_iter().collect());
     }
 
     async fn observe(&self, topic: &Topic) -> Result<Option<Look>, TurnError> {
@@ -294,7 +303,7 @@ impl Controller for EngineUpgrades {
                 let word = hold.as_ref().map(Hold::word);
                 self.figures.upgrades_held.set(word.is_some().into());
                 self.count(&known);
-                let setting = self.settings.get(&Key::new(NAMESPACE, LIMIT))?;
+                let setting = self.settings.get(&Key::new(NAMESPACE, ENGINE_UPGRADE_LIMIT))?;
                 let was = std::mem::replace(&mut known.told_hold, word);
                 news.hold = setting.zip(hold.filter(|_| was != word));
             }

@@ -12,16 +12,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{TryStreamExt, pin_mut};
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, Namespace};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
-use midflight_api::{Attempt, NodeName, Outcome};
+use midflight_api::longhorn::{EngineImage, EngineImageStatus, NAMESPACE, Replica, Setting, Volume};
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
+use midflight_api::{Attempt, ImageRef, NodeName, Outcome, Way};
 use midflight_plan::engine_upgrade as plan;
 use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
+use crate::controller::Operator;
 use crate::figures::Figures;
 use crate::testing::Cluster;
 use crate::write::Writer;
@@ -31,7 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const OLD: &str = "midflight.local/engine:old";
 const NEW: &str = "midflight.local/engine:new";
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-const LIMIT: &str = super::LIMIT;
 
 /// A cluster with two engine images, of which the new one is the default.
 struct Fleet {
@@ -170,6 +171,32 @@ impl Fleet {
             }
         });
         assert!(reached.await.is_ok(), "{what}: {:#?}", self.seen.lock().unwrap().volumes);
+    }
+
+    /// What the rules ask of every image.
+    async fn images(&self) -> BTreeMap<ImageRef, EngineImageStatus> {
+        let images: Api<EngineImage> = self.api();
+        let all = images.list(&ListParams::default()).await.unwrap();
+        plan::World::of(|_| None, &all).images
+    }
+
+    /// What the plan says now, from what the API says.
+    async fn forecast(&self) -> plan::Forecast {
+        let (settings, volumes, replicas): (Api<Setting>, Api<Volume>, Api<Replica>) =
+            (self.api(), self.api(), self.api());
+        let all = ListParams::default();
+        let settings = settings.list(&all).await.unwrap();
+        let value = |name: &str| {
+            settings.iter().find(|setting| setting.name_any() == name).map(|setting| setting.value.as_str())
+        };
+        let world = plan::World { images: self.images().await, ..plan::World::of(value, []) };
+        let replicas = replicas.list(&all).await.unwrap();
+        let volumes = volumes.list(&all).await.unwrap().into_iter().map(|volume| {
+            let of = |replica: &&Replica| replica.spec.instance.volume_name == volume.name_any().as_str();
+            let nodes = replicas.iter().filter(of).map(|replica| replica.spec.instance.node_id.clone());
+            plan::Volume::of(&volume, nodes.collect())
+        });
+        plan::forecast(&world, &volumes.collect::<Vec<_>>(), jiff::Timestamp::now())
     }
 
     fn attempt(&self, name: &str) -> Option<Attempt> {
@@ -384,5 +411,116 @@ async fn what_users_ask_for_counts_and_is_respected() {
     ask(OLD).await;
     fleet.hollow_engine(&["mine"]);
     fleet.until("the other moves", |all| done(&all["other"])).await;
+    policies::until_looked(&fleet, "witness").await;
+    assert!(runs(&fleet.seen.lock().unwrap().volumes["mine"], OLD), "what was taken back rests");
+    fleet.until_told("mine", &["EngineUpgradeTakenBack", "EngineUpgradeWaits"]).await;
+    fleet.close().await;
+}
+
+/// Caches hold the objects of all namespaces; only those of ours count.
+#[tokio::test]
+async fn what_is_in_other_namespaces_does_not_count() {
+    // In the order of their names it comes after ours, so that what it says would win.
+    const ELSEWHERE: &str = "zoo";
+    let mut fleet = Fleet::open().await;
+    let namespaces: Api<Namespace> = Api::all(fleet.client());
+    let namespace = json!({ "metadata": { "name": ELSEWHERE } });
+    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
+    let settings: Api<Setting> = Api::namespaced(fleet.client(), ELSEWHERE);
+    let setting = typed("Setting", json!({ "metadata": { "name": LIMIT }, "value": "3" }));
+    settings.create(&PostParams::default(), &serde_json::from_value(setting).unwrap()).await.unwrap();
+    let strangers: Api<Volume> = Api::namespaced(fleet.client(), ELSEWHERE);
+    let stranger =
+        json!({ "metadata": { "name": "stranger" }, "spec": { "size": "1073741824", "image": OLD } });
+    let status = json!({ "state": "detached", "ownerID": "node-2", "currentImage": OLD });
+    make(&strangers, stranger, status).await;
+    let replicas: Api<Replica> = Api::namespaced(fleet.client(), ELSEWHERE);
+    let replica =
+        json!({ "metadata": { "name": "r" }, "spec": { "volumeName": "stranger", "nodeID": "node-2" } });
+    replicas
+        .create(&PostParams::default(), &serde_json::from_value(typed("Replica", replica)).unwrap())
+        .await
+        .unwrap();
+    for name in ["a", "b"] {
+        fleet.volume(name, "node-1", json!({})).await;
+    }
+    fleet.start();
+    fleet.set(LIMIT, "1").await;
+    fleet.until("one begins", |all| all["a"].spec.image == NEW).await;
+    policies::until_looked(&fleet, "witness").await;
+    assert!(runs(&fleet.seen.lock().unwrap().volumes["b"], OLD), "the limit is ours");
+    assert_eq!(strangers.get("stranger").await.unwrap().spec.image, OLD, "others' volumes are left alone");
+    fleet.close().await;
+}
+
+/// What was made is counted and told, also while the caches lag behind our own writes.
+#[tokio::test]
+async fn a_change_that_was_made_is_counted_and_told_although_a_cache_is_stale() {
+    let fleet = Fleet::open().await;
+    fleet.volume("a", "node-1", json!({})).await;
+    let (figures, registry) = Figures::new();
+    let mut operator = Operator::counting(Arc::new(Writer::new(fleet.client())), figures);
+    let upgrades = super::EngineUpgrades::new(&mut operator);
+    // Nothing feeds the caches, so that they never show this write.
+    let replica =
+        json!({ "metadata": { "name": "late", "namespace": NAMESPACE }, "spec": { "volumeName": "a" } });
+    let replica = serde_json::from_value(typed("Replica", replica)).unwrap();
+    upgrades.replicas.0.create(&replica).await.unwrap();
+    let volumes: Api<Volume> = fleet.api();
+    let volume = volumes.get("a").await.unwrap();
+    let mut planned = plan::Fleet::new(plan::World {
+        target: NEW.into(),
+        policy: plan::Policy { per_node: 1, ..plan::Policy::default() },
+        images: fleet.images().await,
+    });
+    planned.observe(plan::Volume::of(&volume, NODES.map(NodeName::from).into()), jiff::Timestamp::now());
+    let change = planned.next(jiff::Timestamp::now()).unwrap();
+    let carried_out = upgrades.carry_out(Arc::new(volume), change).await;
+    assert!(carried_out.is_err(), "the cache is stale");
+    assert_eq!(volumes.get("a").await.unwrap().spec.image, NEW, "the change is made nevertheless");
+    fleet.until_told("a", &["EngineUpgradeStarted"]).await;
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    assert!(text.contains(r#"engine_upgrades_total{outcome="begun"} 1"#), "{text}");
+    fleet.close().await;
+}
+
+/// What then happens equals the plan: the same volumes, in the same order, in the same way.
+#[tokio::test]
+async fn volumes_begin_in_the_order_that_the_plan_has_shown() {
+    let mut fleet = Fleet::open().await;
+    for (number, node) in NODES.iter().cycle().take(9).enumerate() {
+        let status = if number % 2 == 0 { attached(node) } else { json!({}) };
+        fleet.volume(&format!("vol-{number}"), node, status).await;
+    }
+    fleet
+        .volume(
+            "degraded",
+            "node-1",
+            json!({ "state": "attached", "robustness": "degraded", "currentNodeID": "node-1" }),
+        )
+        .await;
+    fleet.set("concurrent-automatic-engine-upgrade-cluster-limit", "1").await;
+    fleet.set(LIMIT, "1").await;
+    let plan = fleet.forecast().await;
+    fleet.hollow_engine(&[]);
+    fleet.start();
+    fleet
+        .until("all that the plan names are there", |all| all.values().filter(|v| done(v)).count() == 9)
+        .await;
+
+    let moves = plan.waves.iter().flat_map(|wave| &wave.moves);
+    let planned: Vec<(String, Way)> = moves.map(|one| (one.volume.to_string(), one.way)).collect();
+    let all = fleet.seen.lock().unwrap().volumes.clone();
+    let mut begun: Vec<_> = all
+        .iter()
+        .filter_map(|(name, volume)| Some((Attempt::of(volume.annotations())?, name.clone())))
+        .map(|(attempt, name)| (attempt.issued_at, (name, attempt.way)))
+        .collect();
+    begun.sort_by_key(|(issued_at, _)| *issued_at);
+    assert_eq!(begun.into_iter().map(|(_, one)| one).collect::<Vec<_>>(), planned);
+    let left_out: Vec<_> = plan.left_out.iter().map(|one| one.volume.as_str()).collect();
+    assert_eq!(left_out, ["degraded"]);
+    assert!(runs(&all["degraded"], OLD), "what the plan leaves out stays");
     fleet.close().await;
 }

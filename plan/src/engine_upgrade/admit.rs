@@ -5,6 +5,7 @@
 
 use midflight_api::ImageRef;
 use midflight_api::longhorn::{DataEngine, VolumeState};
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
 
 use super::facts::{Volume, World};
 use super::judge;
@@ -14,8 +15,9 @@ use super::reason::Reason;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(
-        "concurrent-automatic-engine-upgrade-per-node-limit is {limit}: while it is above 0, volumes are upgraded to the \
-         default engine image {default} and no other can be chosen; set it to 0 to choose another"
+        "{setting} is {limit}: while it is above 0, volumes are upgraded to the \
+         default engine image {default} and no other can be chosen; set it to 0 to choose another",
+        setting = ENGINE_UPGRADE_LIMIT
     )]
     NotTheDefault { limit: usize, default: ImageRef },
     #[error("a v2 volume has no engine image of its own; upgrade the data engine of its nodes instead")]

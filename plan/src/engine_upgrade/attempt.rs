@@ -111,10 +111,14 @@ pub(super) fn upkeep(volume: &Volume, policy: &Policy, now: Timestamp) -> Upkeep
         return if volume.is_upgrading() { notice() } else { idle };
     };
     if !volume.is_upgrading() {
-        let arrived = attempt.to == volume.current;
-        let why = if arrived { Why::Arrived } else { Why::TakenBack };
+        let (why, outcome, failures) = match attempt.to == volume.current {
+            true => (Why::Arrived, Outcome::Done, 0),
+            // That says nothing of the image.
+            false => (Why::TakenBack, Outcome::Failed, attempt.failures),
+        };
+        let ended = Attempt { outcome, failures, ended_at: Some(now), ..attempt.clone() };
         return match attempt.outcome {
-            Outcome::Running => Upkeep { change: change(None, ended(attempt, arrived, now), why), ..idle },
+            Outcome::Running => Upkeep { change: change(None, ended, why), ..idle },
             Outcome::Done | Outcome::Failed => idle,
         };
     }
@@ -125,7 +129,7 @@ pub(super) fn upkeep(volume: &Volume, policy: &Policy, now: Timestamp) -> Upkeep
                 Initiator::Automatic if now >= deadline || volume.failed => {
                     let back = Some(volume.current.clone());
                     Upkeep {
-                        change: change(back, ended(attempt, false, now), Why::GoesBack),
+                        change: change(back, failed(attempt, now), Why::GoesBack),
                         counts: true,
                         until: None,
                     }
@@ -145,11 +149,10 @@ pub(super) fn upkeep(volume: &Volume, policy: &Policy, now: Timestamp) -> Upkeep
     }
 }
 
-/// An attempt that ends now.
-fn ended(attempt: &Attempt, arrived: bool, now: Timestamp) -> Attempt {
-    let outcome = if arrived { Outcome::Done } else { Outcome::Failed };
-    let failures = if arrived { 0 } else { attempt.failures.saturating_add(1) };
-    Attempt { outcome, failures, ended_at: Some(now), ..attempt.clone() }
+/// An attempt that fails now.
+fn failed(attempt: &Attempt, now: Timestamp) -> Attempt {
+    let failures = attempt.failures.saturating_add(1);
+    Attempt { outcome: Outcome::Failed, failures, ended_at: Some(now), ..attempt.clone() }
 }
 
 /// The attempt of somebody who changed `spec.image`, from when it was first seen.

@@ -156,7 +156,7 @@ impl Policy {
         let number = |name| text(name).parse::<u32>().unwrap_or_default();
         let seconds = |name| Duration::from_secs(number(name).into());
         Policy {
-            per_node: number("concurrent-automatic-engine-upgrade-per-node-limit") as usize,
+            per_node: number(settings::ENGINE_UPGRADE_LIMIT) as usize,
             cluster: number("concurrent-automatic-engine-upgrade-cluster-limit") as usize,
             paused: text("automatic-engine-upgrade-paused") == "true",
             settle: seconds("automatic-engine-upgrade-settle-seconds"),

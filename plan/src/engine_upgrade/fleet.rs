@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use midflight_api::{Initiator, NodeName, Outcome, Size, VolumeName, Way};
+use midflight_api::{Attempt, Initiator, NodeName, Outcome, Size, VolumeName, Way};
 
 use super::attempt::{self, Change, after};
 use super::facts::{Volume, World};
@@ -230,7 +230,9 @@ impl Fleet {
         };
         let timer = match (&standing, issued) {
             (_, true) => None,
-            (Standing::LeftOut(Reason::BackingOff { until, .. }), false) => Some(*until),
+            (Standing::LeftOut(Reason::BackingOff { until, .. } | Reason::TakenBack { until }), false) => {
+                Some(*until)
+            }
             (_, false) => upkeep.until,
         };
         let begins = entry.issued.as_ref().is_some_and(|change| change.image.is_some());
@@ -308,10 +310,14 @@ impl Fleet {
     }
 }
 
-/// Whether the last attempt to bring the volume to the target failed, and nothing has helped since.
+/// Whether an attempt to bring the volume to the target failed, and nothing has helped since. One that somebody took back says
+/// nothing of the image.
 fn has_failed(volume: &Volume, world: &World) -> bool {
-    volume.current != world.target
-        && volume.attempt.as_ref().is_some_and(|last| {
-            last.outcome == Outcome::Failed && last.by == Initiator::Automatic && last.to == world.target
-        })
+    let failed = |last: &Attempt| {
+        last.outcome == Outcome::Failed
+            && last.failures > 0
+            && last.by == Initiator::Automatic
+            && last.to == world.target
+    };
+    volume.current != world.target && volume.attempt.as_ref().is_some_and(failed)
 }

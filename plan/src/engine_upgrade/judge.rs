@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 use midflight_api::longhorn::{DataEngine, DataLocality, EngineImageStatus, Robustness, VolumeState};
-use midflight_api::{ImageRef, Initiator, NodeName, Outcome, Way};
+use midflight_api::{ImageRef, NodeName, Outcome, Way};
 
 use super::attempt;
 use super::facts::{Volume, World};
@@ -133,15 +133,16 @@ pub(super) fn on_every_node(volume: &Volume, new: &EngineImageStatus) -> Result<
     if nodes.is_empty() { Ok(()) } else { Err(Reason::NotOnNodes { nodes }) }
 }
 
-/// Whether enough time has passed since the last attempt to reach this image failed.
+/// Whether enough time has passed since the last attempt to reach this image failed or was taken back, whoever began it.
 fn rested(volume: &Volume, target: &ImageRef, now: Timestamp) -> Result<(), Reason> {
-    match &volume.attempt {
-        Some(last)
-            if last.outcome == Outcome::Failed && last.by == Initiator::Automatic && last.to == *target =>
-        {
-            let until = attempt::rests_until(last);
-            if now < until { Err(Reason::BackingOff { failures: last.failures, until }) } else { Ok(()) }
-        }
-        _ => Ok(()),
+    let last = volume.attempt.as_ref();
+    let Some(last) = last.filter(|last| last.outcome == Outcome::Failed && last.to == *target) else {
+        return Ok(());
+    };
+    let until = attempt::rests_until(last);
+    match last.failures {
+        _ if until <= now => Ok(()),
+        0 => Err(Reason::TakenBack { until }),
+        failures => Err(Reason::BackingOff { failures, until }),
     }
 }

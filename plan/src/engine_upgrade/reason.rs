@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 use midflight_api::longhorn::VolumeState;
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
 use midflight_api::{ImageRef, NodeName};
 
 /// Why no upgrade begins in the whole cluster.
@@ -18,7 +19,7 @@ pub enum Hold {
     Incompatible { image: ImageRef },
     #[error("{image} is not deployed on any node yet")]
     Nowhere { image: ImageRef },
-    #[error("automatic engine upgrades are off: concurrent-automatic-engine-upgrade-per-node-limit is 0")]
+    #[error("automatic engine upgrades are off: {setting} is 0", setting = ENGINE_UPGRADE_LIMIT)]
     Off,
     #[error("automatic engine upgrades are paused")]
     Paused,
@@ -51,7 +52,7 @@ impl Hold {
             Hold::Nowhere { .. } => {
                 "wait until its DaemonSet runs; the condition `ready` of the EngineImage says what is in the way".into()
             }
-            Hold::Off => "set concurrent-automatic-engine-upgrade-per-node-limit to 1 or more".into(),
+            Hold::Off => format!("set {ENGINE_UPGRADE_LIMIT} to 1 or more"),
             Hold::Paused => "set automatic-engine-upgrade-paused to false".into(),
             Hold::Halted { .. } => "find out why the volumes failed; then raise automatic-engine-upgrade-failure-threshold, \
                 choose another default image, or remove the annotation midflight.dev/engine-upgrade-attempt from them"
@@ -69,7 +70,7 @@ pub enum Reason {
     DataEngineV2,
     #[error("its annotation midflight.dev/engine-upgrade says never")]
     OptedOut,
-    #[error("it follows a backup (DR), and a new engine would restore it from the start")]
+    #[error("it follows a backup (DR), and a new engine would begin a restore that is under way anew")]
     Standby,
     #[error("it is expanding")]
     Expanding,
@@ -105,6 +106,8 @@ pub enum Reason {
     NotOnNodes { nodes: Vec<NodeName> },
     #[error("it failed {failures} times to move, and rests until {until}")]
     BackingOff { failures: u32, until: Timestamp },
+    #[error("somebody took its last move back, and it rests until {until}")]
+    TakenBack { until: Timestamp },
 }
 
 impl Reason {
@@ -131,6 +134,7 @@ impl Reason {
             Reason::Finalized { .. } => "Finalized",
             Reason::NotOnNodes { .. } => "ImageNotOnNodes",
             Reason::BackingOff { .. } => "BackingOff",
+            Reason::TakenBack { .. } => "TakenBack",
         }
     }
 
@@ -161,7 +165,7 @@ impl Reason {
                 "choose a default image that is not older than the one it was finalized for"
             }
             Reason::NotOnNodes { .. } => "wait for the image on these nodes, or bring them back",
-            Reason::BackingOff { .. } => {
+            Reason::BackingOff { .. } | Reason::TakenBack { .. } => {
                 "wait, or remove its annotation midflight.dev/engine-upgrade-attempt to try at once"
             }
         }

@@ -11,7 +11,7 @@ fn begun(all: &BTreeMap<String, Volume>) -> usize {
 }
 
 /// Waits for a turn of the controller that comes after all that was written so far: a volume of a node that has room moves.
-async fn until_looked(fleet: &Fleet, witness: &str) {
+pub(super) async fn until_looked(fleet: &Fleet, witness: &str) {
     fleet.volume_on(&["node-3"], witness, "node-3", json!({})).await;
     fleet
         .until("the controller has looked again", |all| all.get(witness).is_some_and(|v| v.spec.image == NEW))

@@ -39,7 +39,7 @@ fn every_attempt_ends() {
         ("it is late",                  NEW, OLD, auto(Running),  600, Some((Why::GoesBack, Some(OLD), Failed, 1)),  true),
         ("it has arrived",              NEW, NEW, auto(Running),  10,  Some((Why::Arrived, None, Done, 0)),          false),
         ("it has arrived late",         NEW, NEW, auto(Running),  900, Some((Why::Arrived, None, Done, 0)),          false),
-        ("it was taken back",           OLD, OLD, auto(Running),  10,  Some((Why::TakenBack, None, Failed, 1)),      false),
+        ("it was taken back",           OLD, OLD, auto(Running),  10,  Some((Why::TakenBack, None, Failed, 0)),      false),
         ("done is done",                NEW, NEW, auto(Done),     900, None,                                         false),
         ("failed rests",                OLD, OLD, auto(Failed),   30,  None,                                         false),
         ("a user's runs",               NEW, OLD, user(Running),  599, None,                                         true),

@@ -107,10 +107,14 @@ fn enough_failures_halt_the_rest_until_somebody_acts() {
         ..detached(name, "node-1")
     };
     let volumes = [failed("a"), failed("b"), detached("c", "node-1")];
+    let taken_back = Attempt { failures: 0, ..attempt(Initiator::Automatic, Outcome::Failed) };
+    let taken_back = Volume { attempt: Some(taken_back), ..detached("d", "node-1") };
     let threshold = |failures| World { policy: Policy { failures, ..world(9).policy }, ..world(9) };
     let mut halted = fleet(threshold(2), &volumes);
     assert_eq!(begun(&mut halted, 21), [""; 0]);
     assert_eq!(halted.hold(), Some(Hold::Halted { failed: 2, threshold: 2 }));
+    let goes_on = fleet(threshold(2), &[failed("a"), taken_back]);
+    assert_eq!(goes_on.hold(), None, "what somebody took back did not fail");
 
     let mut cleared = halted.clone();
     let version = volumes[0].version.next();

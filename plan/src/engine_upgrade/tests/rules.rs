@@ -34,6 +34,9 @@ fn every_rule_has_its_row() {
     let failed = |ended: i64| {
         Some(Attempt { ended_at: Some(at(ended)), ..attempt(Initiator::Automatic, Outcome::Failed) })
     };
+    let taken_back = |ended: i64| {
+        Some(Attempt { ended_at: Some(at(ended)), failures: 0, ..attempt(Initiator::User, Outcome::Failed) })
+    };
     #[rustfmt::skip]
     let cases = [
         ("detached",                     offline(|_| {}),                                             Candidate(Way::Detached)),
@@ -68,6 +71,8 @@ fn every_rule_has_its_row() {
         ("a replica where it is not",    offline(|v| { v.replicas.insert("node-9".into()); }),        LeftOut(Reason::NotOnNodes { nodes: vec!["node-9".into()] })),
         ("attached where it is not",     live(|v| v.node = "node-8".into()),                          LeftOut(Reason::NotOnNodes { nodes: vec!["node-8".into()] })),
         ("failed just now",              live(|v| v.attempt = failed(990)),                           LeftOut(Reason::BackingOff { failures: 1, until: at(1050) })),
+        ("taken back just now",          live(|v| v.attempt = taken_back(990)),                       LeftOut(Reason::TakenBack { until: at(1050) })),
+        ("taken back long ago",          live(|v| v.attempt = taken_back(900)),                       Candidate(Way::Live)),
         ("failed long ago",              live(|v| v.attempt = failed(900)),                           Candidate(Way::Live)),
         ("failed for another image",     live(|v| v.attempt = failed(990).map(|a| Attempt { to: "other".into(), ..a })), Candidate(Way::Live)),
     ];
@@ -151,7 +156,7 @@ fn what_holds_all_upgrades_back_is_named() {
 
 #[test]
 fn settings_are_read_with_their_defaults_and_nonsense_turns_nothing_on() {
-    let limit = "concurrent-automatic-engine-upgrade-per-node-limit";
+    let limit = midflight_api::settings::ENGINE_UPGRADE_LIMIT;
     #[rustfmt::skip]
     let cases = [(Some("3"), 3), (Some("0"), 0), (Some("-1"), 0), (Some("three"), 0), (Some(""), 0), (None, 0)];
     for (value, expected) in cases {
