@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Event;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
+use midflight_api::Attempt;
 use midflight_api::longhorn::{
     Engine, EngineChange, EngineImage, InstanceManager, NAMESPACE, Replica, VolumeStatus,
 };
@@ -113,6 +115,22 @@ pub async fn until_all_run(storage: &Storage, volumes: &[&str], image: &str) -> 
     };
     let reached = storage.until(&format!("all of {volumes:?} run {image}"), all).await;
     reached.with_context(|| storage.logs())
+}
+
+/// Waits for a turn of the automatic upgrades that comes after all that was written so far: a detached volume that is made with
+/// another image than the default moves to that.
+pub async fn until_looked(storage: &Storage, witness: &str, from: &str, to: &str) -> anyhow::Result<()> {
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 3, "dataEngine": "v1", "frontend": "nbd", "image": from,
+    });
+    storage.create_volume(witness, spec).await?;
+    let moved = async || {
+        let volume = storage.volumes().get(witness).await?;
+        let attempt = Attempt::of(volume.annotations());
+        Ok(attempt.filter(|attempt| attempt.to == to && attempt.from == from))
+    };
+    storage.until(&format!("{witness} is asked to move to {to}"), moved).await?;
+    until_all_run(storage, &[witness], to).await
 }
 
 /// Waits until a volume holds a backup, as its engine says.

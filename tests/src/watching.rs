@@ -1,4 +1,6 @@
 //! Sees every write of every volume, so that a limit is asserted at each of them and not now and then.
+//!
+//! The one invariant: a watch that has ended is never taken for one in which nothing happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +26,8 @@ pub struct Seen {
     pub moved: BTreeSet<String>,
     /// Volumes that were on their way while they had to grow.
     pub moved_growing: BTreeSet<String>,
+    /// Why nothing more is seen.
+    ended: Option<String>,
 }
 
 impl Seen {
@@ -60,21 +64,27 @@ impl Watching {
         let events = volumes.watch(&WatchParams::default().timeout(290), &version).await?.boxed();
         let task = tokio::spawn(async move {
             pin_mut!(events);
-            while let Some(Ok(event)) = events.next().await {
+            while let Some(event) = events.next().await {
                 let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 match event {
-                    WatchEvent::Added(volume) | WatchEvent::Modified(volume) => seen.take(volume),
-                    WatchEvent::Deleted(volume) => drop(seen.volumes.remove(&volume.name_any())),
-                    WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {}
+                    Ok(WatchEvent::Added(volume) | WatchEvent::Modified(volume)) => seen.take(volume),
+                    Ok(WatchEvent::Deleted(volume)) => drop(seen.volumes.remove(&volume.name_any())),
+                    Ok(WatchEvent::Bookmark(_)) => {}
+                    Ok(WatchEvent::Error(status)) => seen.ended = Some(format!("{status:?}")),
+                    Err(error) => seen.ended = Some(error.to_string()),
                 }
             }
+            let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.ended.get_or_insert_with(|| "the server ended it".to_owned());
         });
         Ok(Watching { seen, task: task.abort_handle() })
     }
 
-    /// What was seen so far.
+    /// What was seen so far, of all that happened. A watch that has ended has missed something.
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(seen.ended, None, "the watch of the volumes has ended");
+        seen
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use midflight_api::longhorn::{DataEngine, Engine, InstanceState, NAMESPACE, Replica, TargetMoveState};
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use midflight_api::{Attempt, Outcome, VolumeRecord};
 use midflight_operator::{Cut, Moment, Writer};
 use midflight_tests::load::Load;
@@ -20,7 +21,6 @@ use midflight_tests::storage::{NEXT, Storage, THIS};
 use serde_json::json;
 
 const SIZE: u64 = 4 << 20;
-const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 /// How many points are drawn when not all are tried.
 const DRAWN: usize = 4;
 const MOMENTS: [Moment; 3] = [Moment::NotSent, Moment::AnswerLost, Moment::Acknowledged];

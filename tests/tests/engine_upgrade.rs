@@ -2,9 +2,9 @@
 //! judges every block.
 
 use midflight_tests::load::{Fio, Load};
-use midflight_tests::place;
-use midflight_tests::running::{attached, runs, status, until_change};
+use midflight_tests::running::{attached, runs, status, until_change, until_references};
 use midflight_tests::storage::{NEXT, Program, Storage, THIS};
+use midflight_tests::{pattern, place};
 use serde_json::json;
 
 /// What each of two clients has of a volume, in bytes.
@@ -63,10 +63,8 @@ async fn an_image_that_fails_leaves_the_old_engine_serving() {
 async fn a_detached_volume_changes_its_image_at_once_and_keeps_its_data() {
     let storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
-    let load = Load::on(&endpoint, "vol-1", 3).unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    load.judge().await.unwrap();
-    for image in [NEXT, THIS] {
+    pattern::write(&endpoint, "0x11", "1M").await.unwrap();
+    for (image, before, byte, place) in [(NEXT, THIS, "0x22", "2M"), (THIS, NEXT, "0x33", "3M")] {
         storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
         storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
         storage.change_volume("vol-1", json!({ "image": image })).await.unwrap();
@@ -75,6 +73,12 @@ async fn a_detached_volume_changes_its_image_at_once_and_keeps_its_data() {
         storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
         storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
         runs(&storage, "vol-1", image).await.unwrap();
+        until_references(&storage, image, 1 + 1 + 3).await.unwrap();
+        until_references(&storage, before, 0).await.unwrap();
+        let endpoint = storage.endpoint("vol-1").await.unwrap();
+        pattern::read(&endpoint, "0x11", "1M").await.unwrap();
+        pattern::write(&endpoint, byte, place).await.unwrap();
     }
+    pattern::read(&storage.endpoint("vol-1").await.unwrap(), "0x22", "2M").await.unwrap();
     storage.stop().await;
 }

@@ -2,19 +2,19 @@
 //! of every volume looked at.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use kube::ResourceExt;
 use midflight_api::longhorn::VolumeState;
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use midflight_api::{Attempt, Outcome};
 use midflight_tests::load::{Fio, Load};
-use midflight_tests::running::{attached, detached, runs, status, told, until_all_run, until_references};
+use midflight_tests::running::{
+    attached, detached, runs, status, told, until_all_run, until_looked, until_references,
+};
 use midflight_tests::storage::{NEXT, Program, Storage, THIS};
 use midflight_tests::watching::Watching;
 use midflight_tests::{pattern, place};
 use serde_json::json;
-
-const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 
 /// What each of two clients has of a volume, in bytes.
 const HALF: u64 = 2 << 20;
@@ -58,10 +58,12 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
     fio.judge().await.unwrap();
     until_references(&storage, THIS, 10 + 10 + 30).await.unwrap();
     until_references(&storage, NEXT, 0).await.unwrap();
+    {
+        let seen = watching.seen();
+        assert!(seen.most <= 3, "{} of a node were on their way at once", seen.most);
+        assert_eq!(seen.moved.len(), 10, "each was seen on its way: {:?}", seen.moved);
+    }
     storage.stop().await;
-    let seen = watching.seen();
-    assert!(seen.most <= 3, "{} of a node were on their way at once", seen.most);
-    assert_eq!(seen.moved.len(), 10, "each was seen on its way: {:?}", seen.moved);
 }
 
 /// Seed 000, case 3. Nothing grows while no instance manager answers, so that the moment lasts.
@@ -70,9 +72,11 @@ async fn an_expanding_volume_moves_when_it_has_grown_and_is_detached() {
     const GROWN: u64 = 20 << 20;
     let mut storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-0").await.unwrap();
-    pattern::write(&endpoint, "0x11", "1M").await.unwrap();
+    pattern::write(&endpoint, "0x11", "3M").await.unwrap();
+    let load = Load::on_blocks(&endpoint, "vol-0", 1, HALF / 4096).unwrap();
     storage.change_volume("vol-0", json!({ "image": NEXT })).await.unwrap();
     runs(&storage, "vol-0", NEXT).await.unwrap();
+    load.judge().await.unwrap();
     until_references(&storage, NEXT, 1 + 1 + 3).await.unwrap();
     storage.change_volume("vol-0", json!({ "nodeID": "" })).await.unwrap();
     storage.until_volume("vol-0", "detached", "unknown").await.unwrap();
@@ -108,7 +112,7 @@ async fn an_expanding_volume_moves_when_it_has_grown_and_is_detached() {
     storage.until_volume("vol-0", "attached", "healthy").await.unwrap();
     runs(&storage, "vol-0", THIS).await.unwrap();
     let endpoint = storage.endpoint("vol-0").await.unwrap();
-    pattern::read(&endpoint, "0x11", "1M").await.unwrap();
+    pattern::read(&endpoint, "0x11", "3M").await.unwrap();
     pattern::write(&endpoint, "0x22", "19M").await.unwrap();
     pattern::read(&endpoint, "0x22", "19M").await.unwrap();
     storage.stop().await;
@@ -118,9 +122,11 @@ async fn an_expanding_volume_moves_when_it_has_grown_and_is_detached() {
 #[tokio::test(flavor = "multi_thread")]
 async fn degraded_and_opted_out_volumes_are_left_alone() {
     let storage = Storage::of_two_builds().await.unwrap();
-    attached(&storage, "vol-1").await.unwrap();
+    let endpoint = attached(&storage, "vol-1").await.unwrap();
+    let load = Load::on(&endpoint, "vol-1", 1).unwrap();
     storage.change_volume("vol-1", json!({ "image": NEXT })).await.unwrap();
     runs(&storage, "vol-1", NEXT).await.unwrap();
+    until_references(&storage, NEXT, 1 + 1 + 3).await.unwrap();
     storage.change_volume("vol-1", json!({ "numberOfReplicas": 4 })).await.unwrap();
     storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
     for name in ["never", "witness"] {
@@ -133,13 +139,13 @@ async fn degraded_and_opted_out_volumes_are_left_alone() {
     let watching = Watching::begin(&storage).await.unwrap();
     storage.set(LIMIT, "3").await.unwrap();
     until_all_run(&storage, &["witness"], THIS).await.unwrap();
-    // Whatever may move has begun with the witness; the rest would need one turn.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(watching.seen().moved, BTreeSet::from(["witness".to_owned()]));
+    until_looked(&storage, "later", NEXT, THIS).await.unwrap();
+    assert_eq!(watching.seen().moved, BTreeSet::from(["later", "witness"].map(str::to_owned)));
 
     storage.change_volume("vol-1", json!({ "numberOfReplicas": 3 })).await.unwrap();
     until_all_run(&storage, &["vol-1"], THIS).await.unwrap();
     assert_eq!(status(&storage, "never").await.unwrap().current_image, NEXT);
+    load.judge().await.unwrap();
     storage.stop().await;
 }
 
@@ -195,7 +201,9 @@ async fn an_image_that_fails_is_left_again_and_halts_the_others() {
     let attempt = storage.until("the attempt has failed", failed).await.unwrap();
     assert_eq!((attempt.failures, attempt.to.as_str()), (1, BROKEN));
     runs(&storage, "vol-1", THIS).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let halted = async || Ok(told(&storage, LIMIT, "EngineUpgradesHeld").await?.pop());
+    let note = storage.until("it is told that the rest is halted", halted).await.unwrap();
+    assert!(note.contains("halted: 1 volumes failed to move"), "{note}");
     assert_eq!(watching.seen().moved, BTreeSet::from(["vol-1".to_owned()]), "the rest is halted");
     for load in loads {
         load.judge().await.unwrap();

@@ -95,7 +95,7 @@ async fn fill(client: &Client) {
 
 async fn settings(client: &Client, limit: &str) {
     for (name, value) in
-        [("default-engine-image", NEW), ("concurrent-automatic-engine-upgrade-per-node-limit", limit)]
+        [("default-engine-image", NEW), (midflight_api::settings::ENGINE_UPGRADE_LIMIT, limit)]
     {
         make(client, "Setting", name, json!({ "value": value })).await.unwrap();
     }

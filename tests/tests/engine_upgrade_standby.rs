@@ -3,6 +3,7 @@
 
 use kube::api::{Api, Patch, PatchParams};
 use midflight_api::longhorn::{NAMESPACE, Volume};
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use midflight_operator::{Admission, Writer};
 use midflight_tests::pattern;
 use midflight_tests::running::{
@@ -11,8 +12,6 @@ use midflight_tests::running::{
 use midflight_tests::storage::{NEXT, Storage, THIS};
 use midflight_tests::watching::Watching;
 use serde_json::json;
-
-const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_upgraded_by_hand_only_and_goes_on_restoring() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use midflight_api::longhorn::{NAMESPACE, Replica};
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use midflight_operator::Writer;
 use midflight_tests::load::Load;
 use midflight_tests::running::{
@@ -16,8 +17,6 @@ use midflight_tests::running::{
 use midflight_tests::storage::{NEXT, Program, Storage, THIS, run, slow};
 use midflight_tests::{pattern, place};
 use serde_json::json;
-
-const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 
 /// Deletes one replica of a volume, on another node than the first.
 async fn lose_replica(storage: &Storage, volume: &str) -> String {

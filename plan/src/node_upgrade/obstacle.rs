@@ -80,7 +80,7 @@ impl Obstacle {
                 "add a node, or detach the volumes: then the instance manager is replaced by itself"
             }
             Obstacle::ImageMissing { .. } => {
-                "wait until the image is pulled (`midflight image prepull status`), then resume"
+                "wait until the image is pulled (`midflight image prepull`), then resume"
             }
             Obstacle::NodeNotReady(_) => "bring the node back, or leave it out by spec.nodes",
             Obstacle::Versions { .. } => "upgrade by way of a version that speaks with both",
