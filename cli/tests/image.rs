@@ -13,7 +13,7 @@ use std::{
 };
 
 use serde_json::Value;
-use support::Sandbox;
+use support::{Sandbox, eventually};
 
 const OWN: [&str; 4] = ["engine", "frontend", "instance-manager", "share-manager"];
 
@@ -119,4 +119,47 @@ fn mistakes_are_named_and_nothing_is_published() {
     }
     assert!(sandbox.fails(2, &["image", "rm", "a:v1"]).contains("midflight.local/a:v1 is not published"));
     assert_eq!(images(&sandbox), before);
+}
+
+/// `image prepull` shows nodes by images, to people and to programs, and says what is in the way.
+#[test]
+fn what_nodes_have_before_they_need_it_is_shown_by_node_and_image() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach", "--nodes=2"]);
+    let shown = || sandbox.json(&["image", "prepull"])["images"].as_array().unwrap().clone();
+    let state = |image: &Value| image["state"].as_str().unwrap().to_owned();
+    eventually("both images are on both nodes", || {
+        let images = shown();
+        images.len() == 2 && images.iter().all(|image| state(image) == "deployed")
+    });
+    let mut images = shown();
+    images.sort_by_key(|image| image["image"].to_string());
+    let version = env!("CARGO_PKG_VERSION");
+    let own = ["instance-manager", "share-manager"].map(|name| format!("midflight.local/{name}:v{version}"));
+    assert_eq!(names(&images), own);
+    let published = own_images(&sandbox);
+    for image in &images {
+        let packed = published.iter().find(|one| one["image"] == image["image"]).unwrap();
+        let nodes = image["nodes"].as_object().unwrap();
+        assert_eq!(nodes.keys().collect::<Vec<_>>(), ["node-1", "node-2"], "{image:#}");
+        assert!(nodes.values().all(|digest| *digest == packed["digest"]), "{image:#} is not {packed:#}");
+        assert_eq!(image["message"], "", "{image:#}");
+    }
+    let table = sandbox.ok(&["image", "prepull"]);
+    let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(lines.next().unwrap(), ["IMAGE", "STATE", "node-1", "node-2"], "{table}");
+    let digest = published[2]["digest"].as_str().unwrap().trim_start_matches("sha256:")[..12].to_owned();
+    assert!(lines.any(|line| line == [own[0].as_str(), "deployed", &digest, &digest]), "{digest}: {table}");
+
+    let missing = r#"{"value":"midflight.local/share-manager:none"}"#;
+    let path = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/settings/default-share-manager-image";
+    let request = http::Request::patch(path).header("content-type", "application/merge-patch+json");
+    sandbox.call("kubeconfig", request.body(missing.into()).unwrap()).unwrap();
+    eventually("it says that an image cannot be pulled", || {
+        sandbox.run(&["image", "prepull"]).status.code() == Some(3)
+    });
+    let said = sandbox.run(&["image", "prepull"]);
+    let (table, complaint) = (support::text(&said.stdout), support::text(&said.stderr));
+    assert!(complaint.contains("1 images cannot be pulled on every node"), "{complaint}");
+    assert!(table.contains("midflight.local/share-manager:none on node-"), "{table}");
 }

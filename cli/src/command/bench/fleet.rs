@@ -196,7 +196,7 @@ impl FleetBench {
 async fn set_limit(client: &kube::Client, limit: u32) -> anyhow::Result<()> {
     let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
     let change = Patch::Merge(json!({ "value": limit.to_string() }));
-    let name = "concurrent-automatic-engine-upgrade-per-node-limit";
+    let name = midflight_api::settings::ENGINE_UPGRADE_LIMIT;
     settings.patch(name, &PatchParams::default(), &change).await.context("set the limit")?;
     Ok(())
 }

@@ -16,6 +16,7 @@ use kube::{
 use midflight_api::{
     NodeName,
     longhorn::{EngineChangeState, NAMESPACE, Robustness, Setting, Volume, VolumeState},
+    settings::ENGINE_UPGRADE_LIMIT,
 };
 use midflight_plan::engine_upgrade as plan;
 use serde_json::json;
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     cluster::Volumes,
-    command::upgrade::engines::{IMAGE, LIMIT, set},
+    command::upgrade::engines::{IMAGE, set},
 };
 
 /// Name of the image that has the next version in it.
@@ -63,7 +64,7 @@ pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     let moved = async {
         set(&client, IMAGE, NEXT).await?;
-        set(&client, LIMIT, &AT_ONCE.to_string()).await?;
+        set(&client, ENGINE_UPGRADE_LIMIT, &AT_ONCE.to_string()).await?;
         arrive(&volumes).await
     };
     let pauses = tokio::select! {
@@ -80,7 +81,7 @@ pub(super) async fn play(stage: &Stage<'_>) -> anyhow::Result<Outcome> {
 
     let counted = stage.counted("engine_change_pause_seconds_count").await?;
     anyhow::ensure!(counted == BUSY.len(), "/metrics tells of {counted} pauses");
-    set(&client, LIMIT, "0").await?;
+    set(&client, ENGINE_UPGRADE_LIMIT, "0").await?;
     set(&client, IMAGE, &before).await?;
     volumes.remove(&[BUSY, IDLE].concat()).await?;
     let mut told = vec![format!(

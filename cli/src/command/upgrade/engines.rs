@@ -10,9 +10,10 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
-use midflight_api::Outcome;
+use midflight_api::ImageRef;
 use midflight_api::longhorn::{NAMESPACE, Setting, Volume};
-use midflight_plan::engine_upgrade::{self as plan, Forecast, Hold, forecast};
+use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
+use midflight_plan::engine_upgrade::{self as plan, Forecast, Hold, Reason, forecast};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -25,15 +26,14 @@ use crate::target;
 
 /// The setting that names the image that volumes move to.
 pub(crate) const IMAGE: &str = "default-engine-image";
-/// The setting that says how many volumes of a node may move at once.
-pub(crate) const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
 const PAUSED: &str = "automatic-engine-upgrade-paused";
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// Move volumes to another engine image, live where that is safe
 ///
 /// Turns automatic engine upgrades on and shows the plan; the controller does the rest. With --wait every volume is
-/// told of as it arrives. Exits with 0 if all that can move has moved, with 3 if something waits, with 4 if time is over.
+/// told of as it arrives; an image that is not on the nodes yet is waited for. Exits with 0 if all that can move has
+/// moved, with 3 if something waits, with 4 if time is over.
 #[derive(Debug, Args)]
 pub(crate) struct Engines {
     /// Image to move to; it becomes the default [default: the setting default-engine-image]
@@ -68,6 +68,9 @@ struct Moved {
     #[serde(skip_serializing_if = "Option::is_none")]
     pause_us: Option<i64>,
 }
+
+/// What each volume runs.
+type Images = BTreeMap<String, ImageRef>;
 
 /// What became of the upgrade.
 #[derive(Debug, Serialize)]
@@ -104,48 +107,54 @@ fn milliseconds(us: i64) -> String {
 impl Engines {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let client = target::client(session).await?;
+        // Before the first change, since the controller may be faster than a look after it.
+        let (world, volumes) = cluster(&client).await?;
         if self.pause || self.resume {
             set(&client, PAUSED, if self.pause { "true" } else { "false" }).await?;
         }
         if let Some(image) = &self.to {
             set(&client, IMAGE, image).await?;
         }
-        let before = look(&client).await?.0;
-        match self.limit {
-            Some(limit) => set(&client, LIMIT, &limit.to_string()).await?,
-            None if self.pause => {}
-            None if before.hold == Some(Hold::Off) => set(&client, LIMIT, "1").await?,
-            None => {}
+        if let Some(limit) = self.limit_for(&world) {
+            set(&client, ENGINE_UPGRADE_LIMIT, &limit.to_string()).await?;
         }
         if self.wait {
-            return self.follow(session, &client).await;
+            let before = volumes.into_iter().map(|volume| (volume.name.to_string(), volume.current));
+            return self.follow(session, &client, &before.collect()).await;
         }
         let (plan, _) = look(&client).await?;
         session.answer(&shown(&plan))?;
         if self.pause { Ok(()) } else { verdict(&plan) }
     }
 
-    /// Tells of every volume that arrives, until nothing more can move.
-    async fn follow(&self, session: &Session, client: &Client) -> anyhow::Result<()> {
-        let (began, deadline) = (Timestamp::now(), Instant::now() + Duration::from_secs(self.timeout));
+    /// What the limit is to become. An image that was just named keeps all from beginning, too, so that what holds them does not
+    /// tell whether they are off.
+    fn limit_for(&self, world: &plan::World) -> Option<u32> {
+        let is_off = world.policy.per_node == 0;
+        self.limit.or((is_off && !self.pause).then_some(1))
+    }
+
+    /// Tells of every volume that arrives, until nothing more can move. `before` has what each ran when it began.
+    async fn follow(&self, session: &Session, client: &Client, before: &Images) -> anyhow::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(self.timeout);
         let (mut moved, mut told) = (Vec::new(), String::new());
         loop {
             let (plan, volumes) = look(client).await?;
-            for volume in arrivals(&volumes, &plan, began, &moved) {
+            for volume in arrivals(&volumes, &plan.target, before, &moved) {
                 let one = arrival(client, volume).await?;
                 let pause =
                     one.pause_us.map(|us| format!(", paused {}", milliseconds(us))).unwrap_or_default();
                 session.say(format_args!("{}: {} after {} s{pause}", one.volume, one.way, one.seconds));
                 moved.push(one);
             }
-            let now =
-                format!("{} there, {} on the way, {} to go", plan.there, plan.under_way.len(), plan.moves());
+            let comes = comes(&plan);
+            let now = progress(&plan, comes.as_deref());
             if now != told {
                 session.say(&now);
                 told = now;
             }
             let is_held = plan.hold.is_some();
-            if plan.under_way.is_empty() && (plan.moves() == 0 || is_held) {
+            if plan.under_way.is_empty() && comes.is_none() && (plan.moves() == 0 || is_held) {
                 session.answer(&upgraded(&plan, moved))?;
                 return verdict(&plan);
             }
@@ -174,18 +183,39 @@ pub(crate) async fn set(client: &Client, name: &str, value: &str) -> anyhow::Res
     set.map(drop).map_err(target::refusal).with_context(|| format!("set {name} to {value}"))
 }
 
-/// Volumes whose attempt has ended well since then, and that were not told of yet.
+fn progress(plan: &Forecast, comes: Option<&str>) -> String {
+    let (there, under_way, to_go) = (plan.there, plan.under_way.len(), plan.moves());
+    let waits = comes.map(|what| format!("; {what}")).unwrap_or_default();
+    format!("{there} there, {under_way} on the way, {to_go} to go{waits}")
+}
+
+/// Why nothing, or not all, begins yet although nobody has to do anything: the image is on its way to the nodes.
+fn comes(plan: &Forecast) -> Option<String> {
+    match &plan.hold {
+        Some(hold @ (Hold::Unknown { .. } | Hold::Nowhere { .. })) => return Some(hold.to_string()),
+        Some(Hold::NoTarget | Hold::Incompatible { .. } | Hold::Off | Hold::Paused | Hold::Halted { .. }) => {
+            return None;
+        }
+        None => {}
+    }
+    // An image whose binary has not answered yet has no versions.
+    let waits = |one: &&plan::LeftOut| {
+        matches!(one.reason, Reason::NotOnNodes { .. } | Reason::ApiVersions { max: 0, .. })
+    };
+    plan.left_out.iter().find(waits).map(|one| format!("{}: {}", one.volume, one.reason))
+}
+
+/// Volumes that run the target and ran another image before, and that were not told of yet. The attempt may not be written off by
+/// then.
 fn arrivals<'a>(
     volumes: &'a [plan::Volume],
-    plan: &Forecast,
-    since: Timestamp,
+    target: &ImageRef,
+    before: &Images,
     told: &[Moved],
 ) -> Vec<&'a plan::Volume> {
     let has_arrived = |volume: &&plan::Volume| {
-        let attempt = volume.attempt.as_ref().filter(|attempt| attempt.to == plan.target);
-        attempt.is_some_and(|attempt| {
-            attempt.outcome == Outcome::Done && attempt.ended_at.is_some_and(|end| end >= since)
-        })
+        let was = before.get(volume.name.as_str());
+        volume.current == *target && was.is_some_and(|was| was != target)
     };
     let is_new = |volume: &&plan::Volume| told.iter().all(|one| one.volume != volume.name.as_str());
     volumes.iter().filter(has_arrived).filter(is_new).collect()
@@ -196,8 +226,9 @@ async fn arrival(client: &Client, volume: &plan::Volume) -> anyhow::Result<Moved
     let object = volumes.get_opt(volume.name.as_str()).await.map_err(target::refusal)?;
     let change = object.and_then(|object| object.status).map(|status| status.engine_change);
     let change = change.filter(|change| change.image == volume.current && change.pause_us > 0);
-    let attempt = volume.attempt.as_ref();
-    let took = attempt.and_then(|attempt| Some(attempt.ended_at?.duration_since(attempt.issued_at)));
+    let attempt = volume.attempt.as_ref().filter(|attempt| attempt.to == volume.current);
+    let took = attempt
+        .map(|attempt| attempt.ended_at.unwrap_or_else(Timestamp::now).duration_since(attempt.issued_at));
     Ok(Moved {
         volume: volume.name.to_string(),
         node: volume.seat().map(ToString::to_string).unwrap_or_default(),
