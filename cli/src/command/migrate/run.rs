@@ -256,7 +256,8 @@ fn stopped(error: RunError, file: &Path) -> anyhow::Error {
             error.to_string(),
             format!(
                 "mend what keeps it from going on, then `midflight migrate run {file} --forward`; to go back all \
-                 the same and give up what was written, `midflight migrate run {file} --back --discard-writes`"
+                 the same and give up what was written, `midflight migrate run {file} --back --discard-writes`; from what was \
+                 made final only `midflight migrate restore` of the backup made before leads back"
             ),
         ),
         RunError::Journal(error) => explain(error),
