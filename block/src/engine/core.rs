@@ -427,7 +427,13 @@ impl Engine {
 
     /// A flush of our own may go on: nobody waits for it, and the next engine flushes by itself.
     fn is_drained(&self) -> bool {
-        let owed = self.pending.iter().any(|(_, pending)| pending.asker != Asker::Nobody);
+        let waits = |asker: Asker| match asker {
+            Asker::Frontend(_) | Asker::Reader(..) | Asker::Copy(_) | Asker::Copied(_) | Asker::Operation => {
+                true
+            }
+            Asker::Release(_) | Asker::Nobody => false,
+        };
+        let owed = self.pending.iter().any(|(_, pending)| waits(pending.asker));
         !owed && self.held.is_empty() && self.operation.is_none()
     }
 

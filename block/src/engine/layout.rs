@@ -208,8 +208,7 @@ impl Engine {
         }
         if operation.is_exclusive() {
             operation.stage = Stage::Flushing;
-            let flush = Frame::bare(Header::new(Kind::Flush, 0, self.epoch));
-            return self.send_to(self.members.in_service(), flush, Asker::Operation, out);
+            return self.flush(Asker::Operation, out);
         }
         self.tell_step(out);
     }

@@ -13,6 +13,7 @@ use super::{
     core::{CONTROL, Change, Engine, Output, Phase},
     layout::ALIGN,
     members::{Member, Mode, Service, bit},
+    requests::Asker,
 };
 use crate::{
     blocks::Blocks,
@@ -66,7 +67,8 @@ impl Engine {
         self.advance(out);
     }
 
-    /// Lets a member go at somebody's word. It is gone when the record says so.
+    /// Lets a member go at somebody's word. It is gone when the record says so. One in service is let go
+    /// after a flush, so that it misses little more than what is written from then on.
     pub(super) fn release(&mut self, replica: &str, out: &mut Vec<Output>) -> Answer {
         let count = self.members.iter().count();
         let Some(at) = (0..count).find(|at| self.name_of(*at) == replica) else {
@@ -78,10 +80,20 @@ impl Engine {
         if self.members.is_last(at) {
             return Answer::Refused("the last replica in service stays".into());
         }
+        let version = self.version;
         let member = self.members.get(at);
         member.released = true;
         match member.service {
-            Service::In | Service::Joining | Service::Returning => self.on_lost(at, out),
+            // What the others note of it begins with the version that it has noted itself.
+            Service::In if member.version != version => {
+                return Answer::Busy("it has not noted yet that it is in service".into());
+            }
+            Service::In if self.operation.is_some() => {
+                return Answer::Busy("a snapshot, or the size of the volume, is being changed".into());
+            }
+            Service::In if self.pending.iter().any(|(_, pending)| pending.asker == Asker::Release(at)) => {}
+            Service::In => self.flush(Asker::Release(at), out),
+            Service::Joining | Service::Returning => self.on_lost(at, out),
             Service::Out if member.link.is_some() => self.on_lost(at, out),
             Service::Leaving | Service::Out => {}
         }
@@ -91,6 +103,17 @@ impl Engine {
             Service::Out | Service::In | Service::Leaving | Service::Returning | Service::Joining => {
                 Answer::Busy("the record does not say yet that it is out".into())
             }
+        }
+    }
+
+    /// Everyone has flushed what was there when this member was to go. If it cannot go now, whoever lets it
+    /// go asks again.
+    pub(super) fn depart(&mut self, at: usize, out: &mut Vec<Output>) {
+        let version = self.version;
+        let may_go = self.phase == Phase::Serving && self.operation.is_none() && !self.members.is_last(at);
+        let member = self.members.get(at);
+        if may_go && member.released && member.service == Service::In && member.version == version {
+            self.on_lost(at, out);
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) enum Asker {
     Copied(u64),
     /// The change of the layout under way.
     Operation,
+    /// The flush before this member is let go: what all have synced it does not miss.
+    Release(usize),
     /// A flush of our own, so that little is unflushed when a member fails.
     Nobody,
 }
@@ -77,6 +79,14 @@ impl Unflushed {
             let inherited = std::mem::take(&mut self.inherited);
             self.closing = Some(Closing { flush: number, blocks, inherited });
             self.changes = 0;
+        }
+    }
+
+    /// The next flush is accounted for in any case: sent after the one under way, it covers what that one covers.
+    fn take_account(&mut self) {
+        if let Some(closing) = self.closing.take() {
+            self.since.extend(&closing.blocks);
+            self.inherited.extend(&closing.inherited);
         }
     }
 
@@ -202,6 +212,12 @@ impl Engine {
         }
     }
 
+    /// Flushes for a purpose of our own, so that what was answered before is accounted for when it ends.
+    pub(super) fn flush(&mut self, asker: Asker, out: &mut Vec<Output>) {
+        self.unflushed.take_account();
+        self.send_all(Frame::bare(Header::new(Kind::Flush, 0, self.epoch)), asker, out);
+    }
+
     /// Flushes without being asked.
     pub(super) fn settle(&mut self, out: &mut Vec<Output>) {
         self.send_all(Frame::bare(Header::new(Kind::Flush, 0, self.epoch)), Asker::Nobody, out);
@@ -260,7 +276,12 @@ impl Engine {
     pub(super) fn changes_of_others(&self, frontend: LinkId) -> bool {
         let foreign = |pending: &Pending| match pending.asker {
             Asker::Frontend(link) => link != frontend && changes(pending.asked.kind),
-            Asker::Reader(..) | Asker::Copy(_) | Asker::Copied(_) | Asker::Operation | Asker::Nobody => false,
+            Asker::Reader(..)
+            | Asker::Copy(_)
+            | Asker::Copied(_)
+            | Asker::Operation
+            | Asker::Release(_)
+            | Asker::Nobody => false,
         };
         self.pending.iter().any(|(_, pending)| foreign(pending))
     }
@@ -325,6 +346,7 @@ impl Engine {
             Asker::Copy(copying) => self.on_copied(copying, &pending.asked, last, out),
             Asker::Copied(copying) => self.on_all_copied(copying, out),
             Asker::Operation => self.on_operated(out),
+            Asker::Release(member) => self.depart(member, out),
             Asker::Nobody => {}
         }
         self.after_request(out);

@@ -1,11 +1,12 @@
-//! Whom an engine listens to, and when it tells a frontend that it is served.
+//! Whom an engine listens to, when it tells a frontend that it is served, and how it lets members go.
 
 use super::{
-    control::Command,
+    control::{Answer, Command},
     core::{Engine, Input, Output, Seat},
-    members::Mode,
+    members::{Mode, Service},
 };
 use crate::{
+    blocks::BLOCK_BITS,
     epoch::Epoch,
     extent::Extent,
     net::reactor::LinkId,
@@ -14,7 +15,7 @@ use crate::{
         Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
         layout::Layout,
-        members::Promised,
+        members::{Missing, Promised},
     },
 };
 
@@ -57,41 +58,65 @@ fn only_the_frontend_of_the_records_attachment_is_listened_to() {
 }
 
 const MEMBER: LinkId = LinkId::from_bits(1);
+/// The connection on which commands come.
+const COORDINATOR: u64 = 30;
 const EPOCH: Epoch = Epoch::of_term(1);
 const SIZE: u64 = 1 << 20;
 
-/// An engine with one copy, which the test plays.
+/// An engine with copies that the test plays: the first at the other end of connection 1, and so on.
 struct Bench {
     engine: Engine,
     out: Vec<Output>,
+    copies: u64,
 }
 
 impl Bench {
     /// It serves a frontend on this connection, which has sent everything again.
     fn serving(frontend: u64) -> Bench {
-        let members = vec![(0, Mode::InService)];
+        Bench::with_copies(1, frontend)
+    }
+
+    fn with_copies(copies: u64, frontend: u64) -> Bench {
+        Bench::with_copies_of(1, copies, frontend)
+    }
+
+    /// The copies have noted this member version; the record's is 1.
+    fn with_copies_of(version: u64, copies: u64, frontend: u64) -> Bench {
+        let members = (0..copies).map(|key| (key, Mode::InService)).collect();
         let seat = Seat { volume: "v".into(), epoch: EPOCH, sender: 9, version: 1, members };
-        let mut bench = Bench { engine: Engine::new(seat), out: Vec::new() };
-        bench.feed(Input::Connected { member: 0, link: MEMBER });
-        let hello =
-            Hello { versions: VERSIONS, volume: "v".into(), sender: 0, size: SIZE, epoch: Epoch::NONE };
-        bench.member(Frame::with(Header::new(Kind::Hello, 0, EPOCH), hello.encode()));
+        let mut bench = Bench { engine: Engine::new(seat), out: Vec::new(), copies };
+        for link in 1..=copies {
+            bench.connect(link);
+        }
         bench.go(frontend);
-        let promise = bench.asked(Kind::Promise).expect("a promise is asked for");
-        let layout = Layout { size: SIZE, ..Layout::default() };
-        let promised = Promised {
-            last_write: Epoch::NONE,
-            version: 1,
-            lost_power: false,
-            regions: Vec::new(),
-            layout,
-            damaged: false,
-            damage: None,
-        };
-        bench.member(Frame::with(promise.reply(Status::Ok, EPOCH), promised.encode()));
+        for link in 1..=copies {
+            bench.promise(link, version);
+        }
         let replayed = bench.sent(frontend).find(|header| header.kind == Kind::Ping).expect("a question");
         bench.frontend(frontend, Frame::bare(replayed.reply(Status::Ok, EPOCH)));
         bench
+    }
+
+    fn connect(&mut self, link: u64) {
+        self.feed(Input::Connected { member: link as usize - 1, link: LinkId::from_bits(link) });
+        let hello =
+            Hello { versions: VERSIONS, volume: "v".into(), sender: 0, size: SIZE, epoch: Epoch::NONE };
+        self.frontend(link, Frame::with(Header::new(Kind::Hello, 0, EPOCH), hello.encode()));
+    }
+
+    /// A copy that has noted this member version promises.
+    fn promise(&mut self, link: u64, version: u64) {
+        let asked = self.last(link, Kind::Promise).expect("a promise is asked for").header;
+        let promised = Promised {
+            last_write: Epoch::NONE,
+            version,
+            lost_power: false,
+            regions: Vec::new(),
+            layout: Layout { size: SIZE, ..Layout::default() },
+            damaged: false,
+            damage: None,
+        };
+        self.frontend(link, Frame::with(asked.reply(Status::Ok, EPOCH), promised.encode()));
     }
 
     fn feed(&mut self, input: Input) {
@@ -112,7 +137,11 @@ impl Bench {
     }
 
     fn write(&mut self, link: u64) {
-        let extent = Extent::new(0, 512).expect("inside the volume");
+        self.write_block(link, 0);
+    }
+
+    fn write_block(&mut self, link: u64, block: u64) {
+        let extent = Extent::new(block << BLOCK_BITS, 512).expect("inside the volume");
         let header = Header { extent, ..Header::new(Kind::Write, 5, EPOCH) };
         self.frontend(link, Frame::with(header, vec![1; 512].into()));
     }
@@ -124,9 +153,62 @@ impl Bench {
         })
     }
 
+    /// The last frame of a kind on a connection.
+    fn last(&self, link: u64, kind: Kind) -> Option<Frame> {
+        let sent = self.out.iter().filter_map(|output| match output {
+            Output::Send(to, frame) if *to == LinkId::from_bits(link) => Some(frame),
+            _ => None,
+        });
+        sent.filter(|frame| frame.header.kind == kind).last().cloned()
+    }
+
     /// The last question of a kind to the member.
     fn asked(&self, kind: Kind) -> Option<Header> {
         self.sent(MEMBER.bits()).filter(|header| header.kind == kind).last()
+    }
+
+    /// Every copy answers the last question of a kind; who was not asked says nothing.
+    fn all_answer(&mut self, kind: Kind) {
+        (1..=self.copies).for_each(|link| self.copy_answers(link, kind));
+    }
+
+    fn copy_answers(&mut self, link: u64, kind: Kind) {
+        if let Some(asked) = self.last(link, kind) {
+            self.frontend(link, Frame::bare(asked.header.reply(Status::Ok, EPOCH)));
+        }
+    }
+
+    /// A command, and the answer to it if there is one already.
+    fn order(&mut self, command: &Command) -> Option<Answer> {
+        let payload = serde_json::to_vec(command).expect("plain");
+        let before = self.sent(COORDINATOR).count();
+        self.frontend(COORDINATOR, Frame::with(Header::new(Kind::Control, 0, EPOCH), payload.into()));
+        let answered = self.sent(COORDINATOR).count() > before;
+        answered.then(|| {
+            let frame = self.last(COORDINATOR, Kind::Control).expect("it was sent");
+            serde_json::from_slice(&frame.payload).expect("an answer is readable")
+        })
+    }
+
+    fn release(&mut self, replica: u64) -> Option<Answer> {
+        self.order(&Command::Release { replica: replica.to_string() })
+    }
+
+    /// The record is changed as the engine asked last.
+    fn record_changes(&mut self) {
+        let changes = self.out.iter().filter_map(|output| match output {
+            Output::Change(change) => Some(*change),
+            _ => None,
+        });
+        let change = changes.last().expect("a change is asked for");
+        self.feed(Input::Changed(change));
+    }
+
+    /// What the copy on this connection was told that another misses, if it was told.
+    fn noted(&self, link: u64) -> Option<Vec<u64>> {
+        let frame = self.last(link, Kind::Depart)?;
+        let missing = Missing::decode(&frame.payload, SIZE >> BLOCK_BITS).expect("readable");
+        Some(missing.blocks.runs().into_iter().flat_map(|run| run.first..run.first + run.count).collect())
     }
 
     fn answer(&mut self, kind: Kind) {
@@ -168,4 +250,78 @@ fn what_a_dead_frontend_asked_for_is_not_begun_later() {
     bench.answer(Kind::Flush);
     bench.answer(Kind::Step);
     assert_eq!(bench.asked(Kind::Write), None, "nobody wants it any more");
+}
+
+fn snapshot() -> Command {
+    Command::Snapshot { name: "s".into() }
+}
+
+/// What a snapshot has flushed nobody misses who is lost afterwards.
+#[test]
+fn the_flush_of_a_snapshot_is_accounted_for() {
+    let mut bench = Bench::with_copies(3, 10);
+    bench.write_block(10, 5);
+    bench.all_answer(Kind::Write);
+    assert_eq!(bench.order(&snapshot()), None);
+    bench.all_answer(Kind::Flush);
+    bench.all_answer(Kind::Step);
+    bench.write_block(10, 6);
+    bench.feed(Input::Closed(LinkId::from_bits(2)));
+    assert_eq!((bench.noted(1), bench.noted(3)), (Some(vec![6]), Some(vec![6])));
+}
+
+/// A copy that is let go misses what was written from then on, not what was written since somebody flushed last.
+#[test]
+fn a_member_is_let_go_when_everyone_has_flushed() {
+    for client_flushes in [false, true] {
+        let mut bench = Bench::with_copies(3, 10);
+        bench.all_answer(Kind::Standing);
+        bench.write_block(10, 5);
+        bench.all_answer(Kind::Write);
+        if client_flushes {
+            bench.frontend(10, Frame::bare(Header::new(Kind::Flush, 6, EPOCH)));
+        }
+        assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
+        let asked = bench.last(2, Kind::Flush);
+        assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
+        assert_eq!(bench.last(2, Kind::Flush), asked, "one flush is enough");
+        bench.write_block(10, 6);
+        assert_eq!(bench.noted(1), None, "nobody leaves before the flush has ended");
+        bench.all_answer(Kind::Flush);
+        assert_eq!((bench.noted(1), bench.noted(3)), (Some(vec![6]), Some(vec![6])));
+    }
+}
+
+/// What others note of a copy begins with the member version that it has noted itself: while that is on its way, nobody
+/// knows which one it will bring back.
+#[test]
+fn a_member_is_let_go_when_it_has_noted_that_it_is_in_service() {
+    let mut bench = Bench::with_copies_of(0, 3, 10);
+    assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
+    assert_eq!(bench.last(2, Kind::Flush), None);
+    bench.all_answer(Kind::Standing);
+    assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
+    assert!(bench.last(2, Kind::Flush).is_some());
+    bench.all_answer(Kind::Flush);
+    assert_eq!(bench.noted(1), Some(vec![]));
+}
+
+/// Neither a snapshot under way nor the loss of the others meanwhile lets one go that should stay.
+#[test]
+fn a_member_that_cannot_go_after_the_flush_stays() {
+    let mut bench = Bench::with_copies(2, 10);
+    bench.all_answer(Kind::Standing);
+    bench.release(1);
+    bench.feed(Input::Closed(LinkId::from_bits(1)));
+    bench.copy_answers(2, Kind::Flush);
+    bench.copy_answers(2, Kind::Depart);
+    bench.record_changes();
+    assert_eq!(bench.engine.services(), [Service::Out, Service::In], "the last one stays");
+    let mut bench = Bench::with_copies(2, 10);
+    bench.all_answer(Kind::Standing);
+    bench.order(&snapshot());
+    assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
+    bench.all_answer(Kind::Flush);
+    bench.all_answer(Kind::Step);
+    assert_eq!(bench.noted(1), None, "it is asked for again after the snapshot");
 }

@@ -162,21 +162,71 @@ fn a_copy_that_lost_power_does_not_stand_in_for_one_that_is_away() {
 fn a_replica_that_is_released_stays_away_until_another_engine_knows_it() {
     for (seed, mut world) in worlds(100, 100) {
         world.answers.clear();
-        world.command(&Command::Release { replica: "1".into() });
-        steps_until(&mut world, "out", |world| world.mode(1) == Mode::Out);
+        steps_until(&mut world, "it serves", |world| world.is_serving(0));
+        release(&mut world, 1);
         busy(&mut world, 200);
         assert_eq!(world.mode(1), Mode::Out, "it is not asked to return");
-        world.command(&Command::Release { replica: "1".into() });
-        assert_eq!(world.answers.last(), Some(&Answer::Done));
         if seed % 2 == 0 {
-            world.command(&Command::Release { replica: "0".into() });
-            steps_until(&mut world, "out", |world| world.mode(0) == Mode::Out);
+            release(&mut world, 0);
             busy(&mut world, 50);
             world.command(&Command::Release { replica: "2".into() });
             assert!(matches!(world.answers.last(), Some(Answer::Refused(why)) if why.contains("the last")));
             busy(&mut world, 50);
         }
         world.restart_engine(0);
+        assert_whole(&mut world);
+    }
+}
+
+/// Steps in which nobody asks for anything.
+fn rest_until(world: &mut World, what: &str, done: impl Fn(&World) -> bool) {
+    for _ in 0..20_000 {
+        if done(world) {
+            return;
+        }
+        world.step();
+    }
+    panic!("never: {what}; {}", world.describe());
+}
+
+/// Bytes that the newest engine has copied.
+fn copied(world: &mut World) -> u64 {
+    world.answers.clear();
+    world.command(&Command::Status);
+    match world.answers.pop() {
+        Some(Answer::Status(status)) => status.copied_bytes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks again and again, as whoever lets a copy go does.
+fn release(world: &mut World, at: usize) {
+    let replica = at.to_string();
+    for _ in 0..1000 {
+        world.command(&Command::Release { replica: replica.clone() });
+        if world.answers.last() == Some(&Answer::Done) {
+            return;
+        }
+        (0..10).for_each(|_| _ = world.step());
+    }
+    panic!("{replica} is never let go; {}", world.describe());
+}
+
+/// Nobody flushes here but the engine itself: what was written long before a copy left is not copied to it.
+#[test]
+fn a_replica_that_is_released_misses_nothing_that_was_written_before() {
+    for (seed, mut world) in worlds(60, 100) {
+        if seed % 2 == 0 {
+            world.switch();
+            steps_until(&mut world, "switched", |world| !world.switched.is_empty());
+        }
+        world.settle();
+        release(&mut world, 1);
+        assert_eq!(world.mode(1), Mode::Out);
+        let newest = world.engines.len() - 1;
+        world.restart_engine(newest);
+        rest_until(&mut world, "every copy in service", World::is_whole);
+        assert_eq!(copied(&mut world), 0);
         assert_whole(&mut world);
     }
 }
