@@ -195,8 +195,16 @@ fn a_released_replica_keeps_its_data_and_returns_with_what_it_missed() {
     let incarnation = nodes.find(0, "e-0").epoch;
     assert_eq!(Epoch::from_bits(incarnation).incarnation(), 0, "the engine was not started anew for it");
     soon();
-    nodes.runtime.block_on(orders.add_replica(request(&members[2].address))).unwrap();
-    nodes.wait_until_whole();
+    for _ in 0..2 {
+        nodes.runtime.block_on(orders.add_replica(request(&members[2].address))).unwrap();
+        nodes.wait_until_whole();
+    }
+    let engine = nodes.find(0, "e-0");
+    assert_eq!(
+        (Epoch::from_bits(engine.epoch).incarnation(), engine.restarts),
+        (0, 0),
+        "nor when it came back"
+    );
     load.judge();
     assert!(nodes.copies_are_equal());
 }

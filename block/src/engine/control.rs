@@ -34,6 +34,9 @@ pub enum Command {
     /// Let a replica go that is to come back: it is put out of service, the others note what it misses, and it is not
     /// asked to return.
     Release { replica: String },
+    /// Say where a replica of the record can be reached that was let go, or of which the engine was not told: it
+    /// is asked to return.
+    Introduce { replica: String, address: Address },
     /// Let rebuilds go no faster than this; without a number, as fast as they can.
     Throttle {
         #[arg(long)]

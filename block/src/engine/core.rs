@@ -27,7 +27,7 @@ use super::{
 use crate::{
     blocks::BLOCK_BITS,
     epoch::Epoch,
-    net::reactor::LinkId,
+    net::{address::Address, reactor::LinkId},
     record::Attachment,
     window::Window,
     wire::{
@@ -79,6 +79,11 @@ pub enum Output {
     /// Change the record under this engine's term. One at a time; until it is
     /// done, or someone else has the volume, try again.
     Change(Change),
+    /// The member can be reached there.
+    Reach {
+        member: usize,
+        address: Address,
+    },
     /// Someone has a higher epoch: this engine has lost the volume.
     Fenced {
         by: Epoch,

@@ -65,6 +65,7 @@ impl Engine {
                 Err(Answer::Done)
             }
             Ok(Command::Release { replica }) => Err(self.release(&replica, out)),
+            Ok(Command::Introduce { replica, address }) => Err(self.introduce(&replica, address, out)),
             Ok(Command::Suspend) => {
                 self.suspension.suspend();
                 Err(Answer::Done)
@@ -125,6 +126,7 @@ impl Engine {
         let step = match command {
             Command::Status
             | Command::Release { .. }
+            | Command::Introduce { .. }
             | Command::Throttle { .. }
             | Command::Suspend
             | Command::Resume => {

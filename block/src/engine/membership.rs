@@ -18,6 +18,7 @@ use super::{
 use crate::{
     blocks::Blocks,
     extent::Extent,
+    net::address::Address,
     wire::{
         Frame, Header, Kind, PARTIAL,
         members::{Joined, Missing},
@@ -33,6 +34,11 @@ const JOIN: u64 = CONTROL + 3000;
 pub(super) const LAYER: u64 = CONTROL + 5000;
 /// Plus the member version.
 const STANDING: u64 = CONTROL + (1 << 60);
+
+/// This engine began with a record that did not have it.
+fn unknown() -> Answer {
+    Answer::Refused("the record has no such replica".into())
+}
 
 impl Engine {
     /// A member is gone. Before the promise it may come back; after it the
@@ -70,10 +76,7 @@ impl Engine {
     /// Lets a member go at somebody's word. It is gone when the record says so. One in service is let go
     /// after a flush, so that it misses little more than what is written from then on.
     pub(super) fn release(&mut self, replica: &str, out: &mut Vec<Output>) -> Answer {
-        let count = self.members.iter().count();
-        let Some(at) = (0..count).find(|at| self.name_of(*at) == replica) else {
-            return Answer::Refused("the record has no such replica".into());
-        };
+        let Some(at) = self.called(replica) else { return unknown() };
         if self.phase != Phase::Serving {
             return Answer::Busy("the volume does not serve".into());
         }
@@ -104,6 +107,19 @@ impl Engine {
                 Answer::Busy("the record does not say yet that it is out".into())
             }
         }
+    }
+
+    /// A member that was let go, or of which nobody told, is at this address and is asked to return. One that
+    /// is on its way out leaves first.
+    pub(super) fn introduce(&mut self, replica: &str, address: Address, out: &mut Vec<Output>) -> Answer {
+        let Some(member) = self.called(replica) else { return unknown() };
+        self.members.get(member).released = false;
+        out.push(Output::Reach { member, address });
+        Answer::Done
+    }
+
+    fn called(&self, replica: &str) -> Option<usize> {
+        (0..self.members.iter().count()).find(|at| self.name_of(*at) == replica)
     }
 
     /// Everyone has flushed what was there when this member was to go. If it cannot go now, whoever lets it

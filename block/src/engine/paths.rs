@@ -57,6 +57,15 @@ impl Paths {
         Paths { all: addresses.into_iter().map(path).collect() }
     }
 
+    /// The member is there now: it is tried at once, if it is wanted and not connected.
+    pub(super) fn reach(&mut self, member: usize, address: Address) {
+        let path = &mut self.all[member];
+        path.address = Some(address);
+        if let State::Down { tried } = &mut path.state {
+            (*tried, path.missing) = (None, None);
+        }
+    }
+
     fn by_link(&mut self, of: LinkId) -> Option<(usize, &mut Path)> {
         self.all.iter_mut().enumerate().find(|(_, path)| match path.state {
             State::Down { .. } => false,
@@ -148,6 +157,22 @@ mod tests {
         assert_eq!(paths.turns(now, |_| true), []);
         assert_eq!(paths.turns(now + RECONNECT_EVERY, |_| true), [connect()]);
         assert_eq!(paths.turns(now + PATIENCE, |_| true), [Turn::Unreachable { member: 0 }, connect()]);
+    }
+
+    #[test]
+    fn a_member_is_tried_at_once_where_it_is_said_to_be() {
+        let mut paths = Paths::new(vec![None]);
+        let now = Instant::now();
+        assert_eq!(paths.turns(now, |_| true), [], "nobody knows where it is");
+        assert_eq!(paths.turns(now + PATIENCE, |_| true), [Turn::Unreachable { member: 0 }]);
+        paths.reach(0, address());
+        let connect = Turn::Connect { member: 0, to: address() };
+        assert_eq!(paths.turns(now + PATIENCE, |_| true), [connect]);
+        let link = LinkId::from_bits(7);
+        paths.connecting(0, link);
+        paths.connected(link);
+        paths.reach(0, address());
+        assert_eq!(paths.turns(Instant::now(), |_| true), [], "who is connected stays so");
     }
 
     #[test]

@@ -323,6 +323,7 @@ impl Serving {
                     let replica = self.names[change.member].clone();
                     self.scribe.wish(Wish { replica, mode: change.mode, version: change.version });
                 }
+                Output::Reach { member, address } => self.paths.reach(member, address),
                 Output::Fenced { by } => return Err(EngineError::Fenced { ours: self.epoch, by }),
                 Output::Stranded => return Err(EngineError::Stranded),
             }

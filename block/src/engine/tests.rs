@@ -9,7 +9,7 @@ use crate::{
     blocks::BLOCK_BITS,
     epoch::Epoch,
     extent::Extent,
-    net::reactor::LinkId,
+    net::{address::Address, reactor::LinkId},
     record::Attachment,
     wire::{
         Frame, Header, Kind, Status,
@@ -250,6 +250,26 @@ fn what_a_dead_frontend_asked_for_is_not_begun_later() {
     bench.answer(Kind::Flush);
     bench.answer(Kind::Step);
     assert_eq!(bench.asked(Kind::Write), None, "nobody wants it any more");
+}
+
+/// A copy that was let go returns to the engine that let it go, as soon as that is told where it is.
+#[test]
+fn a_member_that_was_let_go_is_asked_to_return_when_it_is_introduced() {
+    let mut bench = Bench::with_copies(3, 10);
+    bench.all_answer(Kind::Standing);
+    bench.release(1);
+    bench.all_answer(Kind::Flush);
+    bench.all_answer(Kind::Depart);
+    bench.record_changes();
+    assert_eq!(bench.release(1), Some(Answer::Done));
+    assert!(!bench.engine.may_connect(1), "it is not asked to return");
+    let address: Address = "127.0.0.1:9".parse().expect("an address");
+    let introduce = |replica: &str| Command::Introduce { replica: replica.into(), address: address.clone() };
+    assert!(matches!(bench.order(&introduce("7")), Some(Answer::Refused(_))));
+    assert_eq!(bench.order(&introduce("1")), Some(Answer::Done));
+    assert!(bench.out.contains(&Output::Reach { member: 1, address: address.clone() }));
+    assert!(bench.engine.may_connect(1));
+    assert_eq!(bench.engine.services(), [Service::In, Service::Out, Service::In]);
 }
 
 fn snapshot() -> Command {

@@ -113,18 +113,33 @@ impl Registry {
         })
     }
 
-    /// A new member is rebuilt before it counts.
+    /// A new member is rebuilt before it counts. One that was away is made known to the engine as it runs; only an engine
+    /// that does not know it, or is too old to be told, is started anew.
     pub(super) fn add_replica(&self, target: &Target, seat: Seat) -> Result<(), Refused> {
         self.on_engine(target, |instance, view| {
             let known = view.spec.members().iter().find(|member| member.name == seat.name);
             let added = self.change_record(target, |record| record.with_member(seat.name.as_str()))?;
+            let introduction =
+                Command::Introduce { replica: seat.name.to_string(), address: seat.address.clone() };
             match known {
-                Some(known) if *known == seat && !added => Ok(()),
-                Some(_) | None => reseat(instance, |members| {
-                    members.retain(|member| member.name != seat.name);
-                    members.push(seat);
-                }),
+                // Whoever noted it may have ended before the engine was told. An engine of an older build refuses.
+                Some(known) if *known == seat && !added => {
+                    is_done(view, &introduction);
+                    return Ok(());
+                }
+                None if !added => {
+                    // One that is started anew meanwhile finds it there.
+                    note_members(instance, |members| members.push(seat.clone()))?;
+                    if is_done(view, &introduction) {
+                        return Ok(());
+                    }
+                }
+                Some(_) | None => {}
             }
+            reseat(instance, |members| {
+                members.retain(|member| member.name != seat.name);
+                members.push(seat);
+            })
         })
     }
 
@@ -153,12 +168,7 @@ impl Registry {
                     Err(error) => return Err(error.into()),
                 }
             }
-            let forgotten = instance.alter(false, |spec| {
-                if let Particulars::Engine { members, .. } = &mut spec.particulars {
-                    members.retain(|member| member.name != *replica);
-                }
-            });
-            forgotten.map_err(Refused::failed("note the engine's members"))
+            note_members(instance, |members| members.retain(|member| member.name != *replica))
         })
     }
 
@@ -239,6 +249,22 @@ impl Registry {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Whether the engine has done as it was told.
+fn is_done(view: &View, command: &Command) -> bool {
+    let answer = address(view).map(|address| ask(address, command, ANSWERS_WITHIN));
+    matches!(answer, Ok(Ok(Answer::Done)))
+}
+
+/// Notes what the engine is to know when it starts again.
+fn note_members(instance: &Instance, change: impl FnOnce(&mut Vec<Seat>)) -> Result<(), Refused> {
+    let noted = instance.alter(false, |spec| {
+        if let Particulars::Engine { members, .. } = &mut spec.particulars {
+            change(members);
+        }
+    });
+    noted.map_err(Refused::failed("note the engine's members"))
 }
 
 /// Starts the engine anew with other members: its next incarnation reads the record.

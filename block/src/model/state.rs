@@ -225,6 +225,8 @@ impl Nodes for State {
                         self.feed_engine(at, engine::Input::Changed(change));
                     }
                 }
+                // Who is alive can be reached here.
+                engine::Output::Reach { .. } => {}
                 engine::Output::Fenced { .. } | engine::Output::Stranded => return self.kill_engine(at),
             }
         }

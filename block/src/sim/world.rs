@@ -129,6 +129,8 @@ impl Nodes for World {
                     self.forget_link(at, link);
                 }
                 engine::Output::Change(change) => self.engines[at].changing = Some(change),
+                // Who is alive can be reached here.
+                engine::Output::Reach { .. } => {}
                 engine::Output::Fenced { .. } => return self.kill_engine(at),
                 engine::Output::Stranded => return self.end_engine(at),
             }

@@ -10,7 +10,7 @@ use crate::{
         control::{Answer, Command, Trouble},
         members::Mode,
     },
-    sim::{network::Node, world::World},
+    sim::{network::Node, nodes::address_of, world::World},
     wire::Status,
 };
 
@@ -173,7 +173,13 @@ fn a_replica_that_is_released_stays_away_until_another_engine_knows_it() {
             assert!(matches!(world.answers.last(), Some(Answer::Refused(why)) if why.contains("the last")));
             busy(&mut world, 50);
         }
-        world.restart_engine(0);
+        if seed % 3 == 0 {
+            world.restart_engine(0);
+        } else {
+            introduce(&mut world, 1);
+            steps_until(&mut world, "it is asked to return", |world| world.mode(1) != Mode::Out);
+            introduce(&mut world, 0);
+        }
         assert_whole(&mut world);
     }
 }
@@ -197,6 +203,11 @@ fn copied(world: &mut World) -> u64 {
         Some(Answer::Status(status)) => status.copied_bytes,
         other => panic!("{other:?}"),
     }
+}
+
+fn introduce(world: &mut World, at: usize) {
+    world.command(&Command::Introduce { replica: at.to_string(), address: address_of(at) });
+    assert_eq!(world.answers.last(), Some(&Answer::Done));
 }
 
 /// Asks again and again, as whoever lets a copy go does.
@@ -223,8 +234,10 @@ fn a_replica_that_is_released_misses_nothing_that_was_written_before() {
         world.settle();
         release(&mut world, 1);
         assert_eq!(world.mode(1), Mode::Out);
-        let newest = world.engines.len() - 1;
-        world.restart_engine(newest);
+        match seed % 3 {
+            0 => world.restart_engine(world.engines.len() - 1),
+            _ => introduce(&mut world, 1),
+        }
         rest_until(&mut world, "every copy in service", World::is_whole);
         assert_eq!(copied(&mut world), 0);
         assert_whole(&mut world);
