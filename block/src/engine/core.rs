@@ -57,7 +57,8 @@ pub enum Input {
     Passed(Duration),
     /// There is time for the flush that `wants_to_settle` speaks of.
     Settle,
-    /// The record has a higher term than this engine's.
+    /// The record has a higher term than this engine's, and nobody is on the way from it any more, or it has asked
+    /// for a change.
     Outbid {
         by: Epoch,
     },
@@ -86,6 +87,10 @@ pub enum Output {
     },
     /// Someone has a higher epoch: this engine has lost the volume.
     Fenced {
+        by: Epoch,
+    },
+    /// The record has given the volume to another engine.
+    Outbid {
         by: Epoch,
     },
     /// The last member in service is lost: whether it has what was under way only
@@ -292,7 +297,8 @@ impl Engine {
             Input::Passed(time) => self.on_passed(time, out),
             Input::Settle if self.wants_to_settle() => self.settle(out),
             Input::Settle => {}
-            Input::Outbid { by } => self.on_fenced(by, out),
+            Input::Outbid { .. } if self.phase == Phase::Ended => {}
+            Input::Outbid { by } => self.end(Output::Outbid { by }, out),
         }
     }
 

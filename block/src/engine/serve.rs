@@ -1,7 +1,8 @@
 //! An engine at work: the core between one frontend and the replicas.
 //!
 //! Invariant: an engine that has been fenced out ends; it never tries again
-//! under the same epoch.
+//! under the same epoch. One that only reads that another is to follow goes on until
+//! then: it can drop nobody, and what a promised replica refuses it does not acknowledge.
 
 use std::{
     io,
@@ -99,6 +100,8 @@ pub enum EngineError {
     OtherTerm { ours: u64, theirs: u64 },
     #[error("a replica has promised epoch {by}, this engine had {ours}")]
     Fenced { ours: Epoch, by: Epoch },
+    #[error("the record gives the volume to term {}, this engine had {ours}", by.term())]
+    Outbid { ours: Epoch, by: Epoch },
     #[error("the last replica in service is gone; a successor finds out what it has")]
     Stranded,
     #[error("the record was changed by another engine of this term; start again from what it says")]
@@ -325,6 +328,7 @@ impl Serving {
                 }
                 Output::Reach { member, address } => self.paths.reach(member, address),
                 Output::Fenced { by } => return Err(EngineError::Fenced { ours: self.epoch, by }),
+                Output::Outbid { by } => return Err(EngineError::Outbid { ours: self.epoch, by }),
                 Output::Stranded => return Err(EngineError::Stranded),
             }
         }

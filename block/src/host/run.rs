@@ -83,7 +83,9 @@ pub fn run(args: &EngineProcessArgs) -> Result<(), HostError> {
     loop {
         for Over { id, why, .. } in host.turn().map_err(HostError::Wait)? {
             match why {
-                Ended::Engine(EngineError::Fenced { ours, by }) if local.is_some() => {
+                Ended::Engine(EngineError::Fenced { ours, by } | EngineError::Outbid { ours, by })
+                    if local.is_some() =>
+                {
                     tracing::info!(%ours, %by, "the volume has moved; its local replica stays");
                 }
                 Ended::Replica(why) if local.as_ref().is_some_and(|(local, _)| *local == id) => {

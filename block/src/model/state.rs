@@ -227,7 +227,9 @@ impl Nodes for State {
                 }
                 // Who is alive can be reached here.
                 engine::Output::Reach { .. } => {}
-                engine::Output::Fenced { .. } | engine::Output::Stranded => return self.kill_engine(at),
+                engine::Output::Fenced { .. } | engine::Output::Outbid { .. } | engine::Output::Stranded => {
+                    return self.kill_engine(at);
+                }
             }
         }
     }

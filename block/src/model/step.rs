@@ -39,7 +39,8 @@ pub(super) enum Step {
     Record(usize),
     Late(usize),
     /// An engine looks at the record and finds other members than it knows. (One that
-    /// finds a higher term ends: the same as if it were killed.)
+    /// finds a higher term goes on while the frontend is on its way from it, as here it
+    /// always is; afterwards it ends: the same as if it were killed.)
     Look(usize),
     /// An engine gives up on a member that cannot be reached.
     GiveUp(usize, usize),

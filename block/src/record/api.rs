@@ -19,7 +19,7 @@ use kube::{
     api::{Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use midflight_api::{MemberMode, VolumeRecord, longhorn::NAMESPACE};
+use midflight_api::{MemberMode, OperationPhase, VolumeRecord, longhorn::NAMESPACE};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -153,6 +153,7 @@ fn read(object: &VolumeRecord) -> Result<Record, Unfit> {
             .map(|member| Member { replica: member.replica.to_string(), mode: mode(member.mode) })
             .collect(),
         attachment: attachment.transpose()?,
+        switching: spec.operation.as_ref().is_some_and(|change| change.phase == OperationPhase::Switching),
     })
 }
 
@@ -225,6 +226,12 @@ mod tests {
         assert_eq!(record.attachment, Some(Attachment::from_bits(u64::MAX)));
         let modes: Vec<Mode> = record.members.iter().map(|member| member.mode).collect();
         assert_eq!(modes, [Mode::InService, Mode::Rebuilding, Mode::Out]);
+        for (phase, switching) in [("preparing", false), ("switching", true), ("done", false)] {
+            let mut object = object();
+            let operation = json!({ "id": "3", "phase": phase, "to": { "name": "e-3", "nodeID": "n-2" } });
+            object.spec.operation = Some(serde_json::from_value(operation).unwrap());
+            assert_eq!(read(&object).unwrap().switching, switching, "{phase}");
+        }
 
         record.member_version = 6;
         record.members[1].mode = Mode::InService;

@@ -29,6 +29,33 @@ pub struct Record {
     /// The attachment whose frontend may ask anything of the engine; none while anyone may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attachment: Option<Attachment>,
+    /// Whether the frontend is on its way to the engine of this term. Only a cluster's coordinator says so: it is not in a
+    /// file.
+    #[serde(skip)]
+    pub switching: bool,
+}
+
+/// What an engine knows of the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    pub term: u64,
+    pub version: u64,
+    pub attachment: Option<Attachment>,
+}
+
+/// What an engine finds that looks at the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    AsKnown,
+    /// Another engine is to have the volume, and the frontend is told to go there. Until it does, clients have nobody
+    /// else; and when it has, the replicas' promises end the one before.
+    Succession,
+    /// Another engine has the volume.
+    Outbid {
+        term: u64,
+    },
+    /// The members are others: a change that a dead engine had sent has arrived late.
+    Stale,
 }
 
 /// Names the time between an attach and the next: one node, one frontend at a time.
@@ -91,6 +118,21 @@ impl Record {
             member_version: 1,
             members: replicas.into_iter().map(member).collect(),
             attachment: None,
+            switching: false,
+        }
+    }
+
+    /// What it means to the engine that knew the record like that.
+    pub fn found_by(&self, known: Known) -> Found {
+        let same_frontend = self.attachment == known.attachment;
+        if self.term > known.term && self.switching && same_frontend {
+            Found::Succession
+        } else if self.term > known.term {
+            Found::Outbid { term: self.term }
+        } else if self.member_version != known.version {
+            Found::Stale
+        } else {
+            Found::AsKnown
         }
     }
 
@@ -241,7 +283,7 @@ mod tests {
         let members = ["a", "b", "c"].into_iter().zip(modes);
         let members =
             members.map(|(name, mode)| Member { replica: name.to_owned(), mode }).collect::<Vec<_>>();
-        Record { term: 5, member_version: version, members, attachment: None }
+        Record { term: 5, member_version: version, members, attachment: None, switching: false }
     }
 
     #[test]
@@ -268,6 +310,28 @@ mod tests {
         }
         let stranger = Wish { replica: "d".into(), mode: Err, version: 8 };
         assert_eq!(record(7, [Rw; 3]).judge(5, &stranger), Verdict::Stale);
+    }
+
+    #[test]
+    fn an_engine_goes_on_while_its_frontend_is_on_the_way_to_the_next() {
+        let [ours, theirs] = [1, 2].map(|bits| Some(Attachment::from_bits(bits)));
+        let outbid = Found::Outbid { term: 5 };
+        #[rustfmt::skip]
+        let cases = [
+            // what the engine knows, then what the record says of its frontend
+            ("nothing new",               5, 7, ours, ours,   false, Found::AsKnown),
+            ("its own switch",            5, 7, ours, ours,   true,  Found::AsKnown),
+            ("other members",             5, 6, ours, ours,   false, Found::Stale),
+            ("the next one has it",       4, 7, ours, ours,   false, outbid),
+            ("the next one is to have it", 4, 7, ours, ours,  true,  Found::Succession),
+            ("whoever the members are",   4, 6, ours, ours,   true,  Found::Succession),
+            ("attached elsewhere",        4, 7, ours, theirs, true,  outbid),
+            ("attached since",            4, 7, None, theirs, true,  outbid),
+        ];
+        for (name, term, version, attachment, says, switching, expected) in cases {
+            let seen = Record { attachment: says, switching, ..record(7, [Mode::InService; 3]) };
+            assert_eq!(seen.found_by(Known { term, version, attachment }), expected, "{name}");
+        }
     }
 
     #[test]

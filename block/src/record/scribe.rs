@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Record, RecordError, RecordStore, Verdict, Wish};
+use super::{Found, Known, Record, RecordError, RecordStore, Verdict, Wish};
 use crate::net::reactor::Waker;
 
 /// How a wish ended.
@@ -37,17 +37,18 @@ impl Scribe {
     /// Starts the thread for an engine that knows the record as `known`; `waker` tells
     /// the loop that an outcome is there.
     pub fn start(mut store: impl RecordStore, known: &Record, waker: Waker) -> Scribe {
-        let (term, mut version) = (known.term, known.member_version);
+        let mut known =
+            Known { term: known.term, version: known.member_version, attachment: known.attachment };
         let (wishes, queue) = channel::<Wish>();
         let (tell, outcomes) = channel();
         thread::spawn(move || {
             loop {
                 let outcome = match queue.recv_timeout(LOOK_EVERY) {
                     Ok(wish) => {
-                        version = wish.version;
-                        Some(fulfil(&mut store, term, &wish))
+                        known.version = wish.version;
+                        Some(fulfil(&mut store, known.term, &wish))
                     }
-                    Err(RecvTimeoutError::Timeout) => look(&mut store, term, version),
+                    Err(RecvTimeoutError::Timeout) => look(&mut store, known),
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
                 let Some(outcome) = outcome else { continue };
@@ -71,13 +72,13 @@ impl Scribe {
     }
 }
 
-/// Whether the record is not what the engine believes: a change that an engine
-/// before it had sent has arrived late, or another has the volume.
-fn look(store: &mut impl RecordStore, term: u64, version: u64) -> Option<Outcome> {
+/// Whether the record is not what the engine believes, so that it has to end.
+fn look(store: &mut impl RecordStore, known: Known) -> Option<Outcome> {
     let (_, record) = store.read().ok()?;
-    match record.term > term {
-        true => Some(Outcome::Outbid { term: record.term }),
-        false => (record.member_version != version).then_some(Outcome::Stale),
+    match record.found_by(known) {
+        Found::AsKnown | Found::Succession => None,
+        Found::Outbid { term } => Some(Outcome::Outbid { term }),
+        Found::Stale => Some(Outcome::Stale),
     }
 }
 
@@ -152,8 +153,12 @@ mod tests {
         assert_eq!(fulfil(&mut store, 2, &wish), Outcome::Outbid { term: 3 });
         let last = Wish { replica: "a".into(), mode: Mode::Out, version: 3 };
         assert_eq!(fulfil(&mut store, 3, &last), Outcome::Stale);
-        assert_eq!(look(&mut store, 3, 2), None);
-        assert_eq!(look(&mut store, 3, 1), Some(Outcome::Stale));
-        assert_eq!(look(&mut store, 2, 2), Some(Outcome::Outbid { term: 3 }));
+        let known = |term, version| Known { term, version, attachment: None };
+        assert_eq!(look(&mut store, known(3, 2)), None);
+        assert_eq!(look(&mut store, known(3, 1)), Some(Outcome::Stale));
+        assert_eq!(look(&mut store, known(2, 2)), Some(Outcome::Outbid { term: 3 }));
+        store.record.switching = true;
+        assert_eq!(look(&mut store, known(2, 2)), None);
+        assert_eq!(fulfil(&mut store, 2, &last), Outcome::Outbid { term: 3 }, "it changes nothing any more");
     }
 }

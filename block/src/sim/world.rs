@@ -27,7 +27,7 @@ use crate::{
         table::Request,
     },
     net::reactor::LinkId,
-    record::{Record, Verdict, Wish},
+    record::{Found, Known, Record, Verdict, Wish},
     replica::{
         core::{self as replica, Replica},
         disk::Disk,
@@ -131,7 +131,9 @@ impl Nodes for World {
                 engine::Output::Change(change) => self.engines[at].changing = Some(change),
                 // Who is alive can be reached here.
                 engine::Output::Reach { .. } => {}
-                engine::Output::Fenced { .. } => return self.kill_engine(at),
+                engine::Output::Fenced { .. } | engine::Output::Outbid { .. } => {
+                    return self.kill_engine(at);
+                }
                 engine::Output::Stranded => return self.end_engine(at),
             }
         }
@@ -271,13 +273,19 @@ impl World {
         }
     }
 
-    /// Engines look at the record now and then, and end when it is not what they know.
-    fn look_at_record(&mut self) {
-        for at in 0..self.engines.len() {
-            let node = &self.engines[at];
-            if node.core.is_some() && node.epoch.term() == self.shelf.record.term {
-                self.end_engine(at);
+    /// An engine that asks for nothing looks at the record now and then, and ends when it has to.
+    pub(super) fn look_at_record(&mut self, at: usize) {
+        let node = &self.engines[at];
+        let Some(core) = node.core.as_ref().filter(|_| node.changing.is_none() && !node.paused) else {
+            return;
+        };
+        let known = Known { term: node.epoch.term(), version: core.version(), attachment: None };
+        match self.shelf.record.found_by(known) {
+            Found::AsKnown | Found::Succession => {}
+            Found::Outbid { term } => {
+                self.feed_engine(at, engine::Input::Outbid { by: Epoch::of_term(term) });
             }
+            Found::Stale => self.end_engine(at),
         }
     }
 
@@ -344,9 +352,14 @@ impl World {
         node.links.fill(None);
     }
 
+    /// Gives the next term to an engine that the frontend is to go to.
+    pub(super) fn hand_over(&mut self) {
+        self.shelf.record = Record { switching: true, ..self.shelf.record.next_term() };
+    }
+
     /// Records a new term, starts its engine and asks the frontend to move.
     pub(super) fn switch(&mut self) -> usize {
-        self.shelf.record = self.shelf.record.next_term();
+        self.hand_over();
         let to = self.start_engine(Epoch::of_term(self.shelf.record.term));
         let drain_within = Duration::from_millis(20);
         self.feed_frontend(frontend::Input::Switch { to: address_of(to), drain_within });
@@ -365,7 +378,12 @@ impl World {
                 frontend::Output::Answer(answer) => self.client.take(&answer),
                 frontend::Output::Send(link, frame) => self.network.send(Node::Frontend, link, frame),
                 frontend::Output::Close(link) => self.network.close(Node::Frontend, link),
-                frontend::Output::Switched(switched) => self.switched.push(switched),
+                frontend::Output::Switched(switched) => {
+                    if switched.epoch.term() == self.shelf.record.term {
+                        self.shelf.record.switching = false;
+                    }
+                    self.switched.push(switched);
+                }
                 frontend::Output::NotSwitched(why) => self.refused.push(why),
                 frontend::Output::Connect(to) => {
                     let engine = engine_at(&to);
@@ -385,13 +403,18 @@ impl World {
     /// successor that knows only where the volume is, and whose clients come anew.
     pub(super) fn replace_frontend(&mut self, on_purpose: bool) {
         let standing = self.frontend.standing();
-        let requests: Vec<Request> = self.frontend.requests().cloned().collect();
-        self.network.drop_node(Node::Frontend);
-        let (sender, mut outputs) = (self.dice(), Vec::new());
         let standing = match on_purpose {
             true => standing,
             false => frontend::Standing { epoch: Epoch::NONE, ..standing },
         };
+        self.replace_frontend_by(standing, on_purpose);
+    }
+
+    /// The same, by one that knows only this much.
+    pub(super) fn replace_frontend_by(&mut self, standing: frontend::Standing, on_purpose: bool) {
+        let requests: Vec<Request> = self.frontend.requests().cloned().collect();
+        self.network.drop_node(Node::Frontend);
+        let (sender, mut outputs) = (self.dice(), Vec::new());
         let size = BLOCKS * BLOCK as u64;
         self.frontend = Volume::attach(VOLUME.into(), size, sender, standing, &mut outputs);
         self.carry_frontend(outputs);
@@ -454,7 +477,7 @@ impl World {
         if all_lost {
             self.replicas.iter_mut().for_each(|node| node.lost = false);
         }
-        self.shelf.record = self.shelf.record.next_term();
+        self.shelf.record = Record { switching: false, ..self.shelf.record.next_term() };
         let engine = self.start_engine(Epoch::of_term(self.shelf.record.term));
         let mut outputs = Vec::new();
         let sender = self.dice();
@@ -476,6 +499,10 @@ impl World {
             let wants = !node.paused && node.core.as_ref().is_some_and(Engine::wants_to_settle);
             if wants && self.dice().is_multiple_of(50) {
                 self.feed_engine(at, engine::Input::Settle);
+            }
+            let older = self.engines[at].epoch.term() < self.shelf.record.term;
+            if older && self.shelf.reachable && self.dice().is_multiple_of(20) {
+                self.look_at_record(at);
             }
             for member in 0..self.replicas.len() {
                 let node = &self.engines[at];
@@ -542,7 +569,7 @@ impl World {
                         let late = choice - arrivals.len() - jobs.len() - wishes.len();
                         let (term, wish) = self.shelf.late.swap_remove(late);
                         if let Verdict::Apply(_) = self.write_record(term, &wish) {
-                            self.look_at_record();
+                            (0..self.engines.len()).for_each(|at| self.look_at_record(at));
                         }
                     }
                 },

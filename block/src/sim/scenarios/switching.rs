@@ -6,7 +6,7 @@ use super::{busy, finish, members::assert_whole, steps_until, worlds};
 use crate::{
     engine::members::Mode,
     epoch::Epoch,
-    frontend::core::Input,
+    frontend::core::{Input, Standing},
     sim::{
         network::Node,
         nodes::{Nodes, address_of},
@@ -24,7 +24,7 @@ fn promised(world: &World, epoch: Epoch) -> usize {
 
 /// Gives the volume's next term to an engine of which the frontend does not know.
 pub(super) fn start_successor(world: &mut World) -> usize {
-    world.shelf.record = world.shelf.record.next_term();
+    world.hand_over();
     world.start_engine(Epoch::of_term(world.shelf.record.term))
 }
 
@@ -79,6 +79,59 @@ fn an_engine_dies_together_with_a_replica() {
     }
 }
 
+/// The record names the next engine long before the frontend is told of it: until that has gone over, the engine before
+/// serves on, however often it looks at the record. Afterwards it ends, be it that no replica tells it.
+#[test]
+fn an_engine_that_is_to_be_followed_serves_until_the_frontend_has_gone_over() {
+    for (seed, mut world) in worlds(60, 100) {
+        let next = start_successor(&mut world);
+        for _ in 0..5 {
+            world.look_at_record(0);
+            busy(&mut world, seed as usize % 30);
+        }
+        let answered = world.client.answered;
+        steps_until(&mut world, "it goes on", |world| world.client.answered > answered + 20);
+        assert!(world.is_serving(0), "{}", world.describe());
+        tell_frontend(&mut world, next);
+        steps_until(&mut world, "switched", |world| !world.switched.is_empty());
+        assert!(world.switched[0].drained, "the old one answered what it had begun");
+        world.look_at_record(0);
+        assert!(world.engines[0].core.is_none(), "{}", world.describe());
+        busy(&mut world, 100);
+        finish(&mut world);
+    }
+}
+
+/// Without a word of a switch-over, or with clients elsewhere, a higher term is the end of an engine.
+#[test]
+fn an_engine_ends_at_once_when_nobody_is_on_the_way_from_it() {
+    for (_, mut world) in worlds(20, 100) {
+        start_successor(&mut world);
+        world.shelf.record.switching = false;
+        world.look_at_record(0);
+        assert!(world.engines[0].core.is_none());
+    }
+}
+
+/// A frontend that was killed has a successor that finds the engine before the last one: what it reads there is refused
+/// by every replica that has promised to the last one, and it goes on to that.
+#[test]
+fn a_successor_of_the_frontend_that_finds_the_old_engine_reads_nothing_old() {
+    for (seed, mut world) in worlds(60, 100) {
+        let before = world.frontend.standing();
+        let next = start_successor(&mut world);
+        tell_frontend(&mut world, next);
+        steps_until(&mut world, "switched", |world| !world.switched.is_empty());
+        busy(&mut world, seed as usize % 20);
+        let known = Standing { fallback: Some(address_of(next)), ..before };
+        world.replace_frontend_by(Standing { epoch: Epoch::NONE, ..known }, false);
+        let answered = world.client.answered;
+        steps_until(&mut world, "it goes on", |world| world.client.answered > answered + 20);
+        assert!(world.is_serving(next), "{}", world.describe());
+        finish(&mut world);
+    }
+}
+
 /// Case 12: the coordinator dies after any of its steps; whoever follows it drives
 /// the same switch on.
 #[test]
@@ -88,7 +141,7 @@ fn a_switch_that_its_coordinator_left_behind_is_driven_on() {
         // The term is taken; the engine is started; the frontend is told; it has moved.
         let engine = match step {
             0 => {
-                world.shelf.record = world.shelf.record.next_term();
+                world.hand_over();
                 None
             }
             _ => Some(start_successor(&mut world)),
