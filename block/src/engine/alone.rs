@@ -20,7 +20,9 @@ impl Engine {
     pub(super) fn bear(&mut self, at: usize, number: u64, status: Status, out: &mut Vec<Output>) -> bool {
         let serves = matches!(self.phase, Phase::Serving | Phase::Draining { .. });
         let telling = matches!(status, Status::NoSpace | Status::Failed);
-        if !serves || !telling || !self.members.is_last(at) {
+        // One that is let go still has everything: another engine may keep it instead.
+        let is_alone = self.members.is_last(at) && self.members.any(Service::Departing).is_none();
+        if !serves || !telling || !is_alone {
             return false;
         }
         let Some(pending) = self.pending.get(number).filter(|pending| pending.owed & bit(at) != 0) else {

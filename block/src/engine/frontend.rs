@@ -49,6 +49,7 @@ impl Engine {
             }
             (Kind::Go, Phase::Drained) => {
                 self.members.forget_promises();
+                self.lose_departing(out);
                 self.phase = Phase::Promising { tag };
                 self.advance(out);
             }

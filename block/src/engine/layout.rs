@@ -161,7 +161,8 @@ impl Engine {
         };
         let idle =
             self.replayed && self.operation.is_none() && self.copying.is_none() && self.changing.is_none();
-        if self.phase != Phase::Serving || !idle || self.members.any(Service::Leaving).is_some() {
+        let someone_goes = self.members.iter().any(|(_, member)| member.goes());
+        if self.phase != Phase::Serving || !idle || someone_goes {
             return Err(Answer::Busy("the volume does not serve, or is being rebuilt or changed".into()));
         }
         Ok(step)

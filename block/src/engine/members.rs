@@ -5,6 +5,8 @@
 //! ▲                ▲                                                                              │ │
 //! │                └───────────────────────────── fails ──────────────────────────────────────────┘ │
 //! └──────────────────────────────────── copied, record: rw ───────────────────────────────────────────┘
+//! In ─ is let go ─▶ Departing ─ record: out ─▶ Out
+//!                       └─────── fails ─▶ Leaving
 //! ```
 //!
 //! Invariant: a member that missed a write is not `In` until it was copied to.
@@ -53,6 +55,9 @@ pub enum Service {
     In,
     /// Failed; the record still counts it, so its writes are still waited for.
     Leaving,
+    /// Let go; until the record says so it takes every write and answers for it, so nobody waits. It is asked nothing
+    /// else.
+    Departing,
     Out,
     /// Connected again; the record does not know it yet.
     Returning,
@@ -91,14 +96,43 @@ pub struct Member {
 impl Member {
     /// It has to leave; those who stay are to be told.
     pub fn leave(&mut self) {
-        self.partial = self.service != Service::In;
+        match self.service {
+            // They have been told, and note all that was written since.
+            Service::Departing => {}
+            Service::In | Service::Leaving | Service::Out | Service::Returning | Service::Joining => {
+                self.partial = self.service != Service::In;
+                (self.told, self.noted) = (0, 0);
+            }
+        }
         self.service = Service::Leaving;
+    }
+
+    /// It is let go while it has everything; those who stay are to be told.
+    pub fn depart(&mut self) {
+        self.partial = false;
+        self.service = Service::Departing;
         (self.told, self.noted) = (0, 0);
+    }
+
+    /// Whether it is on its way out, by itself or at somebody's word.
+    pub fn goes(&self) -> bool {
+        match self.service {
+            Service::Leaving | Service::Departing => true,
+            Service::In | Service::Out | Service::Returning | Service::Joining => false,
+        }
+    }
+
+    /// It is spoken to no more.
+    pub fn part(&mut self) -> Option<LinkId> {
+        self.greeted = false;
+        self.prepared = false;
+        self.asked = None;
+        self.link.take()
     }
 
     fn counts(&self) -> bool {
         match self.service {
-            Service::In | Service::Leaving | Service::Joining => true,
+            Service::In | Service::Leaving | Service::Departing | Service::Joining => true,
             Service::Out | Service::Returning => false,
         }
     }
@@ -162,7 +196,7 @@ impl Members {
 
     /// Those that get every write.
     pub fn receivers(&self) -> impl Iterator<Item = (usize, LinkId)> {
-        self.linked(|service| matches!(service, Service::In | Service::Joining))
+        self.linked(|service| matches!(service, Service::In | Service::Departing | Service::Joining))
     }
 
     /// Those whose acknowledgement a write needs.

@@ -1,7 +1,8 @@
 //! How members leave and come back.
 //!
 //! Leaving: those who stay note durably what the one who leaves will miss, then
-//! the record says that it is out, then nobody waits for it. Coming back: the
+//! the record says that it is out, then nobody waits for it. One that is let go takes
+//! writes until then, so no client waits either. Coming back: the
 //! record says that it takes writes, it is copied to, the record says that it is
 //! in service, the notes are thrown away.
 //!
@@ -45,10 +46,7 @@ impl Engine {
     /// session is over, and the record must say so.
     pub(super) fn on_lost(&mut self, at: usize, out: &mut Vec<Output>) {
         let member = self.members.get(at);
-        out.extend(member.link.take().map(Output::Close));
-        member.greeted = false;
-        member.prepared = false;
-        member.asked = None;
+        out.extend(member.part().map(Output::Close));
         match self.phase {
             Phase::Promising { .. } | Phase::Converging { .. } | Phase::Serving | Phase::Draining { .. } => {}
             Phase::Observing | Phase::Preparing { .. } | Phase::Prepared | Phase::Drained | Phase::Ended => {
@@ -63,7 +61,12 @@ impl Engine {
         }
         let member = self.members.get(at);
         match member.service {
-            Service::In | Service::Joining => member.leave(),
+            // It fails by itself before it was let go: whoever wants it to go says so again, or it returns.
+            Service::In => {
+                member.released = false;
+                member.leave();
+            }
+            Service::Departing | Service::Joining => member.leave(),
             Service::Returning => member.service = Service::Out,
             Service::Leaving | Service::Out => {}
         }
@@ -98,14 +101,17 @@ impl Engine {
             Service::In => self.flush(Asker::Release(at), out),
             Service::Joining | Service::Returning => self.on_lost(at, out),
             Service::Out if member.link.is_some() => self.on_lost(at, out),
-            Service::Leaving | Service::Out => {}
+            Service::Leaving | Service::Departing | Service::Out => {}
         }
         let is_changing = self.changing.is_some_and(|change| change.member == at);
         match self.members.service(at) {
             Service::Out if !is_changing => Answer::Done,
-            Service::Out | Service::In | Service::Leaving | Service::Returning | Service::Joining => {
-                Answer::Busy("the record does not say yet that it is out".into())
-            }
+            Service::Out
+            | Service::In
+            | Service::Leaving
+            | Service::Departing
+            | Service::Returning
+            | Service::Joining => Answer::Busy("the record does not say yet that it is out".into()),
         }
     }
 
@@ -129,8 +135,35 @@ impl Engine {
         let may_go = self.phase == Phase::Serving && self.operation.is_none() && !self.members.is_last(at);
         let member = self.members.get(at);
         if may_go && member.released && member.service == Service::In && member.version == version {
-            self.on_lost(at, out);
+            member.depart();
+            // Nothing is copied from one that goes.
+            self.copying_lost(at, out);
+            self.change_members(out);
         }
+    }
+
+    /// The record says that a member which was let go is out.
+    fn part_from(&mut self, at: usize, out: &mut Vec<Output>) {
+        let member = self.members.get(at);
+        out.extend(member.part().map(Output::Close));
+        member.promise = None;
+        self.members.untell(at);
+        self.reread(at, out);
+    }
+
+    /// Whoever was let go when this engine gave the volume away is not asked to promise again: it leaves at once.
+    pub(super) fn lose_departing(&mut self, out: &mut Vec<Output>) {
+        while let Some(at) = self.members.any(Service::Departing) {
+            let member = self.members.get(at);
+            out.extend(member.part().map(Output::Close));
+            member.leave();
+        }
+    }
+
+    /// Whether a member was told to leave.
+    #[cfg(test)]
+    pub(crate) fn is_released(&self, at: usize) -> bool {
+        self.members.iter().any(|(member, state)| member == at && (state.released || state.goes()))
     }
 
     /// Nobody else has the newest data: before it was written to it is waited for, and so is everyone who
@@ -177,10 +210,7 @@ impl Engine {
             return;
         }
         let staying = self.members.in_service();
-        let gone = self
-            .members
-            .iter()
-            .find(|(_, member)| member.service == Service::Leaving && member.noted & staying == staying);
+        let gone = self.members.iter().find(|(_, member)| member.goes() && member.noted & staying == staying);
         let change = if let Some((member, _)) = gone {
             Some((member, Mode::Out))
         } else if self.phase != Phase::Serving || self.operation.is_some() {
@@ -199,14 +229,14 @@ impl Engine {
 
     /// Tells everyone who stays what those who leave may lack already.
     fn tell_departures(&mut self, out: &mut Vec<Output>) {
-        if self.members.any(Service::Leaving).is_none() {
+        if !self.members.iter().any(|(_, member)| member.goes()) {
             return;
         }
         let blocks = self.unflushed.all(self.blocks());
         let usable: Vec<_> = self.members.usable().collect();
         for leaving in 0..self.members.iter().count() {
             let member = self.members.get(leaving);
-            if member.service != Service::Leaving {
+            if !member.goes() {
                 continue;
             }
             let missing = Missing { replica: member.key, from: member.version, blocks: blocks.clone() };
@@ -250,6 +280,11 @@ impl Engine {
         self.version = change.version;
         let member = self.members.get(change.member);
         match (change.mode, member.service) {
+            (Mode::Out, Service::Departing) => {
+                member.service = Service::Out;
+                self.discount(change.member, out);
+                self.part_from(change.member, out);
+            }
             (Mode::Out, _) => {
                 member.service = Service::Out;
                 self.discount(change.member, out);

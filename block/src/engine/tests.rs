@@ -61,7 +61,7 @@ const MEMBER: LinkId = LinkId::from_bits(1);
 /// The connection on which commands come.
 const COORDINATOR: u64 = 30;
 const EPOCH: Epoch = Epoch::of_term(1);
-const SIZE: u64 = 1 << 20;
+const SIZE: u64 = 16 << 20;
 
 /// An engine with copies that the test plays: the first at the other end of connection 1, and so on.
 struct Bench {
@@ -216,6 +216,18 @@ impl Bench {
         self.member(Frame::bare(asked.reply(Status::Ok, EPOCH)));
     }
 
+    /// Reads a little of every part of the volume that could have a reader of its own.
+    fn read_everywhere(&mut self, link: u64) {
+        for block in 0..SIZE >> BLOCK_BITS {
+            let extent = Extent::new(block << BLOCK_BITS, 512).expect("inside the volume");
+            self.frontend(link, Frame::bare(Header { extent, ..Header::new(Kind::Read, 9, EPOCH) }));
+        }
+    }
+
+    fn is_answered(&self, link: u64, tag: u64) -> bool {
+        self.sent(link).any(|header| header.kind == Kind::Reply && header.tag == tag)
+    }
+
     fn is_served(&self, link: u64) -> bool {
         self.sent(link).any(|header| header.kind == Kind::Reply && header.tag == 77)
     }
@@ -324,6 +336,88 @@ fn a_member_is_let_go_when_it_has_noted_that_it_is_in_service() {
     assert!(bench.last(2, Kind::Flush).is_some());
     bench.all_answer(Kind::Flush);
     assert_eq!(bench.noted(1), Some(vec![]));
+}
+
+/// A copy that is let go takes every write until the record says that it is out: no client waits for the record. It is
+/// read from no more, and what it still owes then is not waited for.
+#[test]
+fn a_member_that_is_let_go_answers_until_the_record_says_that_it_is_out() {
+    let mut bench = Bench::with_copies(3, 10);
+    bench.all_answer(Kind::Standing);
+    bench.release(1);
+    bench.all_answer(Kind::Flush);
+    assert_eq!(bench.engine.services(), [Service::In, Service::Departing, Service::In]);
+    assert!(matches!(bench.order(&snapshot()), Some(Answer::Busy(_))), "nobody changes the layers meanwhile");
+    bench.write_block(10, 5);
+    bench.copy_answers(1, Kind::Write);
+    bench.copy_answers(3, Kind::Write);
+    assert!(!bench.is_answered(10, 5), "the record counts the one that goes");
+    bench.copy_answers(2, Kind::Write);
+    assert!(bench.is_answered(10, 5), "nothing is waited for but its answer");
+    bench.read_everywhere(10);
+    assert_eq!(bench.last(2, Kind::Read), None);
+    let written = bench.last(2, Kind::Write);
+    bench.all_answer(Kind::Depart);
+    bench.write_block(10, 6);
+    assert_ne!(bench.last(2, Kind::Write), written, "it still gets what is written");
+    bench.out.retain(|output| !matches!(output, Output::Send(to, _) if to.bits() == 10));
+    bench.copy_answers(1, Kind::Write);
+    bench.copy_answers(3, Kind::Write);
+    assert!(!bench.is_answered(10, 5));
+    bench.record_changes();
+    assert!(bench.is_answered(10, 5), "nobody waits for it now");
+    assert!(bench.out.contains(&Output::Close(LinkId::from_bits(2))));
+    assert_eq!(bench.engine.services(), [Service::In, Service::Out, Service::In]);
+    assert_eq!(bench.release(1), Some(Answer::Done));
+}
+
+/// One that fails on its way out leaves as any other that fails; who has noted what it misses is not told again.
+#[test]
+fn a_member_that_fails_while_it_departs_leaves_with_the_notes_that_there_are() {
+    let mut bench = Bench::with_copies(3, 10);
+    bench.all_answer(Kind::Standing);
+    bench.release(1);
+    bench.all_answer(Kind::Flush);
+    bench.copy_answers(1, Kind::Depart);
+    bench.write_block(10, 5);
+    let told = [1, 3].map(|link| bench.last(link, Kind::Depart));
+    bench.feed(Input::Closed(LinkId::from_bits(2)));
+    assert_eq!(bench.engine.services()[1], Service::Leaving);
+    assert_eq!([1, 3].map(|link| bench.last(link, Kind::Depart)), told);
+    bench.copy_answers(3, Kind::Depart);
+    bench.record_changes();
+    assert_eq!(bench.engine.services()[1], Service::Out);
+}
+
+/// Whoever wanted a copy to go may have given that up when it fails: it returns by itself, unless it is said again.
+#[test]
+fn a_member_that_fails_before_it_was_let_go_returns_unless_it_is_to_go_still() {
+    for asked_again in [false, true] {
+        let mut bench = Bench::with_copies(3, 10);
+        bench.all_answer(Kind::Standing);
+        bench.release(1);
+        bench.feed(Input::Closed(LinkId::from_bits(2)));
+        if asked_again {
+            assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
+        }
+        bench.all_answer(Kind::Depart);
+        bench.record_changes();
+        assert_eq!(bench.engine.services()[1], Service::Out);
+        assert_eq!(bench.engine.may_connect(1), !asked_again);
+    }
+}
+
+/// An engine that gets the volume back does not speak again to one that it was about to let go.
+#[test]
+fn a_member_that_departs_when_the_volume_is_given_away_does_not_come_back_with_it() {
+    let mut bench = Bench::with_copies(3, 10);
+    bench.all_answer(Kind::Standing);
+    bench.release(1);
+    bench.all_answer(Kind::Flush);
+    bench.frontend(10, Frame::bare(Header::new(Kind::Drain, 78, EPOCH)));
+    bench.frontend(10, Frame::bare(Header::new(Kind::Go, 79, EPOCH)));
+    assert_eq!(bench.engine.services(), [Service::In, Service::Leaving, Service::In]);
+    assert!(bench.out.contains(&Output::Close(LinkId::from_bits(2))));
 }
 
 /// Neither a snapshot under way nor the loss of the others meanwhile lets one go that should stay.

@@ -13,7 +13,8 @@ use super::{
     wrong::Wrong,
 };
 
-const NOTHING: Left = Left { switches: 0, engine_kills: 0, replica_kills: 0, power_losses: 0, cuts: 0 };
+const NOTHING: Left =
+    Left { switches: 0, engine_kills: 0, replica_kills: 0, power_losses: 0, cuts: 0, releases: 0 };
 const ONE_SWITCH: Left = Left { switches: 1, ..NOTHING };
 const ONCE: &[Op] = &[Op::Write { block: 0 }];
 const TWICE: &[Op] = &[Op::Write { block: 0 }, Op::Write { block: 0 }];
@@ -57,6 +58,12 @@ fn a_planned_switch_in_every_order() {
 fn a_replica_that_dies_in_every_state() {
     let left = Left { replica_kills: 1, ..NOTHING };
     check("replica killed", two_copies(ONCE, left), &[properties::DROPPED, properties::REBUILT]);
+}
+
+#[test]
+fn a_replica_that_is_let_go_in_every_order() {
+    let left = Left { releases: 1, ..NOTHING };
+    check("replica let go", two_copies(ONCE, left), &[properties::DROPPED]);
 }
 
 /// Scopes for which there is time in the soak. `MIDFLIGHT_SCOPE` chooses by name.

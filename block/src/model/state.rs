@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{
     engine::{
-        core::{self as engine, Change, Engine, Seat},
+        control::Command,
+        core::{self as engine, Change, Engine, Phase, Seat},
         members::Mode,
     },
     epoch::Epoch,
@@ -39,7 +40,7 @@ use crate::{
         network::{Network, Node},
         nodes::{Nodes, address_of, engine_at, wish},
     },
-    wire::{Frame, Kind, Status, checksum},
+    wire::{Frame, Header, Kind, Status, checksum},
 };
 
 pub(super) const VOLUME: &str = "v";
@@ -50,6 +51,9 @@ pub(super) const IMAGE: &str = "layer-0000000000000000.img";
 static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Tags from here on are not requests for data.
 pub(super) const CONTROL: u64 = 1 << 62;
+
+/// The connection on which commands come.
+const COORDINATOR: LinkId = LinkId::from_bits(1 << 60);
 
 /// What the client does, in this order; it does not wait for answers in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,6 +100,8 @@ pub(super) struct Left {
     pub(super) replica_kills: u8,
     pub(super) power_losses: u8,
     pub(super) cuts: u8,
+    /// Copies that a coordinator lets go.
+    pub(super) releases: u8,
 }
 
 /// A rule that a step has broken.
@@ -211,6 +217,7 @@ impl Nodes for State {
         }
         for output in out {
             match output {
+                engine::Output::Send(COORDINATOR, _) => {}
                 engine::Output::Send(link, frame) => {
                     self.judge_acknowledgement(at, link, &frame);
                     self.send(Node::Engine(at), link, frame);
@@ -446,6 +453,19 @@ impl State {
         });
         self.start_engine(Epoch::of_term(term));
         self.told = false;
+    }
+
+    /// The engine that serves is told to let the last copy go.
+    pub(super) fn release(&mut self) {
+        let command = Command::Release { replica: (self.scope.replicas - 1).to_string() };
+        let payload = serde_json::to_vec(&command).expect("a command is plain").into();
+        let frame = Frame::with(Header::new(Kind::Control, 0, Epoch::NONE), payload);
+        let serves = |node: &Kept<EngineNode>| {
+            node.look(|node| node.core.as_ref().is_some_and(|core| core.phase() == Phase::Serving))
+        };
+        if let Some(at) = self.engines.iter().position(serves) {
+            self.feed_engine(at, engine::Input::Frame(COORDINATOR, frame));
+        }
     }
 
     pub(super) fn kill_engine(&mut self, at: usize) {

@@ -50,6 +50,7 @@ pub(super) enum Step {
     Issue,
     TakeTerm,
     Tell,
+    Release,
     KillEngine(usize),
     KillReplica(usize),
     LosePower(usize),
@@ -72,6 +73,7 @@ impl Step {
             | Step::TakeTerm
             | Step::Tell => true,
             Step::StartReplica(_)
+            | Step::Release
             | Step::KillEngine(_)
             | Step::KillReplica(_)
             | Step::LosePower(_)
@@ -99,6 +101,9 @@ impl State {
         }
         if !self.told {
             steps.push(Step::Tell);
+        }
+        if self.left.releases > 0 {
+            steps.push(Step::Release);
         }
         if self.left.cuts > 0 {
             steps.extend(
@@ -130,7 +135,9 @@ impl State {
 
     fn is_calm(&self) -> bool {
         let Left { replica_kills, power_losses, cuts, .. } = self.left;
-        replica_kills == 0 && power_losses == 0 && cuts == 0
+        // One that is let go leaves when flushes and notes have ended.
+        let lets_go = self.scope.left.releases > 0;
+        replica_kills == 0 && power_losses == 0 && cuts == 0 && !lets_go
     }
 
     fn commutes(&self, Arrival { link, to }: Arrival, frame: &Frame) -> bool {
@@ -253,6 +260,10 @@ impl State {
                 self.take_term();
             }
             Step::Tell => self.tell(),
+            Step::Release => {
+                self.left.releases -= 1;
+                self.release();
+            }
             Step::KillEngine(at) => {
                 self.left.engine_kills -= 1;
                 self.kill_engine(at);

@@ -98,7 +98,7 @@ impl World {
     }
 
     /// Whether an engine, be it dead by now, has asked to take this copy out of service, or is going to ask because
-    /// its connection is broken.
+    /// its connection is broken or it was told to let it go.
     fn is_to_go(&self, at: usize) -> bool {
         let under_way = self.engines.iter().filter_map(|node| node.changing.map(wish));
         let late = self.shelf.late.iter().map(|(_, wish)| wish.clone());
@@ -109,7 +109,11 @@ impl World {
                 && node.epoch.term() == self.shelf.record.term
                 && !node.links[at].is_some_and(|link| self.network.is_open(link))
         };
-        is_asked || self.engines.iter().any(misses)
+        let lets_go = |node: &EngineNode| {
+            node.epoch.term() == self.shelf.record.term
+                && node.core.as_ref().is_some_and(|core| core.is_released(at))
+        };
+        is_asked || self.engines.iter().any(|node| misses(node) || lets_go(node))
     }
 
     /// Every block at every replica in service holds what the client may expect.

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     engine::{
         control::{Answer, Command, Trouble},
-        members::Mode,
+        members::{Mode, Service},
     },
     sim::{network::Node, nodes::address_of, world::World},
     wire::Status,
@@ -241,6 +241,69 @@ fn a_replica_that_is_released_misses_nothing_that_was_written_before() {
         rest_until(&mut world, "every copy in service", World::is_whole);
         assert_eq!(copied(&mut world), 0);
         assert_whole(&mut world);
+    }
+}
+
+/// Lets a copy go while the record cannot be changed.
+fn half_released(world: &mut World) {
+    steps_until(world, "it serves", |world| world.is_serving(0));
+    world.shelf.reachable = false;
+    let departs = |world: &World| {
+        world.engines[0].core.as_ref().is_some_and(|core| core.services()[1] == Service::Departing)
+    };
+    for _ in 0..1000 {
+        world.command(&Command::Release { replica: "1".into() });
+        busy(world, 10);
+        if departs(world) {
+            return;
+        }
+    }
+    panic!("it never departs; {}", world.describe());
+}
+
+/// A copy that is let go takes writes until the record says that it is out: nobody waits for the record.
+#[test]
+fn writes_go_on_while_a_replica_is_released() {
+    for (seed, mut world) in worlds(60, 100) {
+        half_released(&mut world);
+        busy(&mut world, seed as usize);
+        for _ in 0..3 {
+            let acknowledged = world.client.ledger.all_acknowledged();
+            steps_until(&mut world, "writes go on", |world| {
+                world.client.ledger.all_acknowledged() != acknowledged
+            });
+        }
+        assert_eq!(world.mode(1), Mode::InService);
+        finish(&mut world);
+        world.shelf.reachable = true;
+        steps_until(&mut world, "out", |world| world.mode(1) == Mode::Out);
+        busy(&mut world, 50);
+        introduce(&mut world, 1);
+        assert_whole(&mut world);
+    }
+}
+
+/// Whatever ends before the record says that a copy is out: the copy, its power, the engine, those that stay. Nothing
+/// is lost, and everyone is equal in the end.
+#[test]
+fn nothing_is_lost_when_someone_dies_while_a_replica_is_released() {
+    for (seed, mut world) in worlds(240, 100) {
+        half_released(&mut world);
+        busy(&mut world, seed as usize % 50);
+        match seed % 6 {
+            0 => world.kill_replica(1),
+            1 => world.lose_power(1),
+            2 => world.restart_engine(0),
+            3 => world.kill_replica(0),
+            4 => [0, 2].into_iter().for_each(|at| world.kill_replica(at)),
+            _ => {
+                world.switch();
+            }
+        }
+        busy(&mut world, seed as usize % 70);
+        world.shelf.reachable = true;
+        busy(&mut world, seed as usize % 90);
+        assert_whole_again(&mut world);
     }
 }
 
@@ -485,7 +548,12 @@ pub(super) fn disturb(world: &mut World) {
     let last = world.engines.len() - 1;
     let victim = (world.dice() % world.replicas.len() as u64) as usize;
     let others_serve = world.in_service().any(|at| at != victim && world.vouches(at));
-    match world.dice() % 20 {
+    match world.dice() % 24 {
+        20 | 21 => world.command(&Command::Release { replica: victim.to_string() }),
+        22 => {
+            let (replica, address) = (victim.to_string(), address_of(victim));
+            world.command(&Command::Introduce { replica, address });
+        }
         0 | 1 => {
             world.switch();
         }
