@@ -33,9 +33,12 @@ impl Engine {
             Asker::Frontend(link) | Asker::Reader(link, _) => Some(link),
             // What is to be copied cannot be read: whoever is copied to stays out.
             Asker::Copy(_) if !changes(asked.kind) => None,
-            Asker::Copy(_) | Asker::Copied(_) | Asker::Operation | Asker::Release(_) | Asker::Nobody => {
-                return false;
-            }
+            Asker::Copy(_)
+            | Asker::Copied(_)
+            | Asker::Operation
+            | Asker::Ahead
+            | Asker::Release(_)
+            | Asker::Nobody => return false,
         };
         let replica = self.name_of(at);
         self.trouble = Some(match status {

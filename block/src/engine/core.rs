@@ -442,7 +442,7 @@ impl Engine {
             Asker::Frontend(_) | Asker::Reader(..) | Asker::Copy(_) | Asker::Copied(_) | Asker::Operation => {
                 true
             }
-            Asker::Release(_) | Asker::Nobody => false,
+            Asker::Ahead | Asker::Release(_) | Asker::Nobody => false,
         };
         let owed = self.pending.iter().any(|(_, pending)| waits(pending.asker));
         !owed && self.held.is_empty() && self.operation.is_none()

@@ -2,9 +2,11 @@
 //! every member in service.
 //!
 //! ```text
-//! asked ─▶ Draining ─ nothing under way ─▶ Flushing ─▶ Telling ─ all have made it ─▶ answered
-//!             └────────────── where the order of writes does not matter ──▲
+//! asked ─▶ Ahead ─ flushed ─▶ Draining ─ nothing under way ─▶ Flushing ─▶ Telling ─ all have made it ─▶ answered
+//!   └──── where the order of writes does not matter ──────────────────────────▲
 //! ```
+//!
+//! Writes wait from `Draining` on. What was written long before is flushed ahead of that, so that little is left.
 //!
 //! Invariant: between the first and the last member that freezes or reverts no
 //! write is carried out, so the frozen layers are equal, and an engine that finds
@@ -33,6 +35,8 @@ pub(super) const ALIGN: u64 = CONTROL + 4000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// Everyone flushes while writes go on.
+    Ahead,
     Draining,
     Flushing,
     Telling,
@@ -47,11 +51,16 @@ pub(super) struct Operation {
 
 impl Operation {
     /// Whether writes wait until it is done.
-    fn is_exclusive(&self) -> bool {
-        match self.step {
-            Step::Freeze { .. } | Step::Revert { .. } => true,
-            Step::Remove { .. } | Step::Expand { .. } | Step::Finalize { .. } => false,
-        }
+    fn holds_writes(&self) -> bool {
+        is_exclusive(&self.step) && self.stage != Stage::Ahead
+    }
+}
+
+/// Whether all members have to make a step between the same two writes.
+fn is_exclusive(step: &Step) -> bool {
+    match step {
+        Step::Freeze { .. } | Step::Revert { .. } => true,
+        Step::Remove { .. } | Step::Expand { .. } | Step::Finalize { .. } => false,
     }
 }
 
@@ -78,9 +87,12 @@ impl Engine {
             Err(error) => Err(Answer::Refused(format!("not a command: {error}"))),
         };
         match wanted {
+            Ok(step) if is_exclusive(&step) => {
+                self.operation = Some(Operation { asker, step, stage: Stage::Ahead });
+                self.flush(Asker::Ahead, out);
+            }
             Ok(step) => {
-                let operation = Operation { asker, step, stage: Stage::Draining };
-                self.operation = Some(operation);
+                self.operation = Some(Operation { asker, step, stage: Stage::Draining });
                 self.operate(out);
             }
             Err(answer) => self.tell(asker, &answer, out),
@@ -198,18 +210,32 @@ impl Engine {
     }
 
     /// Whether a change has to wait for the operation under way.
-    pub(super) fn is_exclusive(&self) -> bool {
-        self.operation.as_ref().is_some_and(Operation::is_exclusive)
+    pub(super) fn holds_writes(&self) -> bool {
+        self.operation.as_ref().is_some_and(Operation::holds_writes)
+    }
+
+    /// Everyone has flushed what was there when the operation was asked for.
+    pub(super) fn on_flushed_ahead(&mut self) {
+        if let Some(operation) = self.operation.as_mut().filter(|operation| operation.stage == Stage::Ahead) {
+            operation.stage = Stage::Draining;
+        }
+    }
+
+    /// The volume is about to be given away: what has changed nothing yet is not begun.
+    pub(super) fn give_up_operation(&mut self, out: &mut Vec<Output>) {
+        if let Some(operation) = self.operation.take_if(|operation| operation.stage == Stage::Ahead) {
+            self.tell(operation.asker, &Answer::Busy("another engine takes the volume over".into()), out);
+        }
     }
 
     /// Takes the next step of the operation under way, if it can be taken.
     pub(super) fn operate(&mut self, out: &mut Vec<Output>) {
         let Some(operation) = &mut self.operation else { return };
         let busy = || self.pending.iter().any(|(_, pending)| changes(pending.asked.kind));
-        if operation.stage != Stage::Draining || operation.is_exclusive() && busy() {
+        if operation.stage != Stage::Draining || operation.holds_writes() && busy() {
             return;
         }
-        if operation.is_exclusive() {
+        if operation.holds_writes() {
             operation.stage = Stage::Flushing;
             return self.flush(Asker::Operation, out);
         }
@@ -236,7 +262,7 @@ impl Engine {
                 self.release_held(out);
                 self.change_members(out);
             }
-            Some(Stage::Draining) | None => {}
+            Some(Stage::Ahead | Stage::Draining) | None => {}
         }
     }
 

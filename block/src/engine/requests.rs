@@ -27,6 +27,8 @@ pub(super) enum Asker {
     Copied(u64),
     /// The change of the layout under way.
     Operation,
+    /// The flush before writes wait for such a change.
+    Ahead,
     /// The flush before this member is let go: what all have synced it does not miss.
     Release(usize),
     /// A flush of our own, so that little is unflushed when a member fails.
@@ -166,7 +168,7 @@ impl Engine {
             let status = if asked.epoch == self.epoch { Status::Invalid } else { Status::NotServing };
             return out.push(Output::Send(frontend, Frame::bare(asked.reply(status, self.epoch))));
         }
-        if changes(asked.kind) && (self.is_exclusive() || self.is_being_copied(asked.extent)) {
+        if changes(asked.kind) && (self.holds_writes() || self.is_being_copied(asked.extent)) {
             return self.held.push_back((frontend, frame));
         }
         let asker = Asker::Frontend(frontend);
@@ -280,6 +282,7 @@ impl Engine {
             | Asker::Copy(_)
             | Asker::Copied(_)
             | Asker::Operation
+            | Asker::Ahead
             | Asker::Release(_)
             | Asker::Nobody => false,
         };
@@ -346,6 +349,7 @@ impl Engine {
             Asker::Copy(copying) => self.on_copied(copying, &pending.asked, last, out),
             Asker::Copied(copying) => self.on_all_copied(copying, out),
             Asker::Operation => self.on_operated(out),
+            Asker::Ahead => self.on_flushed_ahead(),
             Asker::Release(member) => self.depart(member, out),
             Asker::Nobody => {}
         }

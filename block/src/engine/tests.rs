@@ -255,6 +255,7 @@ fn what_a_dead_frontend_asked_for_is_not_begun_later() {
     let mut bench = Bench::serving(10);
     let snapshot = serde_json::to_vec(&Command::Snapshot { name: "s".into() }).expect("plain");
     bench.frontend(30, Frame::with(Header::new(Kind::Control, 0, EPOCH), snapshot.into()));
+    bench.answer(Kind::Flush);
     bench.write(10);
     assert_eq!(bench.asked(Kind::Write), None, "it waits for the snapshot");
     bench.go(11);
@@ -295,6 +296,7 @@ fn the_flush_of_a_snapshot_is_accounted_for() {
     bench.write_block(10, 5);
     bench.all_answer(Kind::Write);
     assert_eq!(bench.order(&snapshot()), None);
+    bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Step);
     bench.write_block(10, 6);
@@ -436,6 +438,41 @@ fn a_member_that_cannot_go_after_the_flush_stays() {
     bench.order(&snapshot());
     assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
     bench.all_answer(Kind::Flush);
+    bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Step);
     assert_eq!(bench.noted(1), None, "it is asked for again after the snapshot");
+}
+
+/// A flush may take long where much was written: a snapshot lets it go by before any write has to wait.
+#[test]
+fn writes_go_on_while_everyone_flushes_ahead_of_a_snapshot() {
+    let mut bench = Bench::with_copies(2, 10);
+    bench.order(&snapshot());
+    let ahead = bench.last(1, Kind::Flush);
+    bench.write_block(10, 5);
+    assert!(bench.last(1, Kind::Write).is_some(), "nobody waits yet");
+    bench.all_answer(Kind::Flush);
+    assert_eq!(bench.last(1, Kind::Flush), ahead, "what is under way has to end first");
+    let under_way = bench.last(1, Kind::Write);
+    bench.write_block(10, 6);
+    assert_eq!(bench.last(1, Kind::Write), under_way, "now writes wait");
+    bench.all_answer(Kind::Write);
+    assert_ne!(bench.last(1, Kind::Flush), ahead);
+    assert_eq!(bench.last(1, Kind::Step), None);
+    bench.all_answer(Kind::Flush);
+    bench.all_answer(Kind::Step);
+    assert_ne!(bench.last(1, Kind::Write), under_way);
+}
+
+/// A switch-over does not wait for a snapshot of which nothing was done yet; whoever wants it asks the next engine.
+#[test]
+fn a_snapshot_that_only_flushes_gives_way_to_a_switch_over() {
+    let mut bench = Bench::with_copies(2, 10);
+    assert_eq!(bench.order(&snapshot()), None);
+    bench.frontend(10, Frame::bare(Header::new(Kind::Drain, 78, EPOCH)));
+    assert!(bench.is_answered(10, 78));
+    let answer = bench.last(COORDINATOR, Kind::Control).expect("it is told");
+    assert!(matches!(serde_json::from_slice(&answer.payload), Ok(Answer::Busy(_))));
+    bench.all_answer(Kind::Flush);
+    assert_eq!(bench.last(1, Kind::Step), None);
 }
