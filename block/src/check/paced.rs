@@ -57,7 +57,13 @@ impl Log {
 
     /// The longest wait of all writes that were under way at some moment of a span.
     pub fn longest(&self, from: Instant, to: Instant) -> Duration {
-        self.met(from, to).map(|write| write.ended - write.began).max().unwrap_or_default()
+        self.worst(from, to).map(|(_, wait)| wait).unwrap_or_default()
+    }
+
+    /// When the write that waited longest of those was sent, and for how long it waited.
+    pub fn worst(&self, from: Instant, to: Instant) -> Option<(Instant, Duration)> {
+        let waits = self.met(from, to).map(|write| (write.began, write.ended - write.began));
+        waits.max_by_key(|(_, wait)| *wait)
     }
 
     /// Different blocks of all writes that were under way at some moment of a span.
@@ -211,6 +217,9 @@ mod tests {
         ];
         for (name, from, to, longest, blocks) in cases {
             assert_eq!(log.longest(at(from), at(to)).as_millis(), longest, "{name}");
+            let began = log.worst(at(from), at(to)).map(|(began, _)| began);
+            let expected = log.writes.iter().find(|write| (write.ended - write.began).as_millis() == longest);
+            assert_eq!(began, expected.map(|write| write.began), "{name}");
             assert_eq!(log.blocks(at(from), at(to)), blocks, "{name}");
         }
         assert_eq!(log.count(), 4);

@@ -7,6 +7,7 @@
 mod absences;
 mod report;
 mod scene;
+mod states;
 
 use std::{
     path::PathBuf,
@@ -15,11 +16,12 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use midflight_api::longhorn::VolumeUpgradeStatus;
 use midflight_block::check::{paced::Log, pattern::BLOCK};
 use tokio::time::sleep;
 
 use self::{
-    report::{Group, Measured, NodeTook, Spread, Waits},
+    report::{Group, Measured, NodeTook, Spread, Waits, Worst},
     scene::{Scene, Upgraded},
 };
 use super::conditions::Conditions;
@@ -38,7 +40,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 ///
 /// Builds a cluster of three nodes with attached volumes of three replicas, each with a client that writes at a steady pace, and
 /// replaces the instance manager of every node by one of another image. What counts is the longest wait of each volume's client,
-/// beside a time of the same length in which nothing is switched. Then upgrades two groups of nodes that share no volume, one node
+/// beside a time of the same length in which nothing is switched, and what its node was doing then. Then upgrades two groups of nodes that share no volume, one node
 /// at a time and two at a time.
 #[derive(Debug, Args)]
 pub(crate) struct NodeUpgradeBench {
@@ -93,6 +95,17 @@ impl NodeUpgradeBench {
             let longest = logs.values().map(|log: &Log| log.longest(from, to).as_secs_f64() * 1000.0);
             Spread::of(&longest.collect::<Vec<_>>())
         };
+        let worst = logs.iter().filter_map(|(volume, log)| {
+            let (began, wait) = log.worst(upgraded.span.0, upgraded.span.1)?;
+            // What made it wait is what came about while it did.
+            let reached = upgraded.states.at(began + wait);
+            Some(Worst {
+                volume: volume.clone(),
+                wait_ms: wait.as_secs_f64() * 1000.0,
+                node: reached.map(|reached| reached.node.clone()).unwrap_or_default(),
+                state: reached.map_or("before it began", |reached| reached.state.as_str()),
+            })
+        });
         let missed: usize = upgraded
             .absences
             .iter()
@@ -109,7 +122,9 @@ impl NodeUpgradeBench {
             writes_per_second: self.rate,
             writes: logs.values().map(Log::count).sum(),
             waits_ms: Waits { upgrade: waits(upgraded.span), control: waits(control) },
-            pauses_ms: Spread::of(&upgraded.pauses_ms()),
+            worst: worst.collect(),
+            pauses_ms: Spread::of(&upgraded.moves_ms(|volume| volume.pause_us)),
+            waits_of_moves_ms: Spread::of(&upgraded.moves_ms(|volume| volume.longest_wait_us)),
             took: upgraded.nodes(),
             missed_bytes,
             rebuilt_bytes,
@@ -158,12 +173,12 @@ async fn on_cluster<T>(
 }
 
 impl Upgraded {
-    /// For how long each frontend held requests back at most, where the engine was moved.
-    fn pauses_ms(&self) -> Vec<f64> {
+    /// What each frontend measured where the engine was moved.
+    fn moves_ms(&self, measure: impl Fn(&VolumeUpgradeStatus) -> i64) -> Vec<f64> {
         let volumes =
             self.over.nodes.iter().flat_map(|node| node.status.iter().flat_map(|of| of.volumes.values()));
         let moved = volumes.filter(|volume| !volume.temporary_node_id.is_empty());
-        moved.map(|volume| volume.pause_us as f64 / 1000.0).collect()
+        moved.map(|volume| measure(volume) as f64 / 1000.0).collect()
     }
 
     fn rebuilt_bytes(&self) -> u64 {

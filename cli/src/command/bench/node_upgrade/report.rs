@@ -1,5 +1,7 @@
 //! What was measured, beside the goals.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::{
@@ -33,6 +35,17 @@ pub(super) struct Waits {
     pub(super) control: Spread,
 }
 
+/// The longest wait of one volume's client in the upgrade.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Worst {
+    pub(super) volume: String,
+    pub(super) wait_ms: f64,
+    /// Node that was under way when it ended, and where that stood.
+    pub(super) node: String,
+    pub(super) state: &'static str,
+}
+
 #[derive(Debug, Serialize)]
 pub(super) struct NodeTook {
     pub(super) node: String,
@@ -64,8 +77,11 @@ pub(super) struct Measured {
     pub(super) writes: usize,
     /// The longest wait of each volume's client.
     pub(super) waits_ms: Waits,
+    pub(super) worst: Vec<Worst>,
     /// For how long each frontend held requests back.
     pub(super) pauses_ms: Spread,
+    /// The longest that any request waited which met such a pause.
+    pub(super) waits_of_moves_ms: Spread,
     pub(super) took: Vec<NodeTook>,
     /// Different blocks of 4 KiB that were written while a replica was away, over all replicas.
     pub(super) missed_bytes: u64,
@@ -90,7 +106,14 @@ impl Measured {
             row("pause of a frontend, p50", "ms", self.pauses_ms.p50, None, String::new()),
             row("pause of a frontend, p99", "ms", self.pauses_ms.p99, None, String::new()),
             row("pause of a frontend, max", "ms", self.pauses_ms.max, None, String::new()),
+            row("wait for a pause, p50", "ms", self.waits_of_moves_ms.p50, None, String::new()),
+            row("wait for a pause, p99", "ms", self.waits_of_moves_ms.p99, None, String::new()),
+            row("wait for a pause, max", "ms", self.waits_of_moves_ms.max, None, String::new()),
         ];
+        for (state, (volumes, longest)) in self.by_state() {
+            let name = format!("longest wait of {volumes} volumes, {state}");
+            rows.push(row(&name, "ms", longest, None, String::new()));
+        }
         for NodeTook { node, seconds } in &self.took {
             rows.push(row(&format!("time for {node}"), "s", *seconds, None, String::new()));
         }
@@ -107,6 +130,18 @@ impl Measured {
             rows.push(row(&name, "nodes/h", group.nodes_per_hour, None, String::new()));
         }
         rows
+    }
+}
+
+impl Measured {
+    /// In which state of a node how many volumes waited longest, and for how long at most.
+    fn by_state(&self) -> BTreeMap<&'static str, (usize, f64)> {
+        let mut states = BTreeMap::new();
+        for Worst { state, wait_ms, .. } in &self.worst {
+            let (volumes, longest) = states.entry(*state).or_insert((0, 0.0_f64));
+            (*volumes, *longest) = (*volumes + 1, longest.max(*wait_ms));
+        }
+        states
     }
 }
 
@@ -144,7 +179,16 @@ mod tests {
             writes_per_second: 50,
             writes: 1000,
             waits_ms: Waits { upgrade: spread(p99), control: spread(5.0) },
+            worst: [("vol-1", 7.0), ("vol-2", 9.0)]
+                .map(|(volume, wait_ms)| Worst {
+                    volume: volume.into(),
+                    wait_ms,
+                    node: "node-1".into(),
+                    state: "switching-over",
+                })
+                .into(),
             pauses_ms: spread(2.0),
+            waits_of_moves_ms: spread(3.0),
             took: vec![NodeTook { node: "node-1".into(), seconds: 2.5 }],
             missed_bytes: 4096,
             rebuilt_bytes: 4096,
@@ -157,6 +201,8 @@ mod tests {
                 most_at_once: 2,
             }],
         };
+        let [name, _, longest, ..] = &measured(1.0, 1.0).rows()[9];
+        assert_eq!((&name[..], &longest[..]), ("longest wait of 2 volumes, switching-over", "9.0"));
         let goals = |measured: Measured| {
             let goals = measured.rows().into_iter().map(|[.., goal]| goal);
             goals.filter(|goal| !goal.is_empty()).collect::<Vec<_>>()

@@ -21,6 +21,7 @@ use tokio::time::sleep;
 use super::{
     NodeUpgradeBench,
     absences::{Absence, Absences},
+    states::{History, States},
 };
 use crate::{
     cluster::{Temporary, Volumes},
@@ -57,6 +58,7 @@ pub(super) struct Upgraded {
     pub(super) span: (Instant, Instant),
     pub(super) over: Over,
     pub(super) absences: Vec<Absence>,
+    pub(super) states: History,
 }
 
 impl<'c> Scene<'c> {
@@ -106,7 +108,7 @@ impl<'c> Scene<'c> {
         let image = self.publish(format!("instance-manager:{name}")).await?;
         set(&self.client, IMAGE, &image).await?;
         drive::until_settled(&self.client, &image, PATIENCE).await?;
-        let absences = Absences::watch(&self.client);
+        let (absences, states) = (Absences::watch(&self.client), States::watch(&self.client));
         let spec = DataEngineUpgradeManagerSpec {
             data_engine: DataEngine::V2,
             max_parallel_nodes: parallel,
@@ -116,7 +118,7 @@ impl<'c> Scene<'c> {
         drive::begin(&self.client, name, spec).await?;
         let over = drive::until_completed(&self.client, name, PATIENCE).await?;
         let span = (began, Instant::now());
-        Ok(Upgraded { span, over, absences: absences.over() })
+        Ok(Upgraded { span, over, absences: absences.over(), states: states.history() })
     }
 
     async fn publish(&self, name: String) -> anyhow::Result<String> {
