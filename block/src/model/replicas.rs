@@ -2,6 +2,8 @@
 //!
 //! Invariant: what a replica has on disk changes only while its own core or job runs.
 
+use std::collections::VecDeque;
+
 use super::{
     disk::{self, Files, StateDisk},
     kept::Kept,
@@ -29,7 +31,8 @@ impl State {
             let promise = PromiseFile::open(StateDisk).expect("the promise is readable");
             let store = Store::open(&StateDisk, size, boot).expect("the store opens");
             let core = Replica::new(VOLUME.into(), store, promise.standing(), boot);
-            Process { core, promise, persisting: None, syncing: None, noting: false }
+            let departures = VecDeque::new();
+            Process { core, promise, persisting: None, syncing: None, noting: false, departures }
         });
         node.process = Some(Kept::new(process));
     }
@@ -98,6 +101,7 @@ impl State {
                 process.change(|process| process.persisting = Some(standing));
             }
             replica::Output::SyncIntent => process.change(|process| process.noting = true),
+            replica::Output::SyncAbsent(key) => process.change(|process| process.departures.push_back(key)),
             replica::Output::Sync => disk::with(&mut node.files, || {
                 process.change(|process| process.syncing = process.core.sync_plan().ok());
             }),
@@ -122,6 +126,13 @@ impl State {
                     let file = process.core.store().intent_file();
                     Disk::sync(&StateDisk, &file).expect("this disk does not fail");
                     replica::Input::IntentSynced
+                }),
+                Job::Depart => process.departures.pop_front().map(|key| {
+                    if let Some(file) = process.core.store().absent_file(key) {
+                        Disk::sync(&StateDisk, &file).expect("this disk does not fail");
+                    }
+                    Disk::sync_folder(&StateDisk).expect("this disk does not fail");
+                    replica::Input::AbsentSynced(key)
                 }),
                 Job::Sync => process.syncing.take().map(|plan| {
                     plan.carry_out(&StateDisk).expect("this disk does not fail");

@@ -5,7 +5,7 @@
 //! input and carry its outputs away, and by processes that start and end.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::LazyLock,
     time::{Duration, Instant},
 };
@@ -138,6 +138,7 @@ pub(super) struct Process {
     pub(super) persisting: Option<promise::Standing>,
     pub(super) syncing: Option<SyncPlan<StateDisk>>,
     pub(super) noting: bool,
+    pub(super) departures: VecDeque<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Hash)]
@@ -164,6 +165,7 @@ pub(super) struct Shelf {
 pub(super) enum Job {
     Persist,
     Note,
+    Depart,
     Sync,
 }
 

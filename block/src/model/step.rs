@@ -193,6 +193,7 @@ impl State {
                 let jobs = [
                     (Job::Persist, process.persisting.is_some()),
                     (Job::Note, process.noting),
+                    (Job::Depart, !process.departures.is_empty()),
                     (Job::Sync, process.syncing.is_some()),
                 ];
                 steps.extend(

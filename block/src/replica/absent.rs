@@ -57,16 +57,20 @@ impl<D: Disk> Absent<D> {
     }
 
     /// A copy has left that was last in service at member version `from`; it
-    /// misses `seed`. Durable when it returns; repeating it adds to the map.
+    /// misses `seed`. Durable when `file` and the folder are synced; repeating it adds to the map.
     pub fn begin(&mut self, key: ReplicaKey, from: u64, seed: &Blocks) -> io::Result<()> {
         let known = self.maps.get(&key).is_some_and(|map| map.note() == from);
         if !known {
-            let map = MapFile::create(&self.disk, &file_name(key), from, self.limit)?;
+            let map = MapFile::begin(&self.disk, &file_name(key), from, self.limit)?;
             self.maps.insert(key, map);
         }
         let map = self.maps.get_mut(&key).expect("it was just put there");
-        seed.runs().into_iter().try_for_each(|run| map.set(run))?;
-        map.sync()
+        seed.runs().into_iter().try_for_each(|run| map.set(run))
+    }
+
+    /// Where the map of a copy is.
+    pub fn file(&self, key: ReplicaKey) -> Option<D::File> {
+        self.maps.get(&key).map(MapFile::file)
     }
 
     pub fn mark(&mut self, offset: u64, length: u64) -> io::Result<()> {

@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, io};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    absent::ReplicaKey,
     disk::Disk,
     layers::{Fetch, Patience, SyncPlan},
     promise::Standing,
@@ -36,6 +37,8 @@ pub enum Input {
     Synced,
     /// The intent map as of `Output::SyncIntent` is durable.
     IntentSynced,
+    /// The map of what this copy misses is durable as it was at `Output::SyncAbsent`.
+    AbsentSynced(ReplicaKey),
     /// What `Output::Fetch` asked for is in memory, or was for a moment.
     Fetched(u64),
     /// There is time for work on the layers.
@@ -54,6 +57,8 @@ pub enum Output {
     Sync,
     /// Sync the intent map, then say `IntentSynced`. One at a time.
     SyncIntent,
+    /// Sync the map of what this copy misses, and the folder, then say `AbsentSynced`.
+    SyncAbsent(ReplicaKey),
     /// Wait until the disk has given what `fetch_plan` says, then say `Fetched`.
     Fetch(u64),
     /// The store cannot be trusted any more: stop at once.
@@ -116,6 +121,8 @@ pub struct Replica<D: Disk> {
     /// Changes to regions that are not durably noted yet.
     pub(super) awaiting_note: Vec<(LinkId, Frame)>,
     pub(super) noting: Option<Vec<u64>>,
+    /// Who waits until it is durable that a copy has left.
+    pub(super) departures: Vec<(ReplicaKey, LinkId, Frame)>,
     /// Changes of the layers that wait for the end of a sync.
     pub(super) awaiting_sync: Vec<(LinkId, Frame)>,
     /// What waits for the disk, by the number of its fetch.
@@ -146,6 +153,7 @@ impl<D: Disk> Replica<D> {
             to_sync: Vec::new(),
             awaiting_note: Vec::new(),
             noting: None,
+            departures: Vec::new(),
             awaiting_sync: Vec::new(),
             cold: BTreeMap::new(),
             fetches: 0,
@@ -157,6 +165,7 @@ impl<D: Disk> Replica<D> {
     pub(super) fn is_quiet(&self) -> bool {
         self.persisting.is_none()
             && self.noting.is_none()
+            && self.departures.is_empty()
             && [&self.syncing, &self.to_sync, &self.awaiting_note, &self.awaiting_sync]
                 .iter()
                 .all(|waiting| waiting.is_empty())
@@ -173,6 +182,7 @@ impl<D: Disk> Replica<D> {
             .into_iter()
             .any(|all| waits(all))
             || self.held.iter().any(|(_, to, _)| *to == link)
+            || self.departures.iter().any(|(_, to, _)| *to == link)
             || self.cold.values().any(cold)
     }
 
@@ -254,6 +264,7 @@ impl<D: Disk> Replica<D> {
             Input::Persisted(standing) => self.on_persisted(standing, out),
             Input::Synced => self.on_synced(out),
             Input::IntentSynced => self.on_noted(out),
+            Input::AbsentSynced(key) => self.on_departed(key, out),
             Input::Fetched(number) => self.on_fetched(number, out),
             Input::Work => self.on_work(out),
             Input::Scrub => self.on_scrub(out),
@@ -455,6 +466,10 @@ impl<D: Disk> Replica<D> {
             self.writer = None;
         }
         self.held.retain(|(_, to, _)| *to != link);
+        // Their syncs end one by one, so their places stay.
+        for (_, to, _) in self.departures.iter_mut().filter(|(_, to, _)| *to == link) {
+            *to = LinkId::NOBODY;
+        }
         self.awaiting_note.retain(|(from, _)| *from != link);
         self.awaiting_sync.retain(|(from, _)| *from != link);
         self.cold.retain(|_, cold| !matches!(cold, Cold::Read(from, _) if *from == link));

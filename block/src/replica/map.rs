@@ -59,12 +59,18 @@ impl<D: Disk> MapFile<D> {
 
     /// Makes an empty map, durable when it returns.
     pub fn create(disk: &D, name: &str, note: u64, limit: u64) -> io::Result<MapFile<D>> {
+        let map = MapFile::begin(disk, name, note, limit)?;
+        map.sync()?;
+        disk.sync_folder()?;
+        Ok(map)
+    }
+
+    /// Makes an empty map; neither it nor its name is synced.
+    pub fn begin(disk: &D, name: &str, note: u64, limit: u64) -> io::Result<MapFile<D>> {
         let file = disk.open(name)?;
         disk.resize(&file, 0)?;
         disk.resize(&file, (1 + pages(limit)) * PAGE as u64)?;
         disk.write_at(&file, &header(note, limit), 0)?;
-        disk.sync(&file)?;
-        disk.sync_folder()?;
         Ok(MapFile { disk: disk.clone(), file, note, pages: BTreeMap::new(), limit })
     }
 

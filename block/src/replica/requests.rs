@@ -6,6 +6,7 @@
 use std::io;
 
 use super::{
+    absent::ReplicaKey,
     core::{Cold, Output, Replica, status_of},
     disk::Disk,
     layers::{Patience, Sight, Worked},
@@ -218,13 +219,28 @@ impl<D: Disk> Replica<D> {
             Kind::Depart if header.flags & PARTIAL != 0 => {
                 self.store.absent.add(missing.replica, &missing.blocks)
             }
-            Kind::Depart => self.store.absent.begin(missing.replica, missing.from, &missing.blocks),
+            Kind::Depart => match self.store.absent.begin(missing.replica, missing.from, &missing.blocks) {
+                Ok(()) => {
+                    self.departures.push((missing.replica, link, ok));
+                    return out.push(Output::SyncAbsent(missing.replica));
+                }
+                Err(error) => Err(error),
+            },
             Kind::Forget => self.store.absent.forget(missing.replica),
             _ => return self.tell_missing(link, header, missing.replica, out),
         };
         match done {
             Ok(()) => out.push(Output::Send(link, ok)),
             Err(error) => self.fail(link, header, &error, out),
+        }
+    }
+
+    /// It is durable that a copy has left, as far as it was told when the sync began. Writes were not kept waiting.
+    pub(super) fn on_departed(&mut self, key: ReplicaKey, out: &mut Vec<Output>) {
+        let Some(at) = self.departures.iter().position(|(other, ..)| *other == key) else { return };
+        let (_, link, answer) = self.departures.remove(at);
+        if link != LinkId::NOBODY {
+            out.push(Output::Send(link, answer));
         }
     }
 

@@ -291,6 +291,10 @@ impl Serving {
                     let file = self.core.store().intent_file();
                     self.workers.sync_intent(file).map_err(ReplicaError::Dead)?;
                 }
+                Output::SyncAbsent(key) => {
+                    let file = self.core.store().absent_file(key);
+                    self.workers.sync_absent(key, file).map_err(ReplicaError::Dead)?;
+                }
                 Output::Fetch(number) => {
                     let plan = self.core.fetch_plan(number);
                     self.workers.fetch(number, plan).map_err(ReplicaError::Dead)?;

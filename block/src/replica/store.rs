@@ -9,7 +9,7 @@ use std::io;
 use bytes::Bytes;
 
 use super::{
-    absent::Absent,
+    absent::{Absent, ReplicaKey},
     disk::Disk,
     intent::Intent,
     layers::{Layers, Patience, SyncPlan, Worked},
@@ -77,6 +77,11 @@ impl<D: Disk> Store<D> {
 
     pub fn intent_file(&self) -> D::File {
         self.intent.file()
+    }
+
+    /// The map of what another copy misses.
+    pub fn absent_file(&self, key: ReplicaKey) -> Option<D::File> {
+        self.absent.file(key)
     }
 
     /// Regions in which this copy may differ from others after a crash.

@@ -11,7 +11,7 @@ use super::{
     store::Store,
 };
 use crate::{
-    blocks::BLOCK_BITS,
+    blocks::{BLOCK_BITS, Blocks, Run},
     epoch::Epoch,
     extent::Extent,
     net::reactor::LinkId,
@@ -19,7 +19,7 @@ use crate::{
         Frame, Header, Kind, Status,
         hello::{Hello, VERSIONS},
         layout::Step,
-        members::Promised,
+        members::{Missing, Promised},
         past::Past,
     },
 };
@@ -35,6 +35,8 @@ struct Bench {
     core: Replica<MemoryDisk>,
     /// Fetches that were asked for and are not carried out.
     fetches: Vec<u64>,
+    /// Departures of other copies that are not durable yet.
+    departures: Vec<u64>,
 }
 
 impl Bench {
@@ -45,7 +47,7 @@ impl Bench {
         let size = BLOCKS * u64::from(BLOCK);
         let store = Store::open(&disk, size, 1).unwrap();
         let core = Replica::new("v".into(), store, promise.standing(), 1);
-        let mut bench = Bench { disk, promise, core, fetches: Vec::new() };
+        let mut bench = Bench { disk, promise, core, fetches: Vec::new(), departures: Vec::new() };
         let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 7, size, epoch: EPOCH };
         bench.ask(Frame::with(Header::new(Kind::Hello, 0, EPOCH), hello.encode()));
         bench.ask(Frame::bare(Header::new(Kind::Promise, 0, EPOCH)));
@@ -56,7 +58,8 @@ impl Bench {
         self.feed(Input::Frame(ENGINE, frame))
     }
 
-    /// What the replica answers by and by. Whatever waits for the disk is done at once, but for fetches.
+    /// What the replica answers by and by. Whatever waits for the disk is done at once, but for fetches and
+    /// departures.
     fn feed(&mut self, input: Input) -> Vec<Frame> {
         let (mut inputs, mut answers) = (vec![input], Vec::new());
         while let Some(input) = inputs.pop() {
@@ -78,6 +81,7 @@ impl Bench {
                         inputs.push(Input::IntentSynced);
                     }
                     Output::Fetch(number) => self.fetches.push(number),
+                    Output::SyncAbsent(key) => self.departures.push(key),
                     Output::Close(_) | Output::Die(_) => panic!("{output:?}"),
                 }
             }
@@ -115,6 +119,32 @@ fn of(block: u64) -> Extent {
 
 fn tags(answers: &[Frame]) -> Vec<(u64, Status)> {
     answers.iter().map(|frame| (frame.header.tag, frame.header.status)).collect()
+}
+
+/// Nobody waits for the note that another copy has left but whoever asked for it; and what is written meanwhile is in it.
+#[test]
+fn writes_go_on_while_the_departure_of_another_copy_is_noted() {
+    let mut bench = Bench::new();
+    let missing = |blocks: &[u64]| {
+        let mut set = Blocks::default();
+        blocks.iter().for_each(|first| set.insert_all(Run { first: *first, count: 1 }));
+        Missing { replica: 5, from: 3, blocks: set }
+    };
+    let depart =
+        |tag, blocks: &[u64]| Frame::with(Header::new(Kind::Depart, tag, EPOCH), missing(blocks).encode());
+    assert_eq!(tags(&bench.ask(depart(70, &[1]))), [], "it is not durable yet");
+    assert_eq!(tags(&bench.write(3, 2)), [(3, Status::Ok)]);
+    assert_eq!(tags(&bench.ask(depart(71, &[9]))), []);
+    assert_eq!(bench.departures, [5, 5]);
+    assert_eq!(tags(&bench.feed(Input::AbsentSynced(5))), [(70, Status::Ok)], "each by its own sync");
+    assert_eq!(tags(&bench.feed(Input::AbsentSynced(5))), [(71, Status::Ok)]);
+    assert_eq!(bench.core.store().absent.get(5), Some((3, missing(&[1, 3, 9]).blocks)));
+    bench.ask(depart(72, &[]));
+    bench.ask(depart(73, &[]));
+    bench.core.apply(Input::Closed(ENGINE), &mut Vec::new());
+    assert_eq!(tags(&bench.feed(Input::AbsentSynced(5))), [], "whoever asked is gone");
+    assert_eq!(tags(&bench.feed(Input::AbsentSynced(5))), []);
+    assert!(bench.core.is_quiet());
 }
 
 #[test]
@@ -197,7 +227,7 @@ fn promised_after(bench: Bench, boot: u64) -> Promised {
     let Bench { disk, promise, .. } = bench;
     let store = Store::open(&disk, BLOCKS * u64::from(BLOCK), boot).unwrap();
     let core = Replica::new("v".into(), store, promise.standing(), boot);
-    let mut bench = Bench { disk, promise, core, fetches: Vec::new() };
+    let mut bench = Bench { disk, promise, core, fetches: Vec::new(), departures: Vec::new() };
     let epoch = EPOCH.next_term();
     let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 8, size: 0, epoch };
     bench.ask(Frame::with(Header::new(Kind::Hello, 0, epoch), hello.encode()));

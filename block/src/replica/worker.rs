@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    absent::ReplicaKey,
     core::Input,
     disk::Disk,
     layers::{Fetch, SyncPlan},
@@ -22,6 +23,8 @@ use crate::net::reactor::Waker;
 enum Note<D: Disk> {
     Persist(Standing),
     Intent(D::File),
+    /// Who has left, and what it misses.
+    Absent(ReplicaKey, Option<D::File>),
 }
 
 /// How a job ended: with something for the core, or with the end of this replica.
@@ -82,6 +85,11 @@ where
         self.notes.send(Note::Intent(file)).map_err(|_| GONE.into())
     }
 
+    /// A map that is gone again has nothing to sync but that.
+    pub(super) fn sync_absent(&self, key: ReplicaKey, file: Option<D::File>) -> Result<(), String> {
+        self.notes.send(Note::Absent(key, file)).map_err(|_| GONE.into())
+    }
+
     pub(super) fn sync(&self, plan: SyncPlan<D>) -> Result<(), String> {
         self.data.send(plan).map_err(|_| GONE.into())
     }
@@ -109,6 +117,10 @@ fn note<D: Disk>(disk: &D, mut promise: PromiseFile<D>, queue: &Receiver<Note<D>
     for note in queue {
         let wanted = match note {
             Note::Intent(file) => report.tell(disk.sync(&file), Input::IntentSynced),
+            Note::Absent(key, file) => {
+                let synced = file.map_or(Ok(()), |file| disk.sync(&file)).and_then(|()| disk.sync_folder());
+                report.tell(synced, Input::AbsentSynced(key))
+            }
             Note::Persist(standing) => {
                 let wanted = report.tell(promise.store(standing), Input::Persisted(standing));
                 match promise.mirror() {

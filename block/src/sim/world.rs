@@ -51,6 +51,7 @@ pub(super) struct ReplicaNode {
     persisting: Option<Standing>,
     syncing: Option<SyncPlan<MemoryDisk>>,
     noting: bool,
+    departures: VecDeque<u64>,
     fetching: VecDeque<(u64, Fetch<MemoryDisk>)>,
     pub(super) boot: u64,
     /// Whether it lost power and has not been made whole since.
@@ -158,6 +159,7 @@ impl Nodes for World {
                 replica::Output::Close(link) => self.network.close(Node::Replica(at), link),
                 replica::Output::Persist(standing) => node.persisting = Some(standing),
                 replica::Output::SyncIntent => node.noting = true,
+                replica::Output::SyncAbsent(key) => node.departures.push_back(key),
                 replica::Output::Sync => {
                     node.syncing = node.core.as_mut().and_then(|core| core.sync_plan().ok());
                 }
@@ -223,6 +225,7 @@ impl World {
                 persisting: None,
                 syncing: None,
                 noting: false,
+                departures: VecDeque::new(),
                 fetching: VecDeque::new(),
                 boot: 1,
                 lost: false,
@@ -251,6 +254,7 @@ impl World {
         node.persisting = None;
         node.syncing = None;
         node.noting = false;
+        node.departures.clear();
         node.fetching.clear();
     }
 
@@ -434,6 +438,7 @@ impl World {
         node.persisting = None;
         node.syncing = None;
         node.noting = false;
+        node.departures.clear();
         node.fetching.clear();
         self.network.drop_node(Node::Replica(at));
     }
@@ -539,6 +544,7 @@ impl World {
                 node.persisting.is_some()
                     || node.syncing.is_some()
                     || node.noting
+                    || !node.departures.is_empty()
                     || !node.fetching.is_empty()
                     || node.works()
             })
@@ -597,6 +603,10 @@ impl World {
         } else if std::mem::take(&mut node.noting) {
             let file = node.core.as_ref().map(|core| core.store().intent_file());
             (file.map_or(Ok(()), |file| node.disk.sync(&file)), replica::Input::IntentSynced)
+        } else if let Some(key) = node.departures.pop_front() {
+            let file = node.core.as_ref().and_then(|core| core.store().absent_file(key));
+            let synced = file.map_or(Ok(()), |file| node.disk.sync(&file));
+            (synced.and_then(|()| node.disk.sync_folder()), replica::Input::AbsentSynced(key))
         } else if let Some((number, plan)) = node.fetching.pop_front() {
             plan.carry_out(&node.disk);
             (Ok(()), replica::Input::Fetched(number))
