@@ -110,7 +110,7 @@ impl Volumes {
             Action::MakeEngine { name } => self.engines.create(&new_engine(&seen, name.as_str())).await?,
             Action::MakeRecord { members } => self.records.create(&new_record(&seen, members)).await?,
             Action::TakeTerm { node } => {
-                self.change_record(&seen, |spec| take_term(spec, &seen, node)).await?
+                self.change_record(&seen, |spec| take_term(spec, &seen, node)).await?;
             }
             Action::EndAttachment => self.change_record(&seen, |spec| spec.frontend = None).await?,
             Action::ChangeEngine { .. } => {
