@@ -117,16 +117,17 @@ async fn kill(fleet: &Fleet, victim: Victim, from: &str, to: &str) -> anyhow::Re
     }
 }
 
-/// Upgrades a node from one image to the other while somebody dies, under a client.
+/// Upgrades a node from one image to the other while somebody dies, under a client of a volume that nobody wrote to before.
 async fn play(
     fleet: &Fleet,
+    volume: &str,
     (moment, victim): (Moment, Victim),
     from: &str,
     to: &str,
 ) -> anyhow::Result<&'static str> {
+    fleet.make(volume, ("v2", SIZE), NODE, &NODES).await?;
     fleet.make_default(to).await?;
-    let endpoint = fleet.endpoint("vol-1").await?;
-    let load = Load::connecting_again(&endpoint, "vol-1", 1)?;
+    let load = Load::connecting_again(&fleet.endpoint(volume).await?, volume, 1)?;
     fleet.begin(json!({ "dataEngine": "v2", "nodes": [NODE] })).await?;
     until(fleet, moment).await?;
     let met = kill(fleet, victim, from, to).await?;
@@ -150,9 +151,8 @@ async fn play(
         fleet.until_run(UpgradeState::Completed).await?;
         fleet.end().await?;
     }
-    let volume = fleet.until_volume("vol-1", "attached", "healthy");
-    volume.await?;
     ensure!(fleet.serves(NODE, to).await?, "{NODE} is not served by {to}");
+    fleet.remove(volume).await?;
     Ok(if met { "killed" } else { "nobody was there" })
 }
 
@@ -171,12 +171,12 @@ async fn whoever_dies_in_the_upgrade_of_a_node_it_ends_completed_or_cleanly_back
         };
     let fleet = Fleet::up().await.unwrap();
     fleet.set("node-upgrade-back-off-seconds", "1").await.unwrap();
-    fleet.make("vol-1", ("v2", SIZE), NODE, &NODES).await.unwrap();
     let (mut from, mut to) = (fleet.this.clone(), NEXT.to_owned());
-    for cell in drawn {
+    for (number, cell) in drawn.into_iter().enumerate() {
         let began = Instant::now();
         let about = format!("{cell:?}, MIDFLIGHT_SEED={seed}");
-        let ended = Box::pin(play(&fleet, cell, &from, &to)).await.with_context(|| about.clone()).unwrap();
+        let played = Box::pin(play(&fleet, &format!("vol-{number}"), cell, &from, &to)).await;
+        let ended = played.with_context(|| about.clone()).unwrap();
         println!("{about}: {ended}, {:?}", began.elapsed());
         (from, to) = (to, from);
     }
