@@ -54,6 +54,11 @@ fn an_image_that_was_just_packed_becomes_the_default_and_every_volume_arrives() 
     assert!(said.contains("midflight.local/engine:none"), "{said}");
     assert_eq!(setting(&sandbox, "concurrent-automatic-engine-upgrade-per-node-limit"), "2");
     // Waited for, an image that never comes costs the time that was given.
-    let said = sandbox.fails(4, &["upgrade", "engines", "--wait", "--timeout=2"]);
-    assert!(said.contains("midflight.local/engine:none"), "{said}");
+    let waited = sandbox.run(&["upgrade", "engines", "--wait", "--timeout=2"]);
+    let said = String::from_utf8(waited.stderr).unwrap();
+    assert_eq!(waited.status.code(), Some(4), "{said}");
+    assert!(
+        said.contains("error: not all volumes were there") && said.contains("midflight.local/engine:none"),
+        "{said}"
+    );
 }
