@@ -75,6 +75,7 @@ impl Seat {
         };
         Some(Serving {
             serving: status.serving,
+            attached: status.attached,
             size,
             snapshots: status.snapshots,
             rebuilt_bytes: status.copied_bytes,

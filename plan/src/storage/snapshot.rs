@@ -210,6 +210,7 @@ mod tests {
     fn layers(names: &[&str]) -> Serving {
         let snapshots = names.iter().map(|name| (*name).to_owned()).collect();
         Serving {
+            attached: true,
             serving: true,
             size: Size::from_bytes(1 << 20),
             snapshots,

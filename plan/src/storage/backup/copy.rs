@@ -338,6 +338,7 @@ mod tests {
             target_name: "default".into(),
             target: Some(target),
             engine: Some(Serving {
+                attached: true,
                 serving: true,
                 size: Size::from_bytes(4096),
                 snapshots: vec!["monday".into()],

@@ -205,6 +205,7 @@ mod tests {
     fn engine(serving: bool, snapshots: &[&str]) -> Serving {
         let snapshots = snapshots.iter().map(|name| (*name).to_owned()).collect();
         Serving {
+            attached: true,
             serving,
             size: Size::from_bytes(8192),
             snapshots,

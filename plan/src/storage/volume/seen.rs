@@ -67,6 +67,8 @@ pub struct Instance {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serving {
     pub serving: bool,
+    /// Whether a frontend is connected to it.
+    pub attached: bool,
     pub size: Size,
     /// Its snapshots, oldest first.
     pub snapshots: Vec<String>,
@@ -299,6 +301,13 @@ impl Observed {
     pub(super) fn endpoint(&self) -> Option<&str> {
         let status = self.engine.as_ref()?.status.as_ref()?;
         Some(status.endpoint.as_str()).filter(|endpoint| !endpoint.is_empty())
+    }
+
+    /// Whether the volume was offered and its engine runs, but no frontend is there: one that was started again, and whose keeper
+    /// was too, knows of no volume until it is told.
+    pub(super) fn is_forgotten(&self) -> bool {
+        let alone = self.serving.as_ref().is_some_and(|serving| !serving.attached);
+        alone && self.endpoint().is_some() && !self.is_switching()
     }
 
     pub(super) fn in_service(&self) -> impl Iterator<Item = &Member> {

@@ -136,7 +136,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
             return upgrade::instead(seen).unwrap_or_else(|| start_engine(seen, manager, seen.image()));
         }
     };
-    if seen.frontend() != Frontend::None && seen.endpoint().is_none() {
+    if seen.frontend() != Frontend::None && (seen.endpoint().is_none() || seen.is_forgotten()) {
         let Some(near) = seen.manager(node, seen.engine_in_charge().as_str()) else {
             return Err(Wait::NoManager(node.clone()));
         };

@@ -84,6 +84,16 @@ fn an_engine_is_told_how_fast_rebuilds_may_go_before_one_begins() {
     assert_eq!(world.settle(), Some(Wait::Content));
 }
 
+/// It was started again, and its keeper too: it knows nothing of what the node had.
+#[test]
+fn a_frontend_that_has_forgotten_a_volume_is_told_of_it_again() {
+    let mut world = World::attached();
+    assert_eq!(world.settle(), Some(Wait::Content));
+    world.seen.serving.as_mut().unwrap().attached = false;
+    assert!(matches!(decide(&world.seen).next, Ok(Action::Offer { .. })));
+    assert_eq!(world.settle(), Some(Wait::Content));
+}
+
 #[test]
 fn more_replicas_than_nodes_leave_it_degraded() {
     let mut world = World::new(2, 3);

@@ -51,6 +51,7 @@ pub(super) struct World {
 fn serving_with(serving: bool, size: Size) -> Serving {
     Serving {
         serving,
+        attached: true,
         size,
         snapshots: Vec::new(),
         rebuilt_bytes: 0,
