@@ -21,7 +21,7 @@ use crate::{
 /// Stops `midflight up` if it watches, the agents and the control plane. The data stays unless --purge is given.
 #[derive(Debug, Args)]
 pub(crate) struct Down {
-    /// Also remove the data
+    /// Also remove the data, and backups that are kept in the folder
     #[arg(long)]
     purge: bool,
 }
