@@ -98,16 +98,21 @@ async fn live(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     Ok([attached, detached, left(storage, volume).await?])
 }
 
-/// A volume whose engine image changes under a client.
-async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+/// An attached volume of this build's image, as it stands, and a client of it.
+async fn begin_on_this_image(storage: &Storage, volume: &str) -> anyhow::Result<(Left, Load)> {
     let spec = json!({
         "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v1", "frontend": "nbd", "nodeID": "node-1",
         "image": THIS,
     });
     storage.create_volume(volume, spec).await?;
     storage.until_volume(volume, "attached", "healthy").await?;
-    let before = left(storage, volume).await?;
     let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    Ok((left(storage, volume).await?, load))
+}
+
+/// A volume whose engine image changes under a client.
+async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let (before, load) = begin_on_this_image(storage, volume).await?;
     storage.change_volume(volume, json!({ "image": NEXT })).await?;
     let there = async || Ok((left(storage, volume).await?.image == NEXT).then_some(()));
     storage.until("the volume runs the new image", there).await?;
@@ -120,14 +125,7 @@ async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
 
 /// A volume that moves to the default image by itself, under a client.
 async fn upgrade_by_itself(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
-    let spec = json!({
-        "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v1", "frontend": "nbd", "nodeID": "node-1",
-        "image": THIS,
-    });
-    storage.create_volume(volume, spec).await?;
-    storage.until_volume(volume, "attached", "healthy").await?;
-    let before = left(storage, volume).await?;
-    let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    let (before, load) = begin_on_this_image(storage, volume).await?;
     storage.set("default-engine-image", NEXT).await?;
     storage.set(LIMIT, "1").await?;
     let done = async || {
