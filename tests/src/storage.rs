@@ -545,7 +545,8 @@ impl Program {
         Ok(Program::Build(place::next()?))
     }
 
-    fn put(&self, path: &Path) -> anyhow::Result<()> {
+    /// Makes it the file of this path.
+    pub fn put(&self, path: &Path) -> anyhow::Result<()> {
         match self {
             Program::Build(build) => {
                 std::fs::hard_link(build, path).or_else(|_| std::fs::copy(build, path).map(drop))?;

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use midflight_api::longhorn::{DataEngine, NAMESPACE, Node, Replica};
+use midflight_plan::storage::engine_image;
 use midflight_tests::load::Load;
-use midflight_tests::storage::{Storage, run};
+use midflight_tests::running::{runs, status, told};
+use midflight_tests::storage::{Program, Storage, THIS, run};
 use serde_json::{Value, json};
 
 const SIZE: u64 = 8 << 20;
@@ -104,5 +106,52 @@ async fn a_volume_serves_on_when_a_disk_is_full_and_heals_when_there_is_room() {
     disk.grow("64m").await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     run("qemu-io", &["-f", "raw", "-c", "read -P 0x5a 0 8M", &endpoint]).await.unwrap();
+    storage.stop().await;
+}
+
+/// Waits until the condition Settled of a volume says this, and people were told so.
+async fn until_unsettled(storage: &Storage, volume: &str, reason: &str, message: &str) {
+    let says = async || {
+        let conditions = status(storage, volume).await?.conditions;
+        let says = conditions.get("Settled").filter(|settled| settled.reason == reason);
+        let is_so = says.is_some_and(|settled| settled.message.as_str().contains(message));
+        let notes = told(storage, volume, reason).await?;
+        Ok((is_so && notes.iter().any(|note| note.contains(message))).then_some(()))
+    };
+    storage.until(&format!("{volume} says {reason}: {message}"), says).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_whose_image_is_on_no_node_says_so_and_takes_another() {
+    const TYPO: &str = "midflight.local/engine:tihs";
+    let storage = Storage::of_two_builds().await.unwrap();
+    let mut spec = spec(2);
+    (spec["dataEngine"], spec["image"]) = ("v1".into(), TYPO.into());
+    storage.create_volume("vol-1", spec).await.unwrap();
+    until_unsettled(&storage, "vol-1", "NoEngineImage", TYPO).await;
+    storage.change_volume("vol-1", json!({ "image": THIS })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    runs(&storage, "vol-1", THIS).await.unwrap();
+    let settled = async || Ok(status(&storage, "vol-1").await?.conditions.holds("Settled").then_some(()));
+    storage.until("nothing is refused any more", settled).await.unwrap();
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_instance_manager_refuses_is_told_until_it_is_done() {
+    const GONE: &str = "midflight.local/engine:gone";
+    let storage = Storage::of_two_builds().await.unwrap();
+    let program = Program::this().unwrap();
+    storage.add_image(GONE, &program, 3).await.unwrap();
+    let binary = storage.room("engine-binaries").join(engine_image::binary(&GONE.into()));
+    std::fs::remove_file(&binary).unwrap();
+    let mut spec = spec(2);
+    (spec["dataEngine"], spec["image"]) = ("v1".into(), GONE.into());
+    storage.create_volume("vol-1", spec).await.unwrap();
+    until_unsettled(&storage, "vol-1", "Refused", "start replica vol-1-r-").await;
+    program.put(&binary).unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let settled = async || Ok(status(&storage, "vol-1").await?.conditions.holds("Settled").then_some(()));
+    storage.until("it is settled", settled).await.unwrap();
     storage.stop().await;
 }

@@ -85,7 +85,7 @@ impl Look {
 }
 
 impl Volumes {
-    pub(super) async fn carry_out(&self, seen: Look, action: Action) -> Result<(), TurnError> {
+    pub(super) async fn carry_out(&self, seen: &Look, action: Action) -> Result<(), TurnError> {
         match action {
             Action::Protect { image } => {
                 let edit = |volume: &mut Volume| {
@@ -104,52 +104,52 @@ impl Volumes {
                 self.volumes.change(&mut seen.volume.clone(), edit).await?;
             }
             Action::MakeReplica { name, node } => {
-                self.confirm(&seen, Some(&node)).await?;
-                self.replicas.create(&new_replica(&seen, &name, &node)).await?;
+                self.confirm(seen, Some(&node)).await?;
+                self.replicas.create(&new_replica(seen, &name, &node)).await?;
             }
-            Action::MakeEngine { name } => self.engines.create(&new_engine(&seen, name.as_str())).await?,
-            Action::MakeRecord { members } => self.records.create(&new_record(&seen, members)).await?,
+            Action::MakeEngine { name } => self.engines.create(&new_engine(seen, name.as_str())).await?,
+            Action::MakeRecord { members } => self.records.create(&new_record(seen, members)).await?,
             Action::TakeTerm { node } => {
-                self.change_record(&seen, |spec| take_term(spec, &seen, node)).await?;
+                self.change_record(seen, |spec| take_term(spec, seen, node)).await?;
             }
-            Action::EndAttachment => self.change_record(&seen, |spec| spec.frontend = None).await?,
+            Action::EndAttachment => self.change_record(seen, |spec| spec.frontend = None).await?,
             Action::ChangeEngine { .. } => {
                 let edit = |spec: &mut VolumeRecordSpec| {
                     let node = spec.frontend.as_ref().map(|seat| seat.node_id.clone()).unwrap_or_default();
                     hand_over(spec, &seen.name(), node);
                 };
-                self.change_record(&seen, edit).await?;
+                self.change_record(seen, edit).await?;
             }
             Action::MoveEngine { node } => {
-                self.change_record(&seen, |spec| hand_over(spec, &seen.name(), node)).await?;
+                self.change_record(seen, |spec| hand_over(spec, &seen.name(), node)).await?;
             }
             Action::EndSwitch => {
                 let edit = |spec: &mut VolumeRecordSpec| {
                     spec.operation.iter_mut().for_each(|operation| operation.phase = OperationPhase::Done);
                 };
-                self.change_record(&seen, edit).await?;
+                self.change_record(seen, edit).await?;
             }
             Action::Enlist { replica, node } => {
                 let edit = |spec: &mut VolumeRecordSpec| {
                     spec.member_version += 1;
                     spec.members.push(Member { replica, node_id: node, mode: MemberMode::Error });
                 };
-                self.change_record(&seen, edit).await?;
+                self.change_record(seen, edit).await?;
             }
             Action::Strike { replica } => {
                 let edit = |spec: &mut VolumeRecordSpec| {
                     spec.member_version += 1;
                     spec.members.retain(|member| member.replica != replica);
                 };
-                self.change_record(&seen, edit).await?;
+                self.change_record(seen, edit).await?;
             }
             Action::DeleteReplica { replica } => {
-                self.confirm(&seen, None).await?;
+                self.confirm(seen, None).await?;
                 if let Some(object) = seen.replica(&replica) {
                     self.replicas.delete(&object).await?;
                 }
             }
-            Action::ForgetReplica { manager, replica } => self.forget(&seen, manager, &replica).await?,
+            Action::ForgetReplica { manager, replica } => self.forget(seen, manager, &replica).await?,
             Action::DeleteEngine => {
                 if let Some(engine) = &seen.engine {
                     self.engines.delete(engine).await?;
@@ -189,7 +189,7 @@ impl Volumes {
     }
 
     /// Orders something of an instance manager.
-    async fn order(&self, seen: Look, action: Action) -> Result<(), TurnError> {
+    async fn order(&self, seen: &Look, action: Action) -> Result<(), TurnError> {
         let refused = |doing: &'static str| failed(move || doing.to_owned());
         match action {
             Action::StartReplica { manager, replica, image } => {
@@ -199,13 +199,13 @@ impl Volumes {
                     volume: seen.name(),
                     epoch: seen.epoch(),
                     binary: seen.binary(&image),
-                    size: self.size(&seen),
+                    size: self.size(seen),
                     ..proto::CreateRequest::default()
                 };
                 self.manager(&manager)?.create(order).await.map_err(refused("start a replica"))?;
             }
             Action::StopReplica { manager, replica } => {
-                let order = delete(proto::Kind::Replica, replica.as_str(), &seen, false);
+                let order = delete(proto::Kind::Replica, replica.as_str(), seen, false);
                 self.manager(&manager)?.delete(order).await.map_err(refused("stop a replica"))?;
             }
             Action::StartEngine { manager, image, members } => {
@@ -224,17 +224,17 @@ impl Volumes {
                     ..proto::CreateRequest::default()
                 };
                 self.manager(&manager)?.create(order).await.map_err(refused("start the engine"))?;
-                self.note(&seen, |engine| {
+                self.note(seen, |engine| {
                     let status = engine.status.get_or_insert_default();
                     status.current_replica_address_map = members.into_iter().collect();
                 })
                 .await?;
             }
             Action::StopEngine { manager, engine } => {
-                let order = delete(proto::Kind::Engine, engine.as_str(), &seen, false);
+                let order = delete(proto::Kind::Engine, engine.as_str(), seen, false);
                 self.manager(&manager)?.delete(order).await.map_err(refused("stop the engine"))?;
             }
-            Action::SwitchOver { manager, engine } => self.switch_over(&seen, &manager, &engine).await?,
+            Action::SwitchOver { manager, engine } => self.switch_over(seen, &manager, &engine).await?,
             Action::AddReplica { manager, replica, address } => {
                 let order = proto::ReplicaRequest {
                     engine: Some(seen.engine_order()),
@@ -242,7 +242,7 @@ impl Volumes {
                     address: address.to_string(),
                 };
                 self.manager(&manager)?.add_replica(order).await.map_err(refused("add a replica"))?;
-                self.note(&seen, |engine| {
+                self.note(seen, |engine| {
                     engine
                         .status
                         .get_or_insert_default()
@@ -258,7 +258,7 @@ impl Volumes {
                     address: String::new(),
                 };
                 self.manager(&manager)?.remove_replica(order).await.map_err(refused("remove a replica"))?;
-                self.note(&seen, |engine| {
+                self.note(seen, |engine| {
                     engine.status.get_or_insert_default().current_replica_address_map.remove(&replica);
                 })
                 .await?;
@@ -270,7 +270,7 @@ impl Volumes {
                     address: String::new(),
                 };
                 self.manager(&manager)?.release_replica(order).await.map_err(refused("release a replica"))?;
-                self.note(&seen, |engine| {
+                self.note(seen, |engine| {
                     engine.status.get_or_insert_default().current_replica_address_map.remove(&replica);
                 })
                 .await?;
@@ -291,14 +291,14 @@ impl Volumes {
                     attachment: frontend
                         .and_then(|seat| seat.attach_id.as_str().parse().ok())
                         .unwrap_or_default(),
-                    size: self.size(&seen),
+                    size: self.size(seen),
                     engine: engine.to_string(),
                     device: seen.volume.spec.frontend == Frontend::Blockdev,
                 };
                 let answer =
                     self.manager(&manager)?.attach(order).await.map_err(refused("attach the volume"))?;
                 let endpoint = answer.into_inner().endpoint;
-                self.note(&seen, |engine| engine.status.get_or_insert_default().endpoint = endpoint.into())
+                self.note(seen, |engine| engine.status.get_or_insert_default().endpoint = endpoint.into())
                     .await?;
             }
             Action::Withdraw { manager } => {
@@ -306,7 +306,7 @@ impl Volumes {
                     let order = proto::DetachRequest { volume: seen.name(), epoch: seen.epoch() };
                     self.manager(&manager)?.detach(order).await.map_err(refused("detach the volume"))?;
                 }
-                self.note(&seen, |engine| engine.status.get_or_insert_default().endpoint = "".into()).await?;
+                self.note(seen, |engine| engine.status.get_or_insert_default().endpoint = "".into()).await?;
             }
             _ => {}
         }

@@ -12,9 +12,10 @@ use std::time::Duration;
 use kube::ResourceExt;
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
-    Engine, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Snapshot, Volume,
+    Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Snapshot,
+    Volume,
 };
-use midflight_plan::storage::volume::{Decision, Observed, Wait, decide};
+use midflight_plan::storage::volume::{Decision, Observed, SETTLED, Unsettled, Wait, decide};
 
 pub(super) use observe::volumes_in;
 
@@ -29,6 +30,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Volumes {
     volumes: Objects<Volume>,
     volumes_on: Index<Volume>,
+    volumes_of: Index<Volume>,
+    images: Objects<EngineImage>,
     records: Objects<VolumeRecord>,
     engines: Objects<Engine>,
     replicas: Objects<Replica>,
@@ -63,7 +66,9 @@ impl Volumes {
                 let (home, target) = (&volume.spec.node_id, &volume.spec.target_node_id);
                 [home, target].into_iter().filter(|node| !node.is_empty()).map(ToString::to_string).collect()
             }),
+            volumes_of: volumes.index(observe::engine_images),
             volumes,
+            images: operator.objects(),
             records: operator.objects(),
             engines: operator.objects(),
             replicas_of: replicas.index(|replica| vec![replica.spec.instance.volume_name.to_string()]),
@@ -112,6 +117,15 @@ impl Controller for Volumes {
             }
             _ => Vec::new(),
         });
+        let (volumes, of) = (self.volumes.clone(), self.volumes_of);
+        wake.on_change(&self.images, move |old, new| {
+            if !observe::came_to_a_node(old, new) {
+                return Vec::new();
+            }
+            let name = new.map(ResourceExt::name_any).unwrap_or_default();
+            let all = volumes.by(of, &name).unwrap_or_default();
+            all.iter().filter(|volume| waits_for_image(volume)).map(|volume| Key::of(&**volume)).collect()
+        });
         let (replicas, on) = (self.replicas.clone(), self.replicas_on);
         wake.on_change(&self.nodes, move |old, new| {
             let leaves = |node: Option<&Node>| node.is_some_and(|node| node.spec.eviction_requested);
@@ -158,7 +172,10 @@ impl Controller for Volumes {
         match decision.next {
             Ok(action) => {
                 tracing::info!(volume = %Key::of(&*seen.volume), ?action, "step");
-                Box::pin(self.carry_out(seen, action)).await?;
+                if let Err(error) = Box::pin(self.carry_out(&seen, action.clone())).await {
+                    self.note_refusal(&seen, &action, &error).await?;
+                    return Err(error);
+                }
                 // What an instance manager was told it tells again, as a change of its object.
                 Ok(Next::After(LOOK_AGAIN))
             }
@@ -170,6 +187,12 @@ impl Controller for Volumes {
             Err(_) => Ok(Next::After(LOOK_AGAIN)),
         }
     }
+}
+
+/// Whether a volume was last said to lack its image.
+fn waits_for_image(volume: &Volume) -> bool {
+    let settled = volume.status.as_ref().and_then(|status| status.conditions.get(SETTLED));
+    settled.is_some_and(|settled| Unsettled::waits_for_image(settled.reason.as_str()))
 }
 
 /// Whether the engine has a snapshot, as far as is known.

@@ -9,11 +9,15 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    DataEngine, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState, Node, VolumeSpec,
+    DataEngine, EngineImage, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState, Node,
+    Volume, VolumeSpec,
 };
-use midflight_api::{NodeName, Word};
+use midflight_api::{ImageRef, NodeName, Word};
+use midflight_plan::storage::engine_image;
 use midflight_plan::storage::schedule::{Closed, Place};
-use midflight_plan::storage::volume::{Instance, Manager, Observed, Serving, engine_name, is_engine_of};
+use midflight_plan::storage::volume::{
+    Deployed, Instance, Manager, Observed, Serving, engine_name, is_engine_of,
+};
 
 use super::{Look, Volumes, key};
 use crate::controller::{Key, Stale, TurnError};
@@ -58,6 +62,30 @@ fn volume_of(instance: &str) -> Option<String> {
     Some(volume.to_owned())
 }
 
+/// The names of the EngineImages of a volume that has processes: of what it should run, what it runs and what it was to run.
+pub(super) fn engine_images(volume: &Volume) -> Vec<String> {
+    images_of(volume).iter().map(engine_image::name).collect()
+}
+
+fn images_of(volume: &Volume) -> BTreeSet<ImageRef> {
+    if volume.spec.data_engine != DataEngine::V1 {
+        return BTreeSet::new();
+    }
+    let status = volume.status.iter().flat_map(|status| [&status.current_image, &status.engine_change.image]);
+    [&volume.spec.image].into_iter().chain(status).filter(|image| !image.is_empty()).cloned().collect()
+}
+
+fn nodes_with(image: &EngineImage) -> BTreeSet<NodeName> {
+    let nodes = image.status.iter().flat_map(|status| &status.node_deployment_map);
+    nodes.filter(|(_, there)| **there).map(|(node, _)| node.clone()).collect()
+}
+
+/// Whether a node has the image that had it not before.
+pub(super) fn came_to_a_node(old: Option<&EngineImage>, new: Option<&EngineImage>) -> bool {
+    let had = old.map(nodes_with).unwrap_or_default();
+    new.is_some_and(|new| !nodes_with(new).is_subset(&had))
+}
+
 impl Volumes {
     pub(super) async fn look(&self, key: &Key) -> Result<Option<Look>, TurnError> {
         let Some(volume) = self.volumes.get(key)? else { return Ok(None) };
@@ -74,6 +102,7 @@ impl Volumes {
             places: Vec::new(),
             serving: None,
             default_image: settings::value(&self.settings, default_image(volume.spec.data_engine))?.into(),
+            images: self.deployed(&volume),
             replenish_after: self.replenish_after()?,
             rebuild_limit: self.rebuild_limit(&volume.spec)?,
         };
@@ -85,6 +114,21 @@ impl Volumes {
         observed.places = self.places(&observed)?;
         observed.serving = self.serving(&observed).await?;
         Ok(Some(Look { volume, record, engine, replicas, observed }))
+    }
+
+    /// Where the images of a volume are, as last shown: nothing is done because of it, and who refers to an image is written all the
+    /// time.
+    fn deployed(&self, volume: &Volume) -> Vec<Deployed> {
+        let images = images_of(volume);
+        let objects = if images.is_empty() { Vec::new() } else { self.images.shown() };
+        let of = |image: ImageRef| {
+            let name = engine_image::name(&image);
+            let object = objects.iter().find(|object| object.name_any() == name)?;
+            let ready = object.status.as_ref().and_then(|status| status.conditions.get("ready"));
+            let complaint = ready.map(|ready| ready.message.to_string()).unwrap_or_default();
+            Some(Deployed { image, nodes: nodes_with(object), complaint })
+        };
+        images.into_iter().filter_map(of).collect()
     }
 
     fn replenish_after(&self) -> Result<SignedDuration, Stale> {
@@ -238,6 +282,37 @@ mod tests {
     use midflight_api::longhorn::DiskSpec;
 
     use super::*;
+
+    #[test]
+    fn an_image_is_news_where_it_was_not() {
+        let image = |on: &[(&str, bool)]| {
+            let mut image = EngineImage::new("ei-1", Default::default());
+            let map = on.iter().map(|(node, there)| (NodeName::from(*node), *there)).collect();
+            image.status.get_or_insert_default().node_deployment_map = map;
+            image
+        };
+        let (none, one, two) =
+            (image(&[("a", false)]), image(&[("a", true)]), image(&[("a", true), ("b", true)]));
+        #[rustfmt::skip]
+        let cases = [
+            (None, Some(&none), false), (None, Some(&one), true), (Some(&none), Some(&one), true),
+            (Some(&one), Some(&two), true), (Some(&two), Some(&one), false), (Some(&one), None, false),
+        ];
+        for (old, new, expected) in cases {
+            assert_eq!(came_to_a_node(old, new), expected, "{old:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn only_processes_have_engine_images() {
+        let mut volume = Volume::new("v", Default::default());
+        volume.spec.image = "a".into();
+        volume.spec.data_engine = DataEngine::V1;
+        volume.status.get_or_insert_default().current_image = "b".into();
+        assert_eq!(engine_images(&volume).len(), 2);
+        volume.spec.data_engine = DataEngine::V2;
+        assert!(engine_images(&volume).is_empty());
+    }
 
     #[test]
     fn tags_choose_nodes_and_disks() {

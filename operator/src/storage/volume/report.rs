@@ -3,8 +3,10 @@
 //! The invariant: each object is written only when it would say something else.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use midflight_api::longhorn::{
     Condition, ConditionStatus, Conditions, DataEngine, Engine, EngineChange, EngineChangeState,
@@ -14,16 +16,16 @@ use midflight_api::longhorn::{
 use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase};
 use midflight_plan::storage::snapshot::HEAD;
 use midflight_plan::storage::volume::{
-    Decision, INTACT, Instance, Integrity, Manager, Observed, Standing, integrity_of, is_leaving,
+    Action, Decision, INTACT, Instance, Integrity, Manager, Observed, SETTLED, Standing, Unsettled,
+    integrity_of, is_leaving, refused,
 };
+use tonic::Code;
 
 use super::{Look, Volumes};
 use crate::controller::{Controller, News, Tone, TurnError};
 
 /// Whether every replica has a node.
 const SCHEDULABLE: &str = "Schedulable";
-/// Whether nothing is waited for.
-const SETTLED: &str = "Settled";
 
 impl Volumes {
     pub(super) async fn write_down(&self, seen: &mut Look, decision: &Decision) -> Result<(), TurnError> {
@@ -67,6 +69,32 @@ impl Volumes {
         Ok(())
     }
 
+    /// Notes that an instance manager has refused a step; people are told when it refuses the same again.
+    pub(super) async fn note_refusal(
+        &self,
+        seen: &Look,
+        action: &Action,
+        error: &TurnError,
+    ) -> Result<(), TurnError> {
+        let why = refusal(error).and_then(|why| refused(&seen.observed, action, &why));
+        let Some(unsettled) = why else { return Ok(()) };
+        let before = seen.volume.status.as_ref().and_then(|status| status.conditions.get(SETTLED));
+        let is_known = before.is_some_and(|before| before.reason == unsettled.reason());
+        let now = Timestamp::now().to_string();
+        self.volumes
+            .report_over(&mut Arc::clone(&seen.volume), |volume| {
+                let conditions = &mut volume.status.get_or_insert_default().conditions;
+                conditions.set(settled(Some(&unsettled), &now));
+            })
+            .await?;
+        if is_known {
+            let (reason, note) = (unsettled.reason(), unsettled.to_string());
+            let by = <Volumes as Controller>::NAME;
+            self.volumes.tell(&seen.volume, &News { by, tone: Tone::Warning, reason, note: &note }).await;
+        }
+        Ok(())
+    }
+
     /// Tells people, and counts, what the status says now and did not say before.
     async fn tell_changes(&self, volume: &Volume, before: &VolumeStatus, standing: &Standing) {
         let mut told = Vec::new();
@@ -94,14 +122,24 @@ impl Volumes {
     }
 }
 
+/// Why an instance manager has refused an order, if it has. One that is away or busy is asked again, and seen to be so.
+fn refusal(error: &TurnError) -> Option<String> {
+    let TurnError::Failed { source, .. } = error else { return None };
+    let status =
+        source.downcast_ref::<tonic::Status>().filter(|status| status.code() != Code::Unavailable)?;
+    let said = Some(status.message().to_owned()).filter(|said| !said.is_empty());
+    Some(said.unwrap_or_else(|| status.code().description().to_owned()))
+}
+
 /// What people are told: how, by which word, and in which.
 type Told = (Tone, &'static str, String);
 
 fn news_of_robustness(standing: &Standing) -> Option<Told> {
-    let waiting = standing.waiting.as_deref().unwrap_or("a replica is not in service");
+    let waiting = standing.waiting.as_ref().map(ToString::to_string);
+    let waiting = waiting.unwrap_or_else(|| "a replica is not in service".to_owned());
     match standing.robustness {
-        Robustness::Degraded => Some((Tone::Warning, "Degraded", waiting.into())),
-        Robustness::Faulted => Some((Tone::Warning, "Faulted", waiting.into())),
+        Robustness::Degraded => Some((Tone::Warning, "Degraded", waiting)),
+        Robustness::Faulted => Some((Tone::Warning, "Faulted", waiting)),
         Robustness::Healthy => Some((Tone::Normal, "Healthy", "every replica is in service".into())),
         Robustness::Undefined | Robustness::Unknown | Robustness::Unrecognised => None,
     }
@@ -238,23 +276,26 @@ fn of_volume(volume: &mut Volume, standing: &Standing, now: &str) {
     }
     set_integrity(&mut status.conditions, standing.integrity.as_ref(), now);
     let unscheduled = standing.scheduled.as_ref().err();
-    let conditions = [
-        (SCHEDULABLE, unscheduled, "ReplicaSchedulingFailure"),
-        (SETTLED, standing.waiting.as_ref(), "Waiting"),
-    ];
-    for (kind, why, reason) in conditions {
-        let (holds, reason) = match why {
-            Some(_) => (ConditionStatus::False, reason),
-            None => (ConditionStatus::True, ""),
-        };
-        status.conditions.set(Condition {
-            kind: kind.into(),
-            status: holds,
-            reason: reason.into(),
-            message: why.cloned().unwrap_or_default().into(),
-            last_transition_time: now.into(),
-            ..Condition::default()
-        });
+    let unscheduled = unscheduled.map(|why| ("ReplicaSchedulingFailure", why.clone()));
+    status.conditions.set(condition(SCHEDULABLE, unscheduled, now));
+    status.conditions.set(settled(standing.waiting.as_ref(), now));
+}
+
+fn settled(waiting: Option<&Unsettled>, now: &str) -> Condition {
+    condition(SETTLED, waiting.map(|why| (why.reason(), why.to_string())), now)
+}
+
+/// A condition that holds unless there is a reason why not.
+fn condition(kind: &str, why: Option<(&str, String)>, now: &str) -> Condition {
+    let status = if why.is_some() { ConditionStatus::False } else { ConditionStatus::True };
+    let (reason, message) = why.unwrap_or_default();
+    Condition {
+        kind: kind.into(),
+        status,
+        reason: reason.into(),
+        message: message.into(),
+        last_transition_time: now.into(),
+        ..Condition::default()
     }
 }
 
@@ -384,6 +425,22 @@ fn health(replica: &mut Replica, seen: &Observed) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_an_instance_manager_says_is_a_refusal() {
+        let failed =
+            |status: tonic::Status| TurnError::Failed { doing: "start".into(), source: Box::new(status) };
+        #[rustfmt::skip]
+        let cases = [
+            (failed(tonic::Status::internal("no such file")),      Some("no such file")),
+            (failed(tonic::Status::deadline_exceeded("")),         Some("Deadline expired before operation could complete")),
+            (failed(tonic::Status::unavailable("it is starting")), None),
+            (TurnError::Failed { doing: "look".into(), source: "the API is away".into() }, None),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(refusal(&error).as_deref(), expected, "{error}");
+        }
+    }
 
     #[test]
     fn a_pause_that_was_not_noted_is_not_called_none() {

@@ -7,7 +7,8 @@
 //!
 //! `seen` is what is looked at, `step` chooses the one next action, `upgrade` those that change the engine image under
 //! clients, `target` those that move a v2 engine to another node under them, `leave` those of a copy that is told to leave
-//! and to come back, `standing` says in which state the volume is, `integrity` what became of damage. Nothing is remembered: the record, the objects and the instances say how far it is.
+//! and to come back, `standing` says in which state the volume is, `unsettled` why it is not at
+//! rest, `integrity` what became of damage. Nothing is remembered: the record, the objects and the instances say how far it is.
 //!
 //! The invariant: the last copy in service never leaves, and whoever had the volume before is fenced out by
 //! a new term before another gets it.
@@ -20,14 +21,16 @@ mod step;
 mod target;
 #[cfg(test)]
 mod tests;
+mod unsettled;
 mod upgrade;
 
 use midflight_api::{Address, EngineName, ImageRef, NodeName, ReplicaName, Size};
 use sha2::{Digest, Sha512};
 
 pub use integrity::{INTACT, Integrity, of_replica as integrity_of};
-pub use seen::{Flaw, Instance, Manager, Observed, Serving, is_leaving};
+pub use seen::{Deployed, Flaw, Instance, Manager, Observed, Serving, is_leaving};
 pub use standing::Standing;
+pub use unsettled::{SETTLED, Unsettled, refused};
 
 use super::schedule::NoPlace;
 

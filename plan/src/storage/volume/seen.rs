@@ -1,15 +1,18 @@
 //! All that a decision about a volume may look at.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    DataEngine, Engine, EngineChange, Frontend, InstanceState, Replica, TargetMove, Volume,
+    DataEngine, Engine, EngineChange, EngineChangeState, Frontend, InstanceState, Replica, TargetMove, Volume,
 };
 use midflight_api::{
     Address, EngineName, EngineSeat, ImageRef, Member, MemberMode, NodeName, OperationPhase, ReplicaName,
     Size, VolumeRecordSpec,
 };
 
+use super::upgrade;
 use crate::storage::engine_image;
 use crate::storage::schedule::Place;
 
@@ -30,10 +33,21 @@ pub struct Observed {
     pub serving: Option<Serving>,
     /// Image of volumes that ask for none: of engines, or of instance managers for v2.
     pub default_image: ImageRef,
+    /// Those of the volume's engine images that have an EngineImage.
+    pub images: Vec<Deployed>,
     /// How long a copy that is lost may take to come back.
     pub replenish_after: SignedDuration,
     /// Bytes per second that its rebuilds may copy; 0 is no limit.
     pub rebuild_limit: u64,
+}
+
+/// Where an engine image is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployed {
+    pub image: ImageRef,
+    pub nodes: BTreeSet<NodeName>,
+    /// What keeps it from the other nodes, in words.
+    pub complaint: String,
 }
 
 /// An instance manager of the volume's data engine.
@@ -291,10 +305,27 @@ impl Observed {
         known.into_iter().find(|image| !image.is_empty() && instance.binary == engine_image::binary(image))
     }
 
-    /// The image that new processes of the volume are of: that of its engine, or what it ran last.
+    /// The image that new processes of the volume are of: that of its engine, or what it ran last. Where nothing of it runs, there is
+    /// nothing to change under anybody.
     pub(super) fn image(&self) -> ImageRef {
         let engine = self.running_engine().and_then(|(_, engine)| self.image_of(engine));
-        engine.unwrap_or_else(|| self.current_image().clone())
+        let rests = || if self.is_down() { upgrade::wanted(self) } else { self.current_image().clone() };
+        engine.unwrap_or_else(rests)
+    }
+
+    /// Whether the volume has processes and none of them is there, no client was told of it since it was attached, and no change that
+    /// might fail is under way.
+    pub(super) fn is_down(&self) -> bool {
+        let is_off = |member: &Member| match self.reach(&member.replica, &member.node_id) {
+            Reach::Up(_) | Reach::Starting => false,
+            Reach::Down(_) | Reach::Failed(_) | Reach::Lost => true,
+        };
+        self.has_processes()
+            && self.endpoint().is_none()
+            && !self.is_switching()
+            && self.change().state != EngineChangeState::Moving
+            && self.engines().next().is_none()
+            && self.members().iter().all(is_off)
     }
 
     /// Where clients find the volume, if it was offered.

@@ -9,7 +9,7 @@ use midflight_api::{ImageRef, Member, NodeName};
 
 use super::seen::{Observed, Reach};
 use super::step::Step;
-use super::{Integrity, Wait, integrity, target, upgrade};
+use super::{Integrity, Unsettled, Wait, integrity, target, unsettled, upgrade};
 
 /// What the status of a volume is to say.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +30,8 @@ pub struct Standing {
     pub frontend_disabled: bool,
     /// Whether every replica has a node.
     pub scheduled: Result<(), String>,
-    /// Why nothing is done, if that is not as it should be.
-    pub waiting: Option<String>,
+    /// Why it is not at rest, if that is not as it should be.
+    pub waiting: Option<Unsettled>,
     /// What became of data that was found damaged, if any was.
     pub integrity: Option<Integrity>,
 }
@@ -55,10 +55,10 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
     let image = upgrade::image(seen, is_moving);
     let change = upgrade::change(seen, next, &image);
     let (scheduled, waiting) = match next {
-        Err(Wait::NoPlace(why)) => (Err(why.to_string()), Some(why.to_string())),
+        Err(Wait::NoPlace(why)) => (Err(why.to_string()), Some(Unsettled::Waiting(why.to_string()))),
         Err(Wait::Content) => (Ok(()), None),
-        Ok(_) => (Ok(()), trouble(seen)),
-        Err(wait) => (Ok(()), Some(wait.to_string())),
+        Ok(action) => (Ok(()), unsettled::of_step(seen, action)),
+        Err(wait) => (Ok(()), Some(Unsettled::Waiting(wait.to_string()))),
     };
     Standing {
         state,
@@ -75,12 +75,6 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
         waiting,
         integrity: integrity::of_volume(seen),
     }
-}
-
-/// What is wrong with the engine, while it is started again and again.
-fn trouble(seen: &Observed) -> Option<String> {
-    let (_, engine) = seen.running_engine()?;
-    (engine.state == InstanceState::Error).then(|| format!("its engine does not run: {}", engine.why))
 }
 
 fn state(seen: &Observed) -> VolumeState {

@@ -6,6 +6,7 @@ mod integrity;
 mod leaving;
 mod standby;
 mod targets;
+mod unsettled;
 mod world;
 
 use jiff::SignedDuration;

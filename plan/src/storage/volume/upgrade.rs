@@ -211,10 +211,12 @@ fn is_through(seen: &Observed) -> bool {
         && seen.engines().count() == 1
 }
 
-/// The image that the volume runs: a v2 engine that of its instance manager. One that is not attached runs what it is to run.
+/// The image that the volume runs: a v2 engine that of its instance manager. One that is not attached, or of which nothing runs, runs
+/// what it is to run.
 pub(super) fn image(seen: &Observed, is_moving: bool) -> ImageRef {
     match is_moving {
         true if seen.has_processes() && is_through(seen) => seen.volume.spec.image.clone(),
+        true if seen.is_down() => wanted(seen),
         true if seen.has_processes() => seen.current_image().clone(),
         true => match seen.running_engine() {
             Some((manager, _)) => manager.image.clone(),

@@ -115,7 +115,7 @@ fn an_image_that_was_chosen_while_detached_and_does_not_start_can_be_left() {
     }
     assert_eq!(world.in_charge().state, InstanceState::Error);
     assert_eq!(world.standing().0, VolumeState::Attaching);
-    let waiting = decide(&world.seen).standing.waiting.unwrap();
+    let waiting = decide(&world.seen).standing.waiting.unwrap().to_string();
     assert!(waiting.starts_with("its engine does not run"), "{waiting}");
 
     world.seen.volume.spec.image = OLD.into();

@@ -28,7 +28,7 @@ fn a_copy_leaves_keeps_its_place_and_comes_back() {
         assert!(matches!(world.settle(), Some(Wait::Left(left)) if left.len() == 1));
         assert_eq!(copy(&world, &leaving), (false, false));
         assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Degraded));
-        let waiting = decide(&world.seen).standing.waiting.expect("people are told why");
+        let waiting = decide(&world.seen).standing.waiting.expect("people are told why").to_string();
         assert!(waiting.contains("told to leave") && waiting.contains(&leaving), "{waiting}");
 
         // However long it is away, nobody takes its place.

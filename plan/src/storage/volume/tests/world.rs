@@ -61,6 +61,11 @@ fn serving_with(serving: bool, size: Size) -> Serving {
     }
 }
 
+fn on_every_node(image: &str) -> Deployed {
+    let nodes = NODES.iter().map(|node| NodeName::from(*node)).collect();
+    Deployed { image: image.into(), nodes, complaint: String::new() }
+}
+
 pub(super) fn start() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
 }
@@ -92,6 +97,7 @@ impl World {
             places: NODES[..nodes].iter().map(place).collect(),
             serving: None,
             default_image: OLD.into(),
+            images: [OLD, NEW].map(on_every_node).into(),
             replenish_after: SignedDuration::from_secs(600),
             rebuild_limit: 0,
         };
