@@ -269,3 +269,40 @@ async fn an_instance_manager_of_the_next_build_takes_the_place_of_the_old_one_un
     load.judge().await.unwrap();
     storage.stop().await;
 }
+
+/// Tells the node of images that it has.
+async fn list_images(storage: &Storage, node: &str, names: &[&str]) {
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(storage.client.clone());
+    let status = Patch::Merge(json!({ "status": { "images": [{ "names": names, "sizeBytes": 1 }] } }));
+    nodes.patch_status(node, &PatchParams::default(), &status).await.unwrap();
+}
+
+/// What `midflight upgrade nodes --to` does with a name that nobody has published, and with the right one afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_no_node_has_takes_no_instance_manager_away_and_can_be_corrected() {
+    const TYPO: &str = "midflight.local/instance-manager:tpyo";
+    let mut storage = Storage::start(1, DataEngine::V2).await.unwrap();
+    let spec =
+        json!({ "size": SIZE.to_string(), "numberOfReplicas": 1, "dataEngine": "v2", "frontend": "nbd" });
+    storage.create_volume("vol-1", spec).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+    let old = status(&storage, "vol-1").await.unwrap().current_image.to_string();
+    storage.set("default-instance-manager-image", TYPO).await.unwrap();
+    until_manager(&storage, "node-1", TYPO, InstanceManagerState::Stopped).await;
+    storage.change_volume("vol-1", json!({ "nodeID": "node-1" })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    until_manager(&storage, "node-1", &old, InstanceManagerState::Running).await;
+
+    storage.set("default-instance-manager-image", NEXT).await.unwrap();
+    let gone = async || Ok(manager(&storage, "node-1", TYPO).await?.is_none().then_some(()));
+    storage.until("the one that never began is gone", gone).await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+    until_manager(&storage, "node-1", &old, InstanceManagerState::Running).await;
+    list_images(&storage, "node-1", &[NEXT]).await;
+    storage.follow_manager(1, NEXT).await.unwrap();
+    until_manager(&storage, "node-1", NEXT, InstanceManagerState::Running).await;
+    storage.change_volume("vol-1", json!({ "nodeID": "node-1" })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    storage.stop().await;
+}

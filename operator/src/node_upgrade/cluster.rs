@@ -5,25 +5,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use midflight_api::longhorn::{
-    DataEngine, Engine, Image, InstanceManager, NAMESPACE, Node, Replica, Setting, Volume,
+    DataEngine, Engine, InstanceManager, NAMESPACE, Node, Replica, Setting, Volume,
 };
 use midflight_api::settings::check;
 use midflight_api::{ImageRef, NodeName, VolumeName, VolumeRecord, settings};
 use midflight_plan::node_upgrade::{self as plan, Nodes, Policy};
 
 use crate::controller::{Index, Key, Objects, Operator, Stale};
+use crate::storage::Held;
 
 const IMAGE: &str = "default-instance-manager-image";
 
 pub(super) struct Cluster {
     pub(super) nodes: Objects<Node>,
-    machines: Objects<core::Node>,
     pub(super) managers: Objects<InstanceManager>,
     pub(super) settings: Objects<Setting>,
-    pub(super) images: Objects<Image>,
+    held: Held,
     pub(super) volumes: Objects<Volume>,
     volumes_on: Index<Volume>,
     engines_on: Index<Volume>,
@@ -74,10 +73,9 @@ impl Cluster {
         let engines: Objects<Engine> = operator.objects();
         Cluster {
             nodes: operator.objects(),
-            machines: operator.objects(),
             managers: operator.objects(),
             settings: operator.objects(),
-            images: operator.objects(),
+            held: Held::new(operator),
             volumes_on: volumes.index(nodes_of),
             engines_on: volumes.index(target),
             volumes,
@@ -110,16 +108,11 @@ impl Cluster {
 
     /// All nodes, and whether each has the image.
     pub(super) fn nodes(&self, image: &ImageRef) -> Result<Nodes, Stale> {
-        let holding: Vec<Arc<Image>> =
-            self.images.all()?.into_iter().filter(|one| one.spec.image() == image).collect();
         let mut nodes = Nodes::new();
         for node in self.nodes.all()? {
             let name = NodeName::from(node.name_any());
             let conditions = node.status.as_ref().map(|status| &status.conditions);
-            let is_held = holding.iter().any(|one| {
-                one.status.as_ref().is_some_and(|status| status.node_deployment_map.get(&name) == Some(&true))
-            });
-            let is_there = is_held || self.lists(&name, image)?;
+            let is_there = self.held.has(&name, image)?;
             let seen = plan::Node {
                 ready: conditions.is_some_and(|conditions| conditions.holds("Ready")),
                 requested: node.spec.data_engine_upgrade_requested,
@@ -136,14 +129,6 @@ impl Cluster {
             }
         }
         Ok(nodes)
-    }
-
-    /// Whether a node itself lists the image, which it need not.
-    fn lists(&self, node: &NodeName, image: &ImageRef) -> Result<bool, Stale> {
-        let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(false) };
-        let images = machine.status.iter().flat_map(|status| status.images.iter().flatten());
-        let mut names = images.flat_map(|one| one.names.iter().flatten());
-        Ok(names.any(|name| name == image.as_str()))
     }
 
     pub(super) fn volume(&self, name: &VolumeName) -> Result<Option<Seen>, Stale> {

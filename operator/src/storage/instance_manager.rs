@@ -18,6 +18,7 @@ use midflight_plan::storage::instance_manager::{self as plan, Action, Answer, Ob
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use super::held::{self, Held};
 use super::orders::{Orders, proto};
 use super::{pods, settings};
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, Stale, TurnError, Wake};
@@ -32,6 +33,7 @@ pub(crate) struct InstanceManagers {
     managers: Objects<InstanceManager>,
     managers_at: Index<InstanceManager>,
     nodes: Objects<Node>,
+    held: Held,
     settings: Objects<Setting>,
     pods: Objects<Pod>,
     pods_at: Index<Pod>,
@@ -69,6 +71,7 @@ impl InstanceManagers {
                 .index(|manager| vec![place(&manager.spec.node_id, manager.spec.data_engine)]),
             managers,
             nodes: operator.objects(),
+            held: Held::new(operator),
             settings: operator.objects(),
             pods_at: pods.index(|pod| pods::place_of_manager(pod).into_iter().collect()),
             pods,
@@ -126,6 +129,19 @@ impl InstanceManagers {
         let node = Key::new(NAMESPACE, object.spec.node_id.as_str());
         let default = settings::value(&self.settings, settings::INSTANCE_MANAGER_IMAGE)?;
         Ok(*image == default && self.nodes.get(&node)?.is_some())
+    }
+
+    /// Whether the node lacks the image of the instance manager that is to take the place of this one.
+    fn next_is_missing(&self, spec: &InstanceManagerSpec) -> Result<bool, Stale> {
+        let node = &spec.node_id;
+        if self.nodes.get(&Key::new(NAMESPACE, node.as_str()))?.is_none() {
+            return Ok(false);
+        }
+        let mut wanted = Self::wanted_on(&self.settings, node)?.into_iter();
+        let Some(next) = wanted.find(|next| next.data_engine == spec.data_engine) else { return Ok(false) };
+        // Where images are not brought to nodes before they are needed, the pod of the next one brings it.
+        let is_brought = settings::value(&self.settings, settings::PRE_PULL)? == "true";
+        Ok(is_brought && next.image != spec.image && !self.held.has(node, &next.image)?)
     }
 
     /// Whether an attached volume has an engine or a replica there, or is to have.
@@ -299,9 +315,15 @@ impl Controller for InstanceManagers {
         };
         let (nodes, of_node) = (self.nodes.clone(), keys_of.clone());
         wake.on(&self.nodes, move |node| of_node(&node.name_any().into()));
+        // One that waited for the image of the next one may go.
+        let managers = self.managers.clone();
+        wake.on_change(&self.held.images, move |old, new| match held::has_moved(old, new) {
+            true => managers.shown().iter().map(|manager| Key::of(&**manager)).collect(),
+            false => Vec::new(),
+        });
         let managers = self.managers.clone();
         wake.on(&self.settings, move |setting| match setting.name_any().as_str() {
-            settings::INSTANCE_MANAGER_IMAGE | "v1-data-engine" | "v2-data-engine" => {
+            settings::INSTANCE_MANAGER_IMAGE | settings::PRE_PULL | "v1-data-engine" | "v2-data-engine" => {
                 let all = nodes.all().unwrap_or_default();
                 // Those that there are too: one that waited to run may not be needed any more.
                 let there = managers.all().unwrap_or_default();
@@ -339,6 +361,10 @@ impl Controller for InstanceManagers {
             wanted: wanted.is_some(),
             // That of the default image stays anyway.
             needed: wanted.is_none() && self.is_needed(&place)?,
+            next_is_missing: match &object {
+                Some(object) => self.next_is_missing(&object.spec)?,
+                None => false,
+            },
             stands_in: match &object {
                 Some(object) => self.stands_in(object)?,
                 None => false,

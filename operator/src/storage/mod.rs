@@ -4,6 +4,7 @@ mod backup;
 mod deployment;
 mod engine_image;
 mod engines;
+mod held;
 mod instance_manager;
 mod nodes;
 mod orders;
@@ -17,6 +18,7 @@ mod volume;
 
 pub(crate) use backup::{BackupTargets, Backups, Restores};
 pub(crate) use engine_image::EngineImages;
+pub(crate) use held::Held;
 pub(crate) use instance_manager::InstanceManagers;
 pub(crate) use nodes::Nodes;
 pub(crate) use orders::Orders;

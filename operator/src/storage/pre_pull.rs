@@ -25,7 +25,6 @@ use super::deployment::{by_node, holds};
 use super::{pods, settings};
 use crate::controller::{Controller, Key, News, Next, Objects, Operator, Stale, Tone, TurnError, Wake};
 
-const ENABLED: &str = "start-pre-pull-manager-images";
 const AT_ONCE: &str = "pre-pull-max-nodes-at-once";
 /// A node lists so many images at most; of one that lists as many it is not known what else it has.
 const MOST_LISTED: usize = 50;
@@ -142,7 +141,10 @@ impl Controller for PrePull {
     fn watch(&self, wake: &Wake<Key>) {
         wake.on(&self.images, |_| vec![all()]);
         wake.on(&self.settings, |setting| match setting.name_any().as_str() {
-            ENABLED | AT_ONCE | settings::INSTANCE_MANAGER_IMAGE | settings::SHARE_MANAGER_IMAGE => {
+            settings::PRE_PULL
+            | AT_ONCE
+            | settings::INSTANCE_MANAGER_IMAGE
+            | settings::SHARE_MANAGER_IMAGE => {
                 vec![all()]
             }
             _ => Vec::new(),
@@ -164,7 +166,7 @@ impl Controller for PrePull {
         let pods: Vec<Arc<Pod>> = self.pods.all()?.into_iter().filter(|pod| is_ours(pod)).collect();
         let on = by_node(&pods);
         let observed = Observed {
-            enabled: settings::value(&self.settings, ENABLED)? == "true",
+            enabled: settings::value(&self.settings, settings::PRE_PULL)? == "true",
             at_once: settings::value(&self.settings, AT_ONCE)?.parse().unwrap_or_default(),
             defaults: self.defaults()?,
             images: images.iter().map(|image| of(image)).collect(),
@@ -313,7 +315,7 @@ fn ready(image: &ImageRef, report: &Report, generation: i64) -> Condition {
         }
     };
     let message = match report.state {
-        ImageState::Unknown => format!("the setting {ENABLED} is false"),
+        ImageState::Unknown => format!("the setting {} is false", settings::PRE_PULL),
         ImageState::Undefined
         | ImageState::Deploying
         | ImageState::Deployed

@@ -8,6 +8,7 @@ use crate::controller::{Key, Objects, Stale};
 pub(super) const ENGINE_IMAGE: &str = "default-engine-image";
 pub(super) const INSTANCE_MANAGER_IMAGE: &str = "default-instance-manager-image";
 pub(super) const SHARE_MANAGER_IMAGE: &str = "default-share-manager-image";
+pub(super) const PRE_PULL: &str = "start-pre-pull-manager-images";
 const PULL_POLICY: &str = "system-managed-pods-image-pull-policy";
 pub(super) const REBUILD_LIMIT: &str = "replica-rebuilding-bandwidth-limit";
 pub(super) const REPLENISH_AFTER: &str = "replica-replenishment-wait-interval";

@@ -4,6 +4,9 @@
 //! once, and a process when the one before it is gone, which goes when it holds nothing or is deleted. One that was brought back
 //! because that of the default image does not start on its node stands in for it, and stays as long as that image is the default.
 //!
+//! One that serves goes only where its node has the image of the next one, so that a name that was mistyped takes nothing away. One that
+//! has never answered serves nobody, and goes before it does.
+//!
 //! The invariant: one with instances in it, or that is to have some, is never removed to make room for another. One that has
 //! just begun again after a crash holds nothing yet.
 
@@ -25,6 +28,8 @@ pub struct Observed {
     pub needed: bool,
     /// The object, if there is one.
     pub manager: Option<Seen>,
+    /// Whether its node lacks the image of the one that is to take its place.
+    pub next_is_missing: bool,
     /// Whether another of its node and data engine has an object.
     pub has_rival: bool,
     /// Whether another of its node and data engine has a pod, which may be on its way out.
@@ -46,7 +51,7 @@ pub struct Seen {
 /// How an instance manager answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Nobody knows yet where to ask.
+    /// Nobody knows yet where to ask: it has never answered.
     NoAddress,
     Well,
     /// It was asked and did not answer.
@@ -74,11 +79,12 @@ pub fn decide(seen: &Observed) -> Action {
         return Action::Nothing;
     }
     let is_empty = !seen.wanted && !seen.stands_in && manager.instances == 0;
-    let is_idle = is_empty && !seen.needed;
+    let is_idle = is_empty && !seen.needed && !seen.next_is_missing;
+    let has_answered = manager.answer != Answer::NoAddress;
     if !manager.has_pod {
         return match () {
-            // It is needed only where no other runs.
-            () if is_idle || is_empty && seen.is_taken => Action::Retire,
+            // It is needed only where no other runs, and if it has ever run.
+            () if is_idle || is_empty && (seen.is_taken || !has_answered) => Action::Retire,
             () if seen.is_taken || seen.wanted && seen.has_rival => {
                 Action::Report(InstanceManagerState::Stopped)
             }
@@ -86,7 +92,8 @@ pub fn decide(seen: &Observed) -> Action {
         };
     }
     match manager.answer {
-        Answer::Well | Answer::NoAddress if is_idle => Action::Retire,
+        Answer::Well if is_idle => Action::Retire,
+        Answer::NoAddress if is_empty && !seen.next_is_missing => Action::Retire,
         Answer::Well => Action::Report(InstanceManagerState::Running),
         Answer::NoAddress => Action::Report(InstanceManagerState::Starting),
         Answer::Silent => Action::Report(InstanceManagerState::Unknown),
@@ -141,24 +148,45 @@ mod tests {
 
     #[test]
     fn one_that_holds_nothing_yet_stays_while_volumes_need_it() {
+        use InstanceManagerState::{Running, Unknown};
         let seen = |has_pod, answer| Some(Seen { deleting: false, has_pod, instances: 0, answer });
         #[rustfmt::skip]
         let cases = [
-            ("crashed",    seen(true,  Answer::Well),      Action::Report(InstanceManagerState::Running)),
-            ("comes back", seen(true,  Answer::NoAddress), Action::Report(InstanceManagerState::Starting)),
-            ("lost its pod", seen(false, Answer::NoAddress), Action::MakePod),
+            // what,        how it is seen,               needed,                  and another runs,        and nobody needs it
+            ("crashed",      seen(true,  Answer::Well),   Action::Report(Running), Action::Report(Running), Action::Retire),
+            ("comes back",   seen(true,  Answer::Silent), Action::Report(Unknown), Action::Report(Unknown), Action::Report(Unknown)),
+            ("lost its pod", seen(false, Answer::Silent), Action::MakePod,         Action::Retire,          Action::Retire),
         ];
-        for (case, manager, expected) in cases {
+        for (case, manager, needed, taken, free) in cases {
             let seen = Observed { needed: true, manager, has_rival: true, ..Observed::default() };
-            assert_eq!(decide(&seen), expected, "{case}");
-            let taken = Observed { is_taken: true, ..seen.clone() };
-            let has_pod = seen.manager.as_ref().is_some_and(|manager| manager.has_pod);
-            assert_eq!(decide(&taken) == Action::Retire, !has_pod, "{case}, and another runs");
+            assert_eq!(decide(&seen), needed, "{case}");
             assert_eq!(
-                decide(&Observed { needed: false, ..seen }),
-                Action::Retire,
-                "{case}, and nobody needs it"
+                decide(&Observed { is_taken: true, ..seen.clone() }),
+                taken,
+                "{case}, and another runs"
             );
+            assert_eq!(decide(&Observed { needed: false, ..seen }), free, "{case}, and nobody needs it");
+        }
+    }
+
+    /// The default image was mistyped, or is not on the node yet.
+    #[test]
+    fn one_that_serves_stays_until_the_next_image_is_there_and_one_that_never_did_goes() {
+        use InstanceManagerState::{Running, Starting};
+        let seen = |has_pod, answer| Some(Seen { deleting: false, has_pod, instances: 0, answer });
+        #[rustfmt::skip]
+        let cases = [
+            // what,                                    how it is seen,                  needed, missing, expected
+            ("idle, and the next can come",             seen(true,  Answer::Well),       false,  false,   Action::Retire),
+            ("idle, and the next cannot",               seen(true,  Answer::Well),       false,  true,    Action::Report(Running)),
+            ("idle, and lost its pod meanwhile",        seen(false, Answer::Silent),     false,  true,    Action::MakePod),
+            ("never answered, needed, next can come",   seen(true,  Answer::NoAddress),  true,   false,   Action::Retire),
+            ("never answered, next cannot come",        seen(true,  Answer::NoAddress),  true,   true,    Action::Report(Starting)),
+            ("never began, needed",                     seen(false, Answer::NoAddress),  true,   true,    Action::Retire),
+        ];
+        for (case, manager, needed, next_is_missing, expected) in cases {
+            let seen = Observed { needed, next_is_missing, manager, has_rival: true, ..Observed::default() };
+            assert_eq!(decide(&seen), expected, "{case}");
         }
     }
 

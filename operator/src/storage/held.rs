@@ -1,0 +1,46 @@
+//! Whether a node has an image that managers run from.
+
+use k8s_openapi::api::core::v1 as core;
+use kube::ResourceExt;
+use midflight_api::longhorn::Image;
+use midflight_api::{ImageRef, NodeName};
+
+use crate::controller::{Key, Objects, Operator, Stale};
+
+/// What says where images are: the Images that are brought to nodes, and the nodes themselves.
+pub(crate) struct Held {
+    pub(crate) images: Objects<Image>,
+    machines: Objects<core::Node>,
+}
+
+impl Held {
+    pub(crate) fn new(operator: &mut Operator) -> Held {
+        Held { images: operator.objects(), machines: operator.objects() }
+    }
+
+    /// Whether the node has the image, as far as is known.
+    pub(crate) fn has(&self, node: &NodeName, image: &ImageRef) -> Result<bool, Stale> {
+        let mut objects = self.images.all()?.into_iter().filter(|one| one.spec.image() == image);
+        let is_brought = objects.any(|one| {
+            one.status.as_ref().is_some_and(|status| status.node_deployment_map.get(node) == Some(&true))
+        });
+        Ok(is_brought || self.lists(node, image)?)
+    }
+
+    /// Whether a node itself lists the image, which it need not.
+    fn lists(&self, node: &NodeName, image: &ImageRef) -> Result<bool, Stale> {
+        let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(false) };
+        let images = machine.status.iter().flat_map(|status| status.images.iter().flatten());
+        let mut names = images.flat_map(|one| one.names.iter().flatten());
+        Ok(names.any(|name| name == image.as_str()))
+    }
+}
+
+/// Whether an Image is on other nodes than before.
+pub(crate) fn has_moved(old: Option<&Image>, new: Option<&Image>) -> bool {
+    let on = |image: Option<&Image>| {
+        let status = image.and_then(|image| image.status.as_ref());
+        status.map(|status| status.node_deployment_map.clone()).unwrap_or_default()
+    };
+    on(old) != on(new) || old.map(ResourceExt::name_any) != new.map(ResourceExt::name_any)
+}
