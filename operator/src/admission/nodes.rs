@@ -1,11 +1,12 @@
-//! What may be asked for while the data engines of nodes are upgraded.
+//! What may be asked of nodes, also while their data engines are upgraded.
 
+use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
     DataEngineUpgradeManager, NAMESPACE, Node, Replica, UpgradeState, VOLUME_LABEL, Volume,
 };
+use midflight_api::{NodeName, VolumeRecord};
 use midflight_plan::node_upgrade::{self as plan, Nodes, attach, create};
 use serde_json::Value;
 
@@ -14,14 +15,9 @@ type Verdict = Result<Result<(), String>, kube::Error>;
 /// Whether a volume may come to the node that it asks for.
 pub(super) async fn may_be_attached(object: &Value, client: &Client) -> Verdict {
     let volume: Volume = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
-    let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
-    let nodes = nodes.list(&ListParams::default()).await?;
-    let upgraded: Nodes = nodes
-        .into_iter()
-        .filter(|node| node.spec.data_engine_upgrade_requested)
-        .map(|node| (node.name_any().into(), plan::Node { requested: true, ..plan::Node::default() }))
-        .collect();
-    if upgraded.is_empty() {
+    let nodes = nodes(client, &volume.spec.node_id).await?;
+    let is_known = nodes.contains_key(&volume.spec.node_id);
+    if is_known && !nodes.values().any(|node| node.requested) {
         return Ok(Ok(()));
     }
     let name = volume.name_any();
@@ -30,7 +26,22 @@ pub(super) async fn may_be_attached(object: &Value, client: &Client) -> Verdict 
     let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={name}"));
     let (record, replicas) = tokio::try_join!(records.get_opt(&name), replicas.list(&of_volume))?;
     let seen = plan::Volume::of(&volume, record.as_ref().map(|record| &record.spec), &replicas);
-    Ok(attach(&seen, &volume.spec.node_id, &upgraded).map_err(|refusal| refusal.to_string()))
+    Ok(attach(&seen, &volume.spec.node_id, &nodes).map_err(|refusal| refusal.to_string()))
+}
+
+/// All nodes, and this one also if storage has not seen it yet.
+async fn nodes(client: &Client, asked: &NodeName) -> kube::Result<Nodes> {
+    let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
+    let all = nodes.list(&ListParams::default()).await?.into_iter().map(|node| {
+        let requested = node.spec.data_engine_upgrade_requested;
+        (node.name_any().into(), plan::Node { requested, ..plan::Node::default() })
+    });
+    let mut all: Nodes = all.collect();
+    let machines: Api<core::Node> = Api::all(client.clone());
+    if !all.contains_key(asked) && machines.get_opt(asked.as_str()).await?.is_some() {
+        all.insert(asked.clone(), plan::Node::default());
+    }
+    Ok(all)
 }
 
 /// Whether an upgrade of nodes may begin.

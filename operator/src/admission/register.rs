@@ -75,7 +75,8 @@ pub(super) async fn register(
                 "operations": ["CREATE", "UPDATE"], "scope": "Namespaced",
             }],
             "matchConditions": [{ "name": "it-is-attached", "expression": is_attached }],
-            // A volume that comes to an upgraded node nevertheless is moved on; one that cannot come at all is worse.
+            // A volume that comes to an upgraded node nevertheless is moved on, and one of a node that nobody knows waits for it; one that
+            // cannot come at all is worse.
             "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "node-upgrade.midflight.dev",

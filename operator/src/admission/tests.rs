@@ -177,6 +177,20 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     let refused = attach("new", "node-1").await.unwrap_err();
     assert!(refused.contains("the data engine of node node-1 is being upgraded"), "{refused}");
     attach("new", "node-2").await.expect("other nodes take volumes");
+    let refused = attach("new", "node-9").await.unwrap_err();
+    assert!(
+        refused.contains("spec.nodeID is node-9") && refused.contains("it has node-1, node-2"),
+        "{refused}"
+    );
+    let spec = json!({ "size": "1073741824", "nodeID": "node-9" });
+    let lost: Volume = serde_json::from_value(json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+        "metadata": { "name": "lost" }, "spec": spec }))
+    .unwrap();
+    volumes.create(&PostParams::default(), &lost).await.expect_err("nor can one be made there");
+    let machines: Api<k8s_openapi::api::core::v1::Node> = Api::all(own.clone());
+    let machine = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-9" } });
+    machines.create(&PostParams::default(), &serde_json::from_value(machine).unwrap()).await.unwrap();
+    attach("new", "node-9").await.expect("storage has not seen it yet");
     attach("old", "").await.expect("detaching is allowed");
     serving.abort();
     cluster.close().await;

@@ -1,4 +1,4 @@
-//! Decides what people may ask for while nodes are upgraded.
+//! Decides what people may ask of nodes, also while they are upgraded.
 //!
 //! The invariant: whatever is refused is refused by name, and detaching never is.
 
@@ -10,6 +10,8 @@ use super::facts::{Copy, Nodes, Volume};
 /// Why something is refused. Shown to the user verbatim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    #[error("spec.nodeID is {node}, which is no node of the cluster; {}", list(.known))]
+    UnknownNode { node: NodeName, known: Vec<NodeName> },
     #[error(
         "the data engine of node {0} is being upgraded; attach the volume to another node, or wait until it is done"
     )]
@@ -28,8 +30,27 @@ pub enum Refusal {
     UnknownNodes(String),
 }
 
-/// Whether a volume may be attached to a node.
+/// How many nodes are named of which one can be chosen.
+const NAMED: usize = 8;
+
+fn list(known: &[NodeName]) -> String {
+    let mut named: Vec<&str> = known.iter().take(NAMED).map(NodeName::as_str).collect();
+    let more = known.len().saturating_sub(NAMED);
+    let rest = format!("{more} more");
+    if more > 0 {
+        named.push(&rest);
+    }
+    match named.is_empty() {
+        true => "it has none".to_owned(),
+        false => format!("it has {}", named.join(", ")),
+    }
+}
+
+/// Whether a volume may be attached to a node. `nodes` are all there are; one that is away is one of them.
 pub fn attach(volume: &Volume, to: &NodeName, nodes: &Nodes) -> Result<(), Refusal> {
+    if !nodes.contains_key(to) {
+        return Err(Refusal::UnknownNode { node: to.clone(), known: nodes.keys().cloned().collect() });
+    }
     let is_upgraded = |node: &NodeName| nodes.get(node).is_some_and(|node| node.requested);
     if is_upgraded(to) {
         return Err(Refusal::NodeUpgrading(to.clone()));

@@ -28,6 +28,24 @@ fn a_volume_is_not_attached_to_a_node_that_is_upgraded() {
 }
 
 #[test]
+fn a_volume_is_attached_to_a_node_that_there_is() {
+    let told = |to: &str, nodes: &Nodes| {
+        let refused = attach(&detached("a", 1, &[1]), &to.into(), nodes).err();
+        refused.map(|refusal| refusal.to_string())
+    };
+    let mut away = nodes(3);
+    away.get_mut("node-2").unwrap().ready = false;
+    assert_eq!(told("node-2", &away), None, "one that is away is a node");
+    let refused = told("node-9", &nodes(3)).unwrap();
+    assert_eq!(
+        refused,
+        "spec.nodeID is node-9, which is no node of the cluster; it has node-1, node-2, node-3"
+    );
+    assert!(told("node-x", &nodes(30)).unwrap().ends_with(", 22 more"));
+    assert!(told("node-1", &nodes(0)).unwrap().ends_with("it has none"));
+}
+
+#[test]
 fn an_upgrade_is_refused_by_name() {
     let spec = |nodes: &[usize]| DataEngineUpgradeManagerSpec {
         nodes: nodes.iter().map(|node| name(*node)).collect(),
