@@ -47,6 +47,11 @@ pub fn admit(volume: &Volume, image: &ImageRef, world: &World) -> Result<(), Ref
     if new.incompatible {
         return Err(Refusal::Incompatible(image.clone()));
     }
+    match judge::on_every_node(volume, new) {
+        // Nothing of it is anywhere yet, so nothing can be missing.
+        Ok(()) | Err(Reason::NotPlaced) => {}
+        Err(reason) => return Err(Refusal::Unfit { reason }),
+    }
     if volume.state == VolumeState::Attached {
         match judge::live(volume, new, world) {
             // It changes nothing, but harms nothing either.
@@ -54,10 +59,5 @@ pub fn admit(volume: &Volume, image: &ImageRef, world: &World) -> Result<(), Ref
             Err(reason) => return Err(Refusal::Unfit { reason }),
         }
     }
-    judge::readable(volume, new, world).map_err(|reason| Refusal::Unfit { reason })?;
-    match judge::on_every_node(volume, new) {
-        // Nothing of it is anywhere yet, so nothing can be missing.
-        Ok(()) | Err(Reason::NotPlaced) => Ok(()),
-        Err(reason) => Err(Refusal::Unfit { reason }),
-    }
+    judge::readable(volume, new, world).map_err(|reason| Refusal::Unfit { reason })
 }

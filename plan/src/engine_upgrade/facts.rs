@@ -117,9 +117,9 @@ impl Volume {
             && self.wanted != self.current
     }
 
-    /// Nodes that must have an image before the volume can run it.
-    pub(super) fn needs(&self) -> impl Iterator<Item = &NodeName> {
-        self.replicas.iter().chain(Some(&self.node).filter(|node| !node.is_empty()))
+    /// Nodes that must have an image before the volume can run it, each once.
+    pub(super) fn needs(&self) -> BTreeSet<&NodeName> {
+        self.replicas.iter().chain(Some(&self.node).filter(|node| !node.is_empty())).collect()
     }
 }
 

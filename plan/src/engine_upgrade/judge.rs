@@ -45,7 +45,7 @@ pub fn judge(volume: &Volume, world: &World, now: Timestamp) -> Standing {
 /// The way a volume of an older image may move.
 fn candidate(volume: &Volume, world: &World, now: Timestamp) -> Result<Way, Reason> {
     let Some(new) = world.images.get(&world.target) else {
-        return Err(Reason::NotOnNodes { nodes: volume.needs().cloned().collect() });
+        return Err(Reason::NotOnNodes { nodes: volume.needs().into_iter().cloned().collect() });
     };
     if volume.opted_out {
         return Err(Reason::OptedOut);
@@ -75,13 +75,14 @@ fn candidate(volume: &Volume, world: &World, now: Timestamp) -> Result<Way, Reas
         | VolumeState::Deleting
         | VolumeState::Unrecognised => return Err(Reason::Unsettled(volume.state)),
     };
+    // Of an image that is nowhere yet nothing is known that could be judged.
+    on_every_node(volume, new)?;
     match way {
         Way::Detached if volume.robustness == Robustness::Faulted => return Err(Reason::Faulted),
         Way::Detached => {}
         Way::Live => live(volume, new, world)?,
     }
     readable(volume, new, world)?;
-    on_every_node(volume, new)?;
     rested(volume, &world.target, now)?;
     Ok(way)
 }
@@ -103,6 +104,9 @@ pub(super) fn live(volume: &Volume, new: &EngineImageStatus, world: &World) -> R
         return Err(Reason::CurrentUnknown(volume.current.clone()));
     };
     if !new.takes_over_from(old) {
+        if new.controller_api_version == 0 {
+            return Err(Reason::VersionsUnknown);
+        }
         let (version, min) = (old.controller_api_version, new.controller_api_min_version);
         return Err(Reason::ApiVersions { version, min, max: new.controller_api_version });
     }
@@ -127,9 +131,7 @@ pub(super) fn on_every_node(volume: &Volume, new: &EngineImageStatus) -> Result<
         return Err(Reason::NotPlaced);
     }
     let lacks = |node: &&NodeName| new.node_deployment_map.get(*node) != Some(&true);
-    let mut nodes: Vec<NodeName> = volume.needs().filter(lacks).cloned().collect();
-    nodes.sort();
-    nodes.dedup();
+    let nodes: Vec<NodeName> = volume.needs().into_iter().filter(lacks).cloned().collect();
     if nodes.is_empty() { Ok(()) } else { Err(Reason::NotOnNodes { nodes }) }
 }
 

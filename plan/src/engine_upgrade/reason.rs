@@ -98,6 +98,8 @@ pub enum Reason {
         "it runs version {version} of the engine's interface, and the new image takes over from {min} to {max}"
     )]
     ApiVersions { version: i32, min: i32, max: i32 },
+    #[error("the new image has not said yet which versions of the engine's interface it takes over from")]
+    VersionsUnknown,
     #[error("both images were built from the commit {commit}, so a live change would change nothing")]
     SameCommit { commit: String },
     #[error("it was finalized for {image}, whose format on disk the new image cannot read")]
@@ -130,6 +132,7 @@ impl Reason {
             Reason::NotPlaced => "NotPlaced",
             Reason::CurrentUnknown(_) => "CurrentImageUnknown",
             Reason::ApiVersions { .. } => "IncompatibleVersions",
+            Reason::VersionsUnknown => "VersionsUnknown",
             Reason::SameCommit { .. } => "SameCommit",
             Reason::Finalized { .. } => "Finalized",
             Reason::NotOnNodes { .. } => "ImageNotOnNodes",
@@ -157,6 +160,7 @@ impl Reason {
             Reason::StrictLocal | Reason::CurrentUnknown(_) | Reason::ApiVersions { .. } => {
                 "scale its workload down and up: it moves while it is detached"
             }
+            Reason::VersionsUnknown => "wait: its binary is asked once a node has it",
             Reason::SameCommit { .. } => {
                 "scale its workload down and up, or set allow-live-engine-upgrade-on-same-image-commit to true"
             }

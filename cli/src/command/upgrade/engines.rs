@@ -198,10 +198,8 @@ fn comes(plan: &Forecast) -> Option<String> {
         }
         None => {}
     }
-    // An image whose binary has not answered yet has no versions.
-    let waits = |one: &&plan::LeftOut| {
-        matches!(one.reason, Reason::NotOnNodes { .. } | Reason::ApiVersions { max: 0, .. })
-    };
+    let waits =
+        |one: &&plan::LeftOut| matches!(one.reason, Reason::NotOnNodes { .. } | Reason::VersionsUnknown);
     plan.left_out.iter().find(waits).map(|one| format!("{}: {}", one.volume, one.reason))
 }
 

@@ -66,4 +66,6 @@ fn images_that_cannot_serve_are_refused() {
     );
     assert_eq!(admit(&detached("v", "node-1"), &NEW.into(), &newer), Ok(()));
     assert_eq!(admit(&attached("v", "node-1"), &NEW.into(), &with(image("one"))), Ok(()), "one commit");
+    let nowhere = admit(&attached("v", "node-1"), &NEW.into(), &with(EngineImageStatus::default()));
+    assert!(matches!(nowhere, Err(Refusal::Unfit { reason: Reason::NotOnNodes { .. } })), "{nowhere:?}");
 }

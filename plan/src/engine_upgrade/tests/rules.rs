@@ -4,12 +4,12 @@ use jiff::Timestamp;
 use midflight_api::longhorn::{
     self, DataEngine, DataLocality, EngineImageStatus, Robustness, VolumeSpec, VolumeState, VolumeStatus,
 };
-use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, Initiator, Outcome, Size, Way};
+use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, Initiator, NodeName, Outcome, Size, Way};
 
 use super::super::facts::{Policy, Volume, World};
 use super::super::judge::{Standing, judge};
 use super::super::reason::{Hold, Reason};
-use super::{NEW, OLD, at, attached, attempt, detached, image, world};
+use super::{NEW, NODES, OLD, at, attached, attempt, detached, image, world};
 
 use Standing::{Candidate, LeftOut, There, UnderWay};
 
@@ -118,6 +118,26 @@ fn a_partly_deployed_image_serves_the_volumes_whose_nodes_have_it() {
     assert_eq!(judge(&volume, &world, now()), LeftOut(Reason::NotOnNodes { nodes: vec!["node-3".into()] }));
     volume.replicas.remove("node-3");
     assert_eq!(judge(&volume, &world, now()), Candidate(Way::Detached));
+}
+
+/// It has no versions either, which say nothing.
+#[test]
+fn an_image_that_is_nowhere_is_not_judged_by_its_versions() {
+    let nowhere = EngineImageStatus::default;
+    let unheard = || EngineImageStatus { node_deployment_map: image("").node_deployment_map, ..nowhere() };
+    let lacking = || LeftOut(Reason::NotOnNodes { nodes: NODES.map(NodeName::from).into() });
+    #[rustfmt::skip]
+    let cases = [
+        ("no EngineImage",           None,            lacking()),
+        ("on no node",               Some(nowhere()), lacking()),
+        ("its binary was not heard", Some(unheard()), LeftOut(Reason::VersionsUnknown)),
+    ];
+    for (case, image, expected) in cases {
+        let mut world = world(1);
+        world.images.remove(NEW);
+        world.images.extend(image.map(|image| (NEW.into(), image)));
+        assert_eq!(judge(&attached("v", "node-1"), &world, now()), expected, "{case}");
+    }
 }
 
 #[test]
