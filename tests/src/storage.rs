@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, Permissions};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -21,6 +22,7 @@ use midflight_api::longhorn::{
     InstanceManager, InstanceManagerState, NAMESPACE, Setting, Snapshot, Volume,
 };
 use midflight_block::instance::end_all;
+use midflight_block::wire::hello::VERSIONS;
 use midflight_operator::{Standing, Writer, bootstrap};
 use midflight_plan::storage::{engine_image, instance_manager};
 use serde_json::{Value, json};
@@ -41,8 +43,8 @@ pub const THIS: &str = "midflight.local/engine:this";
 /// The engine image of the next build.
 pub const NEXT: &str = "midflight.local/engine:next";
 
-/// The version of the interface that engines have, unless a test says otherwise.
-const VERSION: u32 = 1;
+/// The versions of the interface that engines of the next build have.
+const NEXT_VERSIONS: RangeInclusive<u16> = 1..=2;
 
 /// A running cluster.
 pub struct Storage {
@@ -110,23 +112,23 @@ impl Storage {
     pub async fn of_two_builds() -> anyhow::Result<Storage> {
         let storage = Storage::start(3, DataEngine::V1).await?;
         storage.add_image(THIS, &Program::this()?, 1).await?;
-        storage.add_image(NEXT, &Program::next()?, 2).await?;
+        storage.add_image_speaking(NEXT, &Program::next()?, 2, NEXT_VERSIONS).await?;
         storage.set("default-engine-image", THIS).await?;
         Ok(storage)
     }
 
-    /// Puts an engine image on every node, that takes over from all others, and they from it.
+    /// Puts an engine image on every node, with the versions of this build.
     pub async fn add_image(&self, image: &str, program: &Program, build: u32) -> anyhow::Result<()> {
-        self.add_image_taking_over(image, program, build, VERSION).await
+        self.add_image_speaking(image, program, build, VERSIONS.oldest..=VERSIONS.newest).await
     }
 
-    /// The same with an image of this version of the engine's interface, which takes over from no earlier one.
-    pub async fn add_image_taking_over(
+    /// The same with an image of these versions of the engine's interface.
+    pub async fn add_image_speaking(
         &self,
         image: &str,
         program: &Program,
         build: u32,
-        version: u32,
+        versions: RangeInclusive<u16>,
     ) -> anyhow::Result<()> {
         let name = ImageRef::from(image);
         let path = self.binaries().join(engine_image::binary(&name));
@@ -141,7 +143,7 @@ impl Storage {
         let there: HashMap<&String, bool> = self.nodes.iter().map(|node| (node, true)).collect();
         let status = json!({ "status": {
             "state": "deployed", "nodeDeploymentMap": there, "gitCommit": format!("build-{build}"),
-            "controllerAPIVersion": version, "controllerAPIMinVersion": version,
+            "controllerAPIVersion": versions.end(), "controllerAPIMinVersion": versions.start(),
         } });
         let parameters = PatchParams::default();
         images.patch_status(&engine_image::name(&name), &parameters, &Patch::Merge(status)).await?;

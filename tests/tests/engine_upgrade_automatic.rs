@@ -154,7 +154,7 @@ async fn degraded_and_opted_out_volumes_are_left_alone() {
 async fn an_image_that_cannot_take_over_waits_until_the_workload_scales_down_and_up() {
     const NEWER: &str = "midflight.local/engine:newer";
     let storage = Storage::of_two_builds().await.unwrap();
-    storage.add_image_taking_over(NEWER, &Program::next().unwrap(), 2, 2).await.unwrap();
+    storage.add_image_speaking(NEWER, &Program::next().unwrap(), 2, 2..=2).await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
     let load = Load::on(&endpoint, "vol-1", 1).unwrap();
     storage.set("default-engine-image", NEWER).await.unwrap();
@@ -173,6 +173,29 @@ async fn an_image_that_cannot_take_over_waits_until_the_workload_scales_down_and
     storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     runs(&storage, "vol-1", NEWER).await.unwrap();
+    storage.stop().await;
+}
+
+/// The next build has a version of the interface that this one does not know, and one that both have.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stderr, reason = "the pause is what people want to know")]
+async fn an_attached_volume_moves_forth_and_back_between_builds_that_differ() {
+    let storage = Storage::of_two_builds().await.unwrap();
+    let endpoint = attached(&storage, "vol-1").await.unwrap();
+    let load = Load::on_blocks(&endpoint, "vol-1", 1, HALF / 4096).unwrap();
+    let fio = Fio::on(&endpoint, HALF, HALF);
+    storage.set(LIMIT, "1").await.unwrap();
+    for image in [NEXT, THIS] {
+        storage.set("default-engine-image", image).await.unwrap();
+        until_all_run(&storage, &["vol-1"], image).await.unwrap();
+        runs(&storage, "vol-1", image).await.unwrap();
+        let change = status(&storage, "vol-1").await.unwrap().engine_change;
+        assert!(change.image == image && change.pause_us > 0, "it moved under its clients: {change:?}");
+        eprintln!("to {image}: paused {} us, longest request {} us", change.pause_us, change.longest_wait_us);
+    }
+    load.judge().await.unwrap();
+    fio.judge().await.unwrap();
+    assert_eq!(storage.endpoint("vol-1").await.unwrap(), endpoint, "clients keep their place");
     storage.stop().await;
 }
 

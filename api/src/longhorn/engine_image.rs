@@ -89,7 +89,13 @@ wire! {
 }
 
 impl EngineImageStatus {
-    /// Whether a running engine of the old image can hand its volume to one of this image.
+    /// Whether an engine of this image and one of the other have a version of the interface in common.
+    pub fn speaks_with(&self, other: &EngineImageStatus) -> bool {
+        self.controller_api_min_version <= other.controller_api_version
+            && other.controller_api_min_version <= self.controller_api_version
+    }
+
+    /// Whether a running engine of the old image can hand its volume to one of this image, as Longhorn's engines do: only forth.
     pub fn takes_over_from(&self, old: &EngineImageStatus) -> bool {
         (self.controller_api_min_version..=self.controller_api_version).contains(&old.controller_api_version)
     }
@@ -98,6 +104,25 @@ impl EngineImageStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn speaks_with_engines_of_which_it_knows_a_version() {
+        let of = |min, newest| EngineImageStatus {
+            controller_api_version: newest,
+            controller_api_min_version: min,
+            ..Default::default()
+        };
+        for (other, expected) in
+            [((1, 4), false), ((1, 5), true), ((6, 6), true), ((7, 9), true), ((8, 9), false)]
+        {
+            assert_eq!(of(5, 7).speaks_with(&of(other.0, other.1)), expected, "{other:?}");
+            assert_eq!(
+                of(other.0, other.1).speaks_with(&of(5, 7)),
+                expected,
+                "{other:?}, the other way round"
+            );
+        }
+    }
 
     #[test]
     fn takes_over_from_engines_within_its_range() {

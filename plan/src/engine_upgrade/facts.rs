@@ -173,12 +173,24 @@ impl Default for Policy {
     }
 }
 
+/// From which engines those of another image take a volume over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TakeOver {
+    /// From all with which they have a version of the interface in common, newer ones too: what only a newer one can do is used once
+    /// that is final.
+    #[default]
+    OfAnyAge,
+    /// From older ones only, as Longhorn's do.
+    OfOlder,
+}
+
 /// What holds for all volumes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct World {
     /// Image that upgrades lead to.
     pub target: ImageRef,
     pub policy: Policy,
+    pub take_over: TakeOver,
     pub images: BTreeMap<ImageRef, EngineImageStatus>,
 }
 
@@ -191,7 +203,16 @@ impl World {
         World {
             target: value("default-engine-image").unwrap_or_default().into(),
             policy: Policy::of(&value),
+            take_over: TakeOver::default(),
             images: images.into_iter().map(|image| (image.spec.image.clone(), facts_of(image))).collect(),
+        }
+    }
+
+    /// Whether a running engine of the old image can hand its volume to one of the new.
+    pub(super) fn takes_over(&self, new: &EngineImageStatus, old: &EngineImageStatus) -> bool {
+        match self.take_over {
+            TakeOver::OfAnyAge => new.speaks_with(old),
+            TakeOver::OfOlder => new.takes_over_from(old),
         }
     }
 

@@ -103,7 +103,7 @@ pub(super) fn live(volume: &Volume, new: &EngineImageStatus, world: &World) -> R
     let Some(old) = world.images.get(&volume.current) else {
         return Err(Reason::CurrentUnknown(volume.current.clone()));
     };
-    if !new.takes_over_from(old) {
+    if !world.takes_over(new, old) {
         if new.controller_api_version == 0 {
             return Err(Reason::VersionsUnknown);
         }

@@ -21,7 +21,7 @@ mod tests;
 
 pub use admit::{Refusal, admit};
 pub use attempt::{Change, Why, back_off};
-pub use facts::{Policy, Version, Volume, World};
+pub use facts::{Policy, TakeOver, Version, Volume, World};
 pub use fleet::Fleet;
 pub use forecast::{Forecast, LeftOut, Move, Pace, UnderWay, Wave, forecast};
 pub use judge::{Standing, judge};

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use midflight_api::longhorn::{EngineImageState, EngineImageStatus, Robustness, VolumeState};
 use midflight_api::{Attempt, Initiator, NodeName, Outcome, Size, Way};
 
-use super::facts::{Policy, Version, Volume, World};
+use super::facts::{Policy, TakeOver, Version, Volume, World};
 
 const OLD: &str = "engine:v1";
 const NEW: &str = "engine:v2";
@@ -42,6 +42,7 @@ fn image(commit: &str) -> EngineImageStatus {
 fn world(per_node: usize) -> World {
     World {
         target: NEW.into(),
+        take_over: TakeOver::OfAnyAge,
         policy: Policy { per_node, deadline: Duration::from_secs(600), ..Policy::default() },
         images: [(OLD.into(), image("one")), (NEW.into(), image("two"))].into(),
     }

@@ -6,7 +6,7 @@ use midflight_api::longhorn::{
 };
 use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, Initiator, NodeName, Outcome, Size, Way};
 
-use super::super::facts::{Policy, Volume, World};
+use super::super::facts::{Policy, TakeOver, Volume, World};
 use super::super::judge::{Standing, judge};
 use super::super::reason::{Hold, Reason};
 use super::{NEW, NODES, OLD, at, attached, attempt, detached, image, world};
@@ -89,20 +89,26 @@ fn images_decide_whether_a_live_change_is_possible() {
         ..image("two")
     };
     let versions = |version, min, max| LeftOut(Reason::ApiVersions { version, min, max });
+    let same = || LeftOut(Reason::SameCommit { commit: "one".into() });
     #[rustfmt::skip]
     let cases = [
-        ("the same versions",      api(5, 3),     Candidate(Way::Live),    Candidate(Way::Detached)),
-        ("the oldest it takes",    api(9, 5),     Candidate(Way::Live),    Candidate(Way::Detached)),
-        ("too old for it",         api(9, 6),     versions(5, 6, 9),       Candidate(Way::Detached)),
-        ("newer than it",          api(4, 3),     versions(5, 3, 4),       Candidate(Way::Detached)),
-        ("built from one commit",  image("one"),  LeftOut(Reason::SameCommit { commit: "one".into() }), Candidate(Way::Detached)),
-        ("commits not known",      image(""),     Candidate(Way::Live),    Candidate(Way::Detached)),
+        // what,                  the new image, attached,             attached, and the engines are Longhorn's
+        ("the same versions",     api(5, 3),     Candidate(Way::Live), Candidate(Way::Live)),
+        ("the oldest it takes",   api(9, 5),     Candidate(Way::Live), Candidate(Way::Live)),
+        ("too old for it",        api(9, 6),     versions(5, 6, 9),    versions(5, 6, 9)),
+        ("newer than it",         api(4, 3),     Candidate(Way::Live), versions(5, 3, 4)),
+        ("too new for it",        api(2, 1),     versions(5, 1, 2),    versions(5, 1, 2)),
+        ("built from one commit", image("one"),  same(),               same()),
+        ("commits not known",     image(""),     Candidate(Way::Live), Candidate(Way::Live)),
     ];
-    for (case, new, attached_is, detached_is) in cases {
+    for (case, new, attached_is, longhorns_is) in cases {
         let mut world = world(1);
         world.images.insert(NEW.into(), new);
+        let longhorns = World { take_over: TakeOver::OfOlder, ..world.clone() };
         assert_eq!(judge(&attached("v", "node-1"), &world, now()), attached_is, "{case}, attached");
-        assert_eq!(judge(&detached("v", "node-1"), &world, now()), detached_is, "{case}, detached");
+        assert_eq!(judge(&attached("v", "node-1"), &longhorns, now()), longhorns_is, "{case}, Longhorn's");
+        let offline = judge(&detached("v", "node-1"), &world, now());
+        assert_eq!(offline, Candidate(Way::Detached), "{case}, detached");
     }
     let mut same = world(1);
     same.images.insert(NEW.into(), image("one"));

@@ -9,9 +9,9 @@ use anyhow::Context;
 use kube::api::{Api, ListParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt};
-use midflight_api::NodeName;
 use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
-use midflight_plan::engine_upgrade::{self as plan, World};
+use midflight_api::{NodeName, VolumeRecord};
+use midflight_plan::engine_upgrade::{self as plan, TakeOver, World};
 use serde::de::DeserializeOwned;
 
 use crate::failure::Failure;
@@ -30,13 +30,22 @@ pub(crate) async fn cluster(client: &Client) -> anyhow::Result<(World, Vec<plan:
     let values: BTreeMap<String, String> =
         settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
     let value = |name: &str| values.get(name).map(String::as_str);
-    let world = World::of(value, &images);
+    let world = World { take_over: take_over(client).await, ..World::of(value, &images) };
     let mut nodes = nodes_of_replicas(&replicas);
     let volumes = volumes.iter().map(|volume| {
         let of = nodes.remove(&volume.name_any()).unwrap_or_default();
         plan::Volume::of(volume, of)
     });
     Ok((world, volumes.collect()))
+}
+
+/// Engines of ours have records of who has which volume, those of Longhorn have none.
+async fn take_over(client: &Client) -> TakeOver {
+    let records: Api<VolumeRecord> = Api::namespaced(client.clone(), NAMESPACE);
+    match records.list(&ListParams::default().limit(1)).await {
+        Ok(first) if !first.items.is_empty() => TakeOver::OfAnyAge,
+        Ok(_) | Err(_) => TakeOver::OfOlder,
+    }
 }
 
 /// The nodes that hold replicas of a volume, by its name.
