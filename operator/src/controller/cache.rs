@@ -194,6 +194,13 @@ impl<K: Kind> Cache<K> {
         }
     }
 
+    /// All that the watch has shown to say this word, whatever we have written since.
+    pub(super) fn shown_by(&self, index: Index<K>, word: &str) -> Vec<Arc<K>> {
+        let known = self.read();
+        let (_, keys) = &known.indexes[index.at];
+        keys.get(word).into_iter().flatten().filter_map(|key| known.objects.get(key).cloned()).collect()
+    }
+
     /// How many say this word. A write of ours that is not shown yet counts too, so that the number is never too low because of it.
     pub(super) fn count(&self, index: Index<K>, word: &str) -> usize {
         let known = self.read();

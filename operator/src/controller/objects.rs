@@ -110,6 +110,12 @@ impl<K: Kind> Objects<K> {
         self.cache.by(index, word)
     }
 
+    /// All that the watch has shown to say this word. For whoever wakes them: one of our own writes that is not shown yet wakes its
+    /// object itself, and keeps no other from its turn.
+    pub fn shown_by(&self, index: Index<K>, word: &str) -> Vec<Arc<K>> {
+        self.cache.shown_by(index, word)
+    }
+
     /// How many say this word, without looking at each. A write of ours that is not shown yet counts too, so that the number is
     /// never too low because of it.
     pub fn count(&self, index: Index<K>, word: &str) -> usize {

@@ -21,6 +21,9 @@ use super::orders::SECRET;
 /// Label that says what a pod is for, and its value for instance managers.
 pub(super) const COMPONENT: &str = "longhorn.io/component";
 pub(super) const INSTANCE_MANAGER: &str = "instance-manager";
+/// What serves volumes to the clients of a node, and what keeps their connections while it is replaced.
+const FRONTEND: &str = "frontend";
+const KEEPER: &str = "keeper";
 /// Labels that say where an instance manager is.
 const NODE: &str = "longhorn.io/node";
 const DATA_ENGINE: &str = "longhorn.io/data-engine";
@@ -115,11 +118,24 @@ pub(super) fn place_of_manager(pod: &Pod) -> Option<String> {
     is_ours.then(|| format!("{node}/{engine}"))
 }
 
+/// The node on which a frontend has begun: one that runs, and did not before or was another process.
+pub(super) fn begun_frontend(old: Option<&Pod>, new: Option<&Pod>) -> Option<String> {
+    let process = |pod: &Pod| {
+        let is_one = pod.labels().get(COMPONENT).is_some_and(|role| role == FRONTEND);
+        let node = pod.spec.as_ref()?.node_name.clone().filter(|_| is_one)?;
+        let containers = pod.status.as_ref()?.container_statuses.iter().flatten();
+        let restarts = containers.into_iter().find(|container| container.ready)?.restart_count;
+        Some((node, pod.uid(), restarts))
+    };
+    let (before, now) = (old.and_then(process), new.and_then(process)?);
+    (before.as_ref() != Some(&now)).then_some(now.0)
+}
+
 /// The DaemonSets of frontend and keeper.
 pub(super) fn daemon_sets(image: &ImageRef, pull: &str) -> [DaemonSet; 2] {
     let keeper = format!("--listen={SOCKETS}/keeper");
     let frontend = [format!("--control=unix:{SOCKETS}/frontend"), format!("--keeper={SOCKETS}/keeper")];
-    [daemon_set("keeper", (image, pull), &[keeper]), daemon_set("frontend", (image, pull), &frontend)]
+    [daemon_set(KEEPER, (image, pull), &[keeper]), daemon_set(FRONTEND, (image, pull), &frontend)]
 }
 
 fn daemon_set(role: &str, (image, pull): (&ImageRef, &str), arguments: &[String]) -> DaemonSet {
@@ -238,4 +254,37 @@ pub(super) fn images(pod: &Pod) -> BTreeSet<ImageRef> {
 
 fn images_of(spec: &PodSpec) -> BTreeSet<ImageRef> {
     spec.containers.iter().filter_map(|container| Some(container.image.as_deref()?.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frontend_that_is_another_process_has_begun() {
+        let pod = |role: &str, uid: &str, ready: bool, restarts: i32| -> Pod {
+            let status =
+                json!({ "name": role, "image": "", "imageID": "", "ready": ready, "restartCount": restarts });
+            let pod = json!({ "metadata": { "name": "p", "uid": uid, "labels": { COMPONENT: role } },
+                "spec": { "nodeName": "node-1", "containers": [] }, "status": { "containerStatuses": [status] } });
+            serde_json::from_value(pod).unwrap()
+        };
+        let (runs, comes) = (pod(FRONTEND, "a", true, 0), pod(FRONTEND, "a", false, 0));
+        let (again, other) = (pod(FRONTEND, "a", true, 1), pod(FRONTEND, "b", true, 0));
+        let manager = pod(INSTANCE_MANAGER, "c", true, 0);
+        #[rustfmt::skip]
+        let cases = [
+            ("not yet",                    None,         Some(&comes),   false),
+            ("it comes up",                Some(&comes), Some(&runs),    true),
+            ("nothing of it has changed",  Some(&runs),  Some(&runs),    false),
+            ("it was started again",       Some(&runs),  Some(&again),   true),
+            ("another pod",                Some(&runs),  Some(&other),   true),
+            ("it is there",                None,         Some(&runs),    true),
+            ("it goes",                    Some(&runs),  None,           false),
+            ("something else",             None,         Some(&manager), false),
+        ];
+        for (case, old, new, expected) in cases {
+            assert_eq!(begun_frontend(old, new), expected.then(|| "node-1".to_owned()), "{case}");
+        }
+    }
 }

@@ -46,6 +46,17 @@ fn found(cache: &Cache<ConfigMap>, index: Index<ConfigMap>, word: &str) -> Vec<S
 }
 
 #[test]
+fn who_is_to_be_woken_is_found_whatever_we_have_written_since() {
+    let (cache, index) = listed(vec![map("a", 1, "1", "x"), map("b", 2, "2", "x")]);
+    cache.wrote(map("b", 3, "2", "y"));
+    assert!(cache.by(index, "x").is_err(), "nobody acts on what is older than our own write");
+    let shown: Vec<String> = cache.shown_by(index, "x").iter().map(|object| object.name_any()).collect();
+    assert_eq!(shown, ["a", "b"]);
+    cache.take(Event::Apply(map("b", 3, "2", "y")));
+    assert_eq!(cache.shown_by(index, "x").len(), 1);
+}
+
+#[test]
 fn counts_also_what_was_written_and_is_not_shown() {
     let (cache, index) = listed(vec![map("a", 1, "1", "x"), map("b", 2, "2", "y")]);
     assert_eq!((cache.count(index, "x"), cache.count(index, "z")), (1, 0));

@@ -9,6 +9,7 @@ mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
@@ -20,7 +21,7 @@ use midflight_plan::storage::volume::{Decision, Observed, SETTLED, Unsettled, Wa
 pub(super) use observe::volumes_in;
 
 use super::orders::Orders;
-use super::settings;
+use super::{pods, settings};
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
 use crate::figures::Figures;
 
@@ -43,6 +44,7 @@ pub(crate) struct Volumes {
     snapshots: Objects<Snapshot>,
     nodes: Objects<Node>,
     settings: Objects<Setting>,
+    pods: Objects<Pod>,
     orders: Arc<Orders>,
     figures: Figures,
 }
@@ -81,6 +83,7 @@ impl Volumes {
             snapshots: operator.objects(),
             nodes: operator.objects(),
             settings: operator.objects(),
+            pods: operator.objects(),
             orders,
             figures: operator.figures(),
         }
@@ -111,7 +114,7 @@ impl Controller for Volumes {
         let volumes = self.volumes.clone();
         wake.on(&self.settings, move |setting| match setting.name_any().as_str() {
             settings::REBUILD_LIMIT => {
-                let all = volumes.all().unwrap_or_default();
+                let all = volumes.shown();
                 let attached = all.iter().filter(|volume| !volume.spec.node_id.is_empty());
                 attached.map(|volume| Key::of(&**volume)).collect()
             }
@@ -123,7 +126,7 @@ impl Controller for Volumes {
                 return Vec::new();
             }
             let name = new.map(ResourceExt::name_any).unwrap_or_default();
-            let all = volumes.by(of, &name).unwrap_or_default();
+            let all = volumes.shown_by(of, &name);
             all.iter().filter(|volume| waits_for_image(volume)).map(|volume| Key::of(&**volume)).collect()
         });
         let (replicas, on) = (self.replicas.clone(), self.replicas_on);
@@ -133,8 +136,14 @@ impl Controller for Volumes {
                 return Vec::new();
             }
             let node = old.or(new).map(ResourceExt::name_any).unwrap_or_default();
-            let there = replicas.by(on, &node).unwrap_or_default();
+            let there = replicas.shown_by(on, &node);
             there.iter().map(|replica| key(replica.spec.instance.volume_name.as_str())).collect()
+        });
+        // A frontend that begins may know of no volume, and nothing else tells so.
+        let (volumes, on) = (self.volumes.clone(), self.volumes_on);
+        wake.on_change(&self.pods, move |old, new| match pods::begun_frontend(old, new) {
+            Some(node) => volumes.shown_by(on, &node).iter().map(|volume| Key::of(&**volume)).collect(),
+            None => Vec::new(),
         });
         let (replicas, on) = (self.replicas.clone(), self.replicas_on);
         let (volumes, volumes_on) = (self.volumes.clone(), self.volumes_on);
@@ -143,10 +152,10 @@ impl Controller for Volumes {
             if state(old) == state(new) {
                 return changed.collect();
             }
-            // It came or went, and with it what it holds. One of our own writes that is not shown yet wakes its volume itself.
+            // It came or went, and with it what it holds.
             let node = old.or(new).map(|manager| manager.spec.node_id.to_string()).unwrap_or_default();
-            let there = replicas.by(on, &node).unwrap_or_default();
-            let used = volumes.by(volumes_on, &node).unwrap_or_default();
+            let there = replicas.shown_by(on, &node);
+            let used = volumes.shown_by(volumes_on, &node);
             let held = old.into_iter().chain(new).flat_map(volumes_in);
             changed
                 .chain(held.map(|volume| key(&volume)))
