@@ -119,6 +119,16 @@ fn mistakes_are_named_and_nothing_is_published() {
     }
     assert!(sandbox.fails(2, &["image", "rm", "a:v1"]).contains("midflight.local/a:v1 is not published"));
     assert_eq!(images(&sandbox), before);
+
+    let default = concat!("engine:v", env!("CARGO_PKG_VERSION"));
+    let refused = sandbox.fails(3, &["image", "rm", default]);
+    assert!(
+        refused.contains("is used by the setting default-engine-image") && refused.contains("--force"),
+        "{refused}"
+    );
+    assert_eq!(images(&sandbox), before);
+    sandbox.ok(&["image", "rm", "--force", default]);
+    assert_eq!(images(&sandbox).len(), before.len() - 1);
 }
 
 /// `image prepull` shows nodes by images, to people and to programs, and says what is in the way.

@@ -1,6 +1,7 @@
 //! `midflight image`: the images of the embedded cluster, and those that nodes have before they are needed.
 
 mod prepull;
+mod rm;
 
 use std::path::PathBuf;
 
@@ -29,7 +30,7 @@ pub(crate) struct Image {
 enum Action {
     Pack(Pack),
     Ls(Ls),
-    Rm(Rm),
+    Rm(rm::Rm),
     /// Show which nodes have the images that they will need
     Prepull,
 }
@@ -48,14 +49,6 @@ struct Pack {
 /// List the images that are published
 #[derive(Debug, Args)]
 struct Ls {}
-
-/// Take an image out of the registry; nodes that have it keep it
-#[derive(Debug, Args)]
-struct Rm {
-    /// Names of the images
-    #[arg(value_name = "NAME:TAG", required = true)]
-    images: Vec<ImageName>,
-}
 
 impl Image {
     pub(crate) fn run(self, session: &Session) -> anyhow::Result<()> {
@@ -93,21 +86,6 @@ impl Pack {
         };
         let images = pack(layout, &self.tag, &binary).map_err(explain)?;
         session.answer(&Listed { images })
-    }
-}
-
-impl Rm {
-    fn run(self, session: &Session, layout: &Layout) -> anyhow::Result<()> {
-        for image in self.images {
-            if !layout.remove(&image)? {
-                return Err(Failure::usage(
-                    format!("{image} is not published"),
-                    "`midflight image ls` shows what is",
-                ));
-            }
-            session.say(format_args!("removed {image}"));
-        }
-        Ok(())
     }
 }
 
