@@ -193,7 +193,7 @@ fn staying(seen: &Observed) -> impl Iterator<Item = &Member> {
     seen.members().iter().filter(|member| !seen.is_told_to_leave(&member.replica))
 }
 
-/// Starts every copy that can be; one that failed before waits until the volume serves.
+/// Starts every copy that can be; one that failed before waits until the volume serves, or until nothing else can.
 fn start_replicas(seen: &Observed) -> Option<Step> {
     let engine_runs = seen.running_engine().is_some();
     staying(seen).find_map(|member| match seen.reach(&member.replica, &member.node_id) {
@@ -207,18 +207,27 @@ fn start_replicas(seen: &Observed) -> Option<Step> {
 }
 
 fn start_failed(seen: &Observed) -> Option<Step> {
-    staying(seen).find_map(|member| match seen.reach(&member.replica, &member.node_id) {
-        Reach::Failed(manager) => {
+    start_failed_of(seen, seen.members().iter())
+}
+
+/// Starts one of these copies again that has failed and was not told to leave.
+fn start_failed_of<'a>(seen: &Observed, mut copies: impl Iterator<Item = &'a Member>) -> Option<Step> {
+    copies.find_map(|member| match seen.reach(&member.replica, &member.node_id) {
+        Reach::Failed(manager) if !seen.is_told_to_leave(&member.replica) => {
             let (manager, replica) = (manager.name.clone(), member.replica.clone());
             Some(Ok(Action::StartReplica { manager, replica, image: seen.image() }))
         }
-        Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Lost => None,
+        Reach::Failed(_) | Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Lost => None,
     })
 }
 
 pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) -> Step {
     let up = |member: &Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
     if !seen.in_service().any(up) {
+        // Nothing serves without one of them.
+        if let Some(again) = start_failed_of(seen, seen.in_service()) {
+            return again;
+        }
         let whole: Vec<String> =
             seen.in_service().map(|member| format!("{} on {}", member.replica, member.node_id)).collect();
         return Err(Wait::NoCopy(whole.join(", ")));

@@ -1,6 +1,8 @@
 //! What is told of a volume whose steps are refused, and what becomes of it.
 
-use midflight_api::longhorn::{Condition, ConditionStatus, DataEngine, Robustness, VolumeState};
+use midflight_api::longhorn::{
+    Condition, ConditionStatus, DataEngine, InstanceState, Robustness, VolumeState,
+};
 
 use super::super::*;
 use super::world::{NEW, NODES, OLD, World};
@@ -85,6 +87,27 @@ fn a_refusal_is_told_while_the_same_step_is_tried_and_no_longer() {
         assert_eq!(world.settle(), Some(Wait::Content));
         assert_eq!(told(&world), None);
     }
+}
+
+#[test]
+fn copies_that_all_have_failed_are_started_again_and_say_why_they_are_not() {
+    let (mut world, _) = to_start(OLD, DataEngine::V1);
+    while let Ok(start @ Action::StartReplica { .. }) = world.look() {
+        let Action::StartReplica { manager, replica, .. } = &start else { unreachable!("it starts one") };
+        let (manager, replica) = (manager.clone(), replica.clone());
+        if world.manager(&manager).find(replica.as_str()).is_some() {
+            break;
+        }
+        world.apply(start);
+        let failed = world.manager(&manager).instances.iter_mut().find(|one| one.name == replica.as_str());
+        failed.expect("it was started").state = InstanceState::Error;
+    }
+    let again = world.look().expect("one of them is started again");
+    note(&mut world, &again, "the disk is full");
+    assert!(matches!(told(&world), Some(("Refused", message)) if message.ends_with("the disk is full")));
+    world.apply(again);
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
 }
 
 #[test]
