@@ -12,7 +12,6 @@ mod back;
 mod generation;
 mod journal;
 mod ledger;
-mod roll;
 mod run;
 mod seal;
 mod write;

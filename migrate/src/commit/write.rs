@@ -11,20 +11,17 @@ use bytes::Bytes;
 use futures::StreamExt;
 
 use super::ledger::Ledger;
-use super::roll::Roll;
 use super::{Changed, CommitError, Phase, Progress, RunRecord, Session, Stage};
 use crate::backup::BackupError;
 use crate::diff::{self, Change};
 use crate::lanes;
 use crate::record::{RowKey, Snapshot, Table};
-use crate::store::{self, Batch, Glimpse, Op, Outcome, Reading, Space, Store, StoreError};
+use crate::store::{self, Batch, Op, Outcome, Reading, Space, Store, StoreError};
 
 /// How long a server may be away, where nothing else is said.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Rows between two reports of progress.
-const REPORT_EVERY: u64 = 4096;
 
 /// Where rows stand among all rows of a stage, for the telling of progress.
 #[derive(Debug, Clone, Copy)]
@@ -221,18 +218,8 @@ impl Session<'_> {
 
     /// Whether the space holds exactly these rows.
     async fn matches(&self, part: Part, space: Space, expected: &Snapshot) -> Result<bool, StoreError> {
-        let mut roll = Roll::of(expected);
-        let (mut wrong, mut seen) = (0_u64, 0_u64);
-        let mut compare = |row: Glimpse<'_>| {
-            wrong += u64::from(!roll.tick(row));
-            seen += 1;
-            if seen.is_multiple_of(REPORT_EVERY) {
-                self.report(Stage::Verifying, part.before + roll.found(), part.total);
-            }
-        };
-        self.store.look_at(space, &mut compare).await?;
-        self.report(Stage::Verifying, part.before + roll.found(), part.total);
-        Ok(wrong == 0 && roll.found() == expected.len() as u64)
+        let found = |found| self.report(Stage::Verifying, part.before + found, part.total);
+        self.store.is_exactly(space, expected, &found).await
     }
 
     /// Waits until everything written is durable, and compares what was staged in the meantime. What

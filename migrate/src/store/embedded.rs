@@ -6,22 +6,24 @@
 use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use redb::{
-    Database, Durability as Sync, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
-    TableError, TableHandle, WriteTransaction,
+    Database, Durability as Sync, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    ReadableTableMetadata, TableDefinition, TableError, TableHandle, WriteTransaction,
 };
 use tokio::sync::mpsc;
 
 use super::{
-    Batch, Cleared, Durability, Facts, Fence, Glimpse, Guard, Layout, Limits, Look, Note, Op, Outcome, Place,
-    Reading, Revision, Row, Sink, Space, Store, StoreError,
+    Batch, Cleared, Durability, Facts, Fence, Glimpse, Guard, Layout, Limits, Look, Note, OnFound, Op,
+    Outcome, Place, Reading, Revision, Row, Sink, Space, Store, StoreError,
 };
-use crate::record::{RowKey, Table};
+use crate::lanes;
+use crate::record::{RowKey, Snapshot, Table};
 use crate::shelf::Shelf;
 
 const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
@@ -205,6 +207,37 @@ impl Store for Embedded {
         .map(drop)
     }
 
+    /// Piece by piece on all cores. That there is no other row is known from how many there are.
+    async fn is_exactly(
+        &self,
+        space: Space,
+        rows: &Snapshot,
+        found: &OnFound<'_>,
+    ) -> Result<bool, StoreError> {
+        let place = format!("{space} in {}", self.path.display());
+        let failed = |error: redb::Error| StoreError::refused(format!("read {place}"), &error);
+        let transaction = self.database.begin_read().map_err(|error| failed(error.into()))?;
+        let Some(stored) = open(&transaction, space).map_err(failed)? else { return Ok(rows.is_empty()) };
+        if stored.len().map_err(|error| failed(error.into()))? != rows.len() as u64 {
+            return Ok(false);
+        }
+        let so_far = AtomicU64::new(0);
+        let check = |(table, piece): (&Table, &[(&RowKey, &Bytes)])| {
+            let same = holds_piece(&stored, table, piece)?;
+            let piece = piece.len() as u64;
+            found(so_far.fetch_add(piece, Relaxed) + piece);
+            Ok(same)
+        };
+        let tables: Vec<(&Table, Vec<_>)> =
+            rows.tables().map(|(table, rows)| (table, rows.iter().collect())).collect();
+        let pieces: Vec<_> = tables
+            .iter()
+            .flat_map(|(table, rows)| rows.chunks(lanes::PIECE).map(move |piece| (*table, piece)))
+            .collect();
+        let same = lanes::each(pieces.into_iter(), check).into_iter().collect::<Result<Vec<bool>, _>>();
+        Ok(same.map_err(failed)?.into_iter().all(|same| same))
+    }
+
     async fn confirm(&self, space: Space, since: Revision) -> Result<Option<Revision>, StoreError> {
         let run = || -> Result<bool, redb::Error> {
             let transaction = self.database.begin_read()?;
@@ -360,11 +393,8 @@ fn each_row(
     mut each: impl FnMut(Glimpse<'_>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, StoreError> {
     let failed = |error: redb::Error| StoreError::refused(format!("read {place}"), &error);
-    let name = table_of(space);
-    let stored = match transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)) {
-        Ok(stored) => stored,
-        Err(TableError::TableDoesNotExist(_)) => return Ok(ControlFlow::Continue(())),
-        Err(error) => return Err(failed(error.into())),
+    let Some(stored) = open(transaction, space).map_err(failed)? else {
+        return Ok(ControlFlow::Continue(()));
     };
     for entry in stored.iter().map_err(|error| failed(error.into()))? {
         let (key, value) = entry.map_err(|error| failed(error.into()))?;
@@ -377,6 +407,34 @@ fn each_row(
         }
     }
     Ok(ControlFlow::Continue(()))
+}
+
+type Stored = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+/// The rows of a space, if it has had any.
+fn open(transaction: &ReadTransaction, space: Space) -> Result<Option<Stored>, redb::Error> {
+    match transaction.open_table(TableDefinition::new(&table_of(space))) {
+        Ok(stored) => Ok(Some(stored)),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether exactly these rows lie from the first to the last of them.
+fn holds_piece(stored: &Stored, table: &Table, piece: &[(&RowKey, &Bytes)]) -> Result<bool, redb::Error> {
+    let [(first, _), ..] = piece else { return Ok(true) };
+    let mut key_bytes = Vec::new();
+    key_of(table, first, &mut key_bytes);
+    let mut there = stored.range(key_bytes.as_slice()..)?;
+    for (key, value) in piece {
+        let Some(next) = there.next() else { return Ok(false) };
+        let (stored_key, stored_value) = next?;
+        key_of(table, key, &mut key_bytes);
+        if stored_key.value() != key_bytes || stored_value.value() != *value {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn table_of(space: Space) -> String {

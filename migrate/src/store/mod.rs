@@ -16,6 +16,7 @@ mod lock;
 mod names;
 mod reach;
 mod redis;
+mod roll;
 mod roots;
 mod url;
 
@@ -29,6 +30,7 @@ use bytes::Bytes;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use self::roll::Roll;
 use crate::lanes;
 use crate::record::{RowKey, Rows, Snapshot, Table};
 use crate::shelf::Shelf;
@@ -195,6 +197,12 @@ impl<'r> From<&'r Row> for Glimpse<'r> {
 /// Looks at rows as they come, in any order, some perhaps twice.
 pub type Look<'l> = dyn FnMut(Glimpse<'_>) + Send + 'l;
 
+/// Told how many rows were found, often.
+pub type OnFound<'f> = dyn Fn(u64) + Sync + 'f;
+
+/// Rows between two reports of progress.
+const TELL_EVERY: u64 = 4096;
+
 /// Whether a space has rows left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cleared {
@@ -227,6 +235,27 @@ pub trait Store: Send + Sync {
     async fn look_at(&self, space: Space, look: &mut Look<'_>) -> Result<(), StoreError> {
         let mut each = |rows: Vec<Row>| rows.iter().for_each(|row| look(row.into()));
         self.read(space, Reading::Once, &mut each).await.map(drop)
+    }
+
+    /// Whether `space` holds exactly these rows. `found` is told how many of them were found, often.
+    async fn is_exactly(
+        &self,
+        space: Space,
+        rows: &Snapshot,
+        found: &OnFound<'_>,
+    ) -> Result<bool, StoreError> {
+        let mut roll = Roll::of(rows);
+        let (mut wrong, mut seen) = (0_u64, 0_u64);
+        let mut tick = |row: Glimpse<'_>| {
+            wrong += u64::from(!roll.tick(row));
+            seen += 1;
+            if seen.is_multiple_of(TELL_EVERY) {
+                found(roll.found());
+            }
+        };
+        self.look_at(space, &mut tick).await?;
+        found(roll.found());
+        Ok(wrong == 0 && roll.found() == rows.len() as u64)
     }
 
     /// Looks whether a row of `space` was written since a guarded reading. If none was, gives a

@@ -1,5 +1,6 @@
 //! What every driver must do, one suite for all of them.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -72,6 +73,53 @@ async fn rows_come_back_as_they_were_written() {
             written,
             "{world:?}: clearing one space leaves others"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_space_is_exactly_what_was_written_to_it() {
+    for world in worlds() {
+        let Open { store, fence } = Open::lock(world.open().await).await;
+        assert!(
+            store.is_exactly(JOURNAL, &Snapshot::default(), &|_| {}).await.unwrap(),
+            "{world:?}: nothing"
+        );
+        let mut written = Snapshot::default();
+        for number in 0..9000_u32 {
+            put(&mut written, "lport", RowKey::new(topic(&world), &number.to_string()), "{}");
+        }
+        put(&mut written, "odd", RowKey::untopical("one"), "1");
+        fill(&*store, &fence, JOURNAL, &written).await;
+        let found = AtomicU64::new(0);
+        let tell = |so_far| drop(found.fetch_max(so_far, Relaxed));
+        assert!(store.is_exactly(JOURNAL, &written, &tell).await.unwrap(), "{world:?}");
+        assert_eq!(found.into_inner(), 9001, "{world:?}");
+
+        let key = || RowKey::new(topic(&world), "4711");
+        let lport = Table::new("lport");
+        let other = |change: &dyn Fn(&mut Snapshot)| {
+            let mut other = written.clone();
+            change(&mut other);
+            other
+        };
+        #[rustfmt::skip]
+        let cases = [
+            ("nothing",       Snapshot::default()),
+            ("another value", other(&|rows| put(rows, "lport", key(), "[]"))),
+            ("one more",      other(&|rows| put(rows, "lport", RowKey::new(topic(&world), "x"), "{}"))),
+            ("one less",      other(&|rows| drop(rows.remove(&lport, &key())))),
+            ("another key",   other(&|rows| {
+                rows.remove(&lport, &key());
+                put(rows, "lport", RowKey::new(topic(&world), "x"), "{}");
+            })),
+            ("another table", other(&|rows| {
+                rows.remove(&Table::new("odd"), &RowKey::untopical("one"));
+                put(rows, "even", RowKey::untopical("one"), "1");
+            })),
+        ];
+        for (name, rows) in cases {
+            assert!(!store.is_exactly(JOURNAL, &rows, &|_| {}).await.unwrap(), "{world:?}: {name}");
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::iter::Peekable;
 
 use bytes::Bytes;
 
+use super::Glimpse;
 use crate::record::{RowKey, Rows, Snapshot};
-use crate::store::Glimpse;
 
 pub(super) struct Roll<'a> {
     tables: BTreeMap<&'a str, OfTable<'a>>,
