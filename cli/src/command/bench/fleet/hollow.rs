@@ -18,6 +18,8 @@ const OLD: &str = "midflight.local/engine:old";
 pub(super) const NEW: &str = "midflight.local/engine:new";
 /// Writes under way at once while the fleet is made.
 const AT_ONCE: usize = 64;
+/// After how long an engine tells again what the server refused to hear.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Makes the images and the volumes, half of them attached, all of the old image.
 pub(super) async fn prepare(client: &Client, nodes: u32, volumes: u32) -> anyhow::Result<()> {
@@ -98,15 +100,18 @@ pub(super) async fn engines(client: Client, takes: Duration) {
     loop {
         tokio::select! {
             Some(Ok(volume)) = changed.next() => if volume.is_upgrading() {
-                let volumes = volumes.clone();
-                engines.spawn(async move {
-                    tokio::time::sleep(takes).await;
-                    let image = Patch::Merge(json!({ "status": { "currentImage": volume.spec.image } }));
-                    // One that fails is late, and the figures show it.
-                    let _ = volumes.patch_status(&volume.name_any(), &PatchParams::default(), &image).await;
-                });
+                engines.spawn(upgrade(volumes.clone(), volume, takes));
             },
             Some(_) = engines.join_next() => {}
         }
+    }
+}
+
+/// Ends when it is known: a server that is asked for too much at once refuses some, and the figures show how late that makes them.
+async fn upgrade(volumes: Api<Volume>, volume: Volume, takes: Duration) {
+    tokio::time::sleep(takes).await;
+    let image = Patch::Merge(json!({ "status": { "currentImage": volume.spec.image } }));
+    while volumes.patch_status(&volume.name_any(), &PatchParams::default(), &image).await.is_err() {
+        tokio::time::sleep(ASK_AGAIN).await;
     }
 }
