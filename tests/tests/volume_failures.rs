@@ -4,6 +4,7 @@ use std::path::Path;
 
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use midflight_api::longhorn::{DataEngine, NAMESPACE, Node, Replica};
+use midflight_api::{MemberMode, VolumeRecord};
 use midflight_plan::storage::engine_image;
 use midflight_tests::load::Load;
 use midflight_tests::running::{runs, status, told};
@@ -44,6 +45,37 @@ async fn a_volume_all_of_whose_replicas_failed_serves_again_with_all_of_its_data
         storage.restart_manager(number).await.unwrap();
     }
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "read -P 0x5a 1M 64k", &endpoint]).await.unwrap();
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detached_volume_is_rebuilt_where_that_is_wanted() {
+    let mut storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    storage.create_volume("vol-1", spec(2)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    storage.kill_manager("node-2").await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    let endpoint = storage.endpoint("vol-1").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "write -P 0x5a 1M 64k", "-c", "flush", &endpoint]).await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+    storage.restart_manager(2).await.unwrap();
+
+    storage.change_volume("vol-1", json!({ "offlineRebuilding": "enabled" })).await.unwrap();
+    let records: Api<VolumeRecord> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let rebuilt = async || {
+        let record = records.get("vol-1").await?.spec;
+        let whole = record.members.iter().filter(|member| member.mode == MemberMode::ReadWrite).count();
+        Ok((whole == 2 && record.frontend.is_none()).then_some(()))
+    };
+    storage.until("the second replica is rebuilt and the volume is let go", rebuilt).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+
+    storage.kill_manager("node-1").await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    let endpoint = storage.endpoint("vol-1").await.unwrap();
     run("qemu-io", &["-f", "raw", "-c", "read -P 0x5a 1M 64k", &endpoint]).await.unwrap();
     storage.stop().await;
 }

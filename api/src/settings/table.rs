@@ -146,11 +146,11 @@ pub const TABLE: &[Definition] = &[
         r#"{"v1":"true","v2":"true"}"#,
         "Copy only what a returning replica misses, which is always done.",
     ),
-    kept(
+    setting(
         "offline-replica-rebuilding",
         Switch,
         "false",
-        "Rebuild replicas of detached volumes. They are rebuilt when the volume is next attached.",
+        "Rebuild replicas of detached volumes at once, and let them leave nodes that are emptied; else that is done when the volume is next attached. `spec.offlineRebuilding` of a volume goes first.",
     ),
     kept(
         "engine-replica-timeout",

@@ -112,13 +112,15 @@ impl Controller for Volumes {
             false => old.or(new).map(|snapshot| key(snapshot.spec.volume.as_str())).into_iter().collect(),
         });
         let volumes = self.volumes.clone();
-        wake.on(&self.settings, move |setting| match setting.name_any().as_str() {
-            settings::REBUILD_LIMIT => {
-                let all = volumes.shown();
-                let attached = all.iter().filter(|volume| !volume.spec.node_id.is_empty());
-                attached.map(|volume| Key::of(&**volume)).collect()
-            }
-            _ => Vec::new(),
+        wake.on(&self.settings, move |setting| {
+            let is_asked_for = match setting.name_any().as_str() {
+                settings::REBUILD_LIMIT => true,
+                settings::REBUILDS_DETACHED => false,
+                _ => return Vec::new(),
+            };
+            let all = volumes.shown();
+            let meant = all.iter().filter(|volume| volume.spec.node_id.is_empty() != is_asked_for);
+            meant.map(|volume| Key::of(&**volume)).collect()
         });
         let (volumes, of) = (self.volumes.clone(), self.volumes_of);
         wake.on_change(&self.images, move |old, new| {

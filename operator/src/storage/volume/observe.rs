@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use midflight_api::longhorn::{
     DataEngine, EngineImage, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState, Node,
-    Volume, VolumeSpec,
+    OfflineRebuilding, Volume, VolumeSpec,
 };
 use midflight_api::{ImageRef, NodeName, Word};
 use midflight_plan::storage::engine_image;
@@ -105,6 +105,7 @@ impl Volumes {
             images: self.deployed(&volume),
             replenish_after: self.replenish_after()?,
             rebuild_limit: self.rebuild_limit(&volume.spec)?,
+            rebuilds_detached: self.rebuilds_detached(&volume.spec)?,
         };
         for replica in &mut observed.replicas {
             let node = self.nodes.get(&super::key(replica.spec.instance.node_id.as_str()))?;
@@ -144,6 +145,17 @@ impl Volumes {
             asked => asked,
         };
         Ok(megabytes * 1_000_000)
+    }
+
+    /// As the volume says, else as the setting does.
+    fn rebuilds_detached(&self, volume: &VolumeSpec) -> Result<bool, Stale> {
+        Ok(match volume.offline_rebuilding {
+            OfflineRebuilding::Enabled => true,
+            OfflineRebuilding::Disabled => false,
+            OfflineRebuilding::Ignored | OfflineRebuilding::Unrecognised => {
+                settings::value(&self.settings, settings::REBUILDS_DETACHED)? == "true"
+            }
+        })
     }
 
     /// Instance managers that hold something of the volume, or are where something of it should be.

@@ -183,7 +183,9 @@ pub enum Wait {
     NoPlace(NoPlace),
     #[error("replica {replica} cannot be reached; it is replaced if it is not back by {until}")]
     Missing { replica: ReplicaName, until: jiff::Timestamp },
-    #[error("replica {replica} is to leave node {node}, and can be copied only while the volume is attached")]
+    #[error(
+        "replica {replica} is to leave node {node}, and can be copied only while the volume is attached; attach it, or set its spec.offlineRebuilding to enabled"
+    )]
     CannotLeave { replica: ReplicaName, node: NodeName },
     #[error("a replica is being rebuilt")]
     Rebuilding,

@@ -14,7 +14,7 @@ use midflight_api::{
 
 use super::upgrade;
 use crate::storage::engine_image;
-use crate::storage::schedule::Place;
+use crate::storage::schedule::{Place, schedule};
 
 /// A volume and all that belongs to it.
 #[derive(Debug, Clone)]
@@ -39,6 +39,8 @@ pub struct Observed {
     pub replenish_after: SignedDuration,
     /// Bytes per second that its rebuilds may copy; 0 is no limit.
     pub rebuild_limit: u64,
+    /// Whether it is brought up while nobody has asked for it, to build the copies that it lacks.
+    pub rebuilds_detached: bool,
 }
 
 /// Where an engine image is.
@@ -128,13 +130,13 @@ impl Observed {
         self.volume.metadata.deletion_timestamp.is_some()
     }
 
-    /// The node that the volume should be attached to: where it is asked for, else where it is brought to its backup or
-    /// to its size.
+    /// The node that the volume should be attached to: where it is asked for, else where it is brought to its backup, to
+    /// its size or to its number of copies.
     pub(super) fn wanted_node(&self) -> Option<&NodeName> {
         if self.deleting() {
             return None;
         }
-        let has_work = self.follows_backup() || self.is_to_grow();
+        let has_work = self.follows_backup() || self.is_to_grow() || self.is_to_rebuild();
         self.asked_node().or_else(|| self.node_for_work().filter(|_| has_work))
     }
 
@@ -171,6 +173,28 @@ impl Observed {
     /// Whether the copies are smaller than the volume is to be.
     pub(super) fn is_to_grow(&self) -> bool {
         self.known_size().is_some_and(|size| size < self.volume.spec.size)
+    }
+
+    /// Whether copies can be built while nobody has asked for the volume. Those on nodes that are away, or that were told
+    /// to leave, are waited for where that is shown: with the volume detached.
+    fn is_to_rebuild(&self) -> bool {
+        if !self.rebuilds_detached || self.leaving().next().is_some() {
+            return false;
+        }
+        let is_there = |member: &Member| self.manager(&member.node_id, member.replica.as_str()).is_some();
+        let lacks = |member: &&Member| member.mode != MemberMode::ReadWrite;
+        let is_kept =
+            |member: &&Member| self.kept().any(|replica| member.replica == replica.name_any().as_str());
+        let is_lacking = || self.members().iter().filter(lacks).filter(is_kept).any(is_there);
+        self.in_service().any(is_there) && (is_lacking() || self.can_be_emptied())
+    }
+
+    /// Whether a copy is to leave its node, and another is there for it or has a place to be.
+    fn can_be_emptied(&self) -> bool {
+        let taken: Vec<&NodeName> = self.kept().map(|replica| &replica.spec.instance.node_id).collect();
+        let has_place = || schedule(&self.places, &taken, self.volume.spec.size).is_ok();
+        self.evicted().next().is_some()
+            && (self.not_evicted().count() >= self.wanted_replicas() || has_place())
     }
 
     /// How clients are to reach the volume now: not at all while nobody has asked for it.

@@ -96,6 +96,30 @@ fn a_frontend_that_has_forgotten_a_volume_is_told_of_it_again() {
 }
 
 #[test]
+fn a_detached_volume_is_rebuilt_where_that_is_wanted() {
+    let mut world = World::attached();
+    let lost = world.nodes().into_iter().find(|node| node != "n-1").unwrap();
+    world.lose(&lost);
+    world.settle();
+    world.attach("");
+    world.settle();
+    assert_eq!((world.standing().0, world.seen.in_service().count()), (VolumeState::Detached, 2));
+
+    world.seen.rebuilds_detached = true;
+    assert_eq!(world.settle(), Some(Wait::Content), "its node is away");
+    assert_eq!((world.standing().0, world.record().term.number()), (VolumeState::Detached, 1));
+    world.return_of(&lost);
+    let Ok(Action::TakeTerm { .. }) = decide(&world.seen).next else {
+        panic!("it is not brought up: {:?}", decide(&world.seen).next);
+    };
+    assert_eq!(decide(&world.seen).standing.state, VolumeState::Attaching);
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!((world.standing().0, world.seen.in_service().count()), (VolumeState::Detached, 3));
+    assert!(world.seen.endpoint().is_none(), "no client was offered it");
+    assert_eq!(world.record().term.number(), 2, "it was brought up once");
+}
+
+#[test]
 fn more_replicas_than_nodes_leave_it_degraded() {
     let mut world = World::new(2, 3);
     assert!(matches!(world.settle(), Some(Wait::NoPlace(_))));

@@ -32,6 +32,20 @@ fn a_replica_leaves_when_another_is_in_its_place() {
 }
 
 #[test]
+fn a_detached_volume_is_brought_up_for_it_where_that_is_wanted() {
+    let mut world = World::new(4, 3);
+    world.settle();
+    let node = world.nodes()[1].clone();
+    empty(&mut world, &node);
+    assert!(matches!(world.settle(), Some(Wait::CannotLeave { .. })));
+    world.seen.rebuilds_detached = true;
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!(world.standing().0, VolumeState::Detached);
+    assert!(!world.nodes().contains(&node), "{:?}", world.nodes());
+    assert_eq!(world.seen.in_service().count(), 3);
+}
+
+#[test]
 fn it_stays_where_no_other_node_has_room_and_while_nobody_serves() {
     let mut world = World::new(3, 3);
     world.settle();

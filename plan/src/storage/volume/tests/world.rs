@@ -100,6 +100,7 @@ impl World {
             images: [OLD, NEW].map(on_every_node).into(),
             replenish_after: SignedDuration::from_secs(600),
             rebuild_limit: 0,
+            rebuilds_detached: false,
         };
         World { seen, released: false, fault: None, trouble: None }
     }
