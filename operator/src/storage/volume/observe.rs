@@ -58,8 +58,8 @@ pub(super) fn changed_instances(
 
 /// The volume of an engine or replica, by the name that it was given.
 fn volume_of(instance: &str) -> Option<String> {
-    let (volume, _) = instance.rsplit_once("-r-").or_else(|| instance.rsplit_once("-e-"))?;
-    Some(volume.to_owned())
+    let end = instance.rfind("-r-").max(instance.rfind("-e-"))?;
+    Some(instance[..end].to_owned())
 }
 
 /// The names of the EngineImages of a volume that has processes: of what it should run, what it runs and what it was to run.
@@ -312,6 +312,20 @@ mod tests {
         ];
         for (old, new, expected) in cases {
             assert_eq!(came_to_a_node(old, new), expected, "{old:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn the_volume_of_an_instance_is_what_is_before_the_last_part() {
+        let cases = [
+            ("vol-1-e-0", Some("vol-1")),
+            ("vol-1-r-0a1b2c3d", Some("vol-1")),
+            ("data-r-1-e-0", Some("data-r-1")),
+            ("data-e-1-r-0a1b2c3d", Some("data-e-1")),
+            ("else", None),
+        ];
+        for (instance, volume) in cases {
+            assert_eq!(volume_of(instance).as_deref(), volume, "{instance}");
         }
     }
 

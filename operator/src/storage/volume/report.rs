@@ -34,6 +34,7 @@ impl Volumes {
             let edit = |engine: &mut Engine| {
                 let instance = &mut engine.spec.instance;
                 instance.image = decision.standing.image.clone();
+                instance.volume_size = observed.volume.spec.size;
                 instance.node_id = observed.volume.spec.node_id.clone();
                 instance.target_node_id = observed.volume.spec.target_node_id.clone();
             };
@@ -49,6 +50,7 @@ impl Volumes {
                 let seen = observed.replicas.iter().find(|seen| seen.name_any() == name);
                 replica.spec.eviction_requested = seen.is_some_and(|seen| seen.spec.eviction_requested);
                 replica.spec.instance.image = decision.standing.image.clone();
+                replica.spec.instance.volume_size = observed.volume.spec.size;
             };
             self.replicas.change(replica, edit).await?;
             self.replicas.report(replica, |replica| of_replica(replica, observed)).await?;
@@ -413,8 +415,10 @@ fn health(replica: &mut Replica, seen: &Observed) {
             (spec.healthy_at, spec.last_healthy_at, spec.failed_at) =
                 (now.as_str().into(), now.into(), "".into());
         }
+        // One that is rebuilt is back: the time that it may take to come back begins anew if it is lost again.
+        Some(MemberMode::WriteOnly) => (spec.healthy_at, spec.failed_at) = ("".into(), "".into()),
         Some(MemberMode::Error) if left => (spec.healthy_at, spec.failed_at) = ("".into(), "".into()),
-        Some(MemberMode::Error | MemberMode::WriteOnly) if spec.failed_at.is_empty() => {
+        Some(MemberMode::Error) if spec.failed_at.is_empty() => {
             (spec.failed_at, spec.last_failed_at, spec.healthy_at) =
                 (now.as_str().into(), now.into(), "".into());
         }

@@ -207,6 +207,10 @@ pub enum Wait {
         "replica {replica} on node {node} was told to leave and is the last in service; it stays until another is: {others}"
     )]
     LastCopy { replica: ReplicaName, node: NodeName, others: String },
+    #[error(
+        "replica {replica} on node {node} is to go and stays until another that has all data can be reached: {others}"
+    )]
+    LastWhole { replica: ReplicaName, node: NodeName, others: String },
     #[error("node {node} has to be reached to remove {what} from it")]
     CannotRemove { node: NodeName, what: String },
 }

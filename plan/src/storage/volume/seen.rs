@@ -14,7 +14,7 @@ use midflight_api::{
 
 use super::upgrade;
 use crate::storage::engine_image;
-use crate::storage::schedule::{Place, schedule};
+use crate::storage::schedule::{Closed, Place, schedule};
 
 /// A volume and all that belongs to it.
 #[derive(Debug, Clone)]
@@ -178,10 +178,14 @@ impl Observed {
     /// Whether copies can be built while nobody has asked for the volume. Those on nodes that are away, or that were told
     /// to leave, are waited for where that is shown: with the volume detached.
     fn is_to_rebuild(&self) -> bool {
-        if !self.rebuilds_detached || self.leaving().next().is_some() {
+        let is_upgraded = |replica: &Replica| {
+            let node = &replica.spec.instance.node_id;
+            self.places.iter().any(|place| place.node == *node && place.closed == Some(Closed::Upgrading))
+        };
+        if !self.rebuilds_detached || self.leaving().next().is_some() || self.kept().any(is_upgraded) {
             return false;
         }
-        let is_there = |member: &Member| self.manager(&member.node_id, member.replica.as_str()).is_some();
+        let is_there = |member: &Member| self.is_there(member);
         let lacks = |member: &&Member| member.mode != MemberMode::ReadWrite;
         let is_kept =
             |member: &&Member| self.kept().any(|replica| member.replica == replica.name_any().as_str());
@@ -193,8 +197,19 @@ impl Observed {
     fn can_be_emptied(&self) -> bool {
         let taken: Vec<&NodeName> = self.kept().map(|replica| &replica.spec.instance.node_id).collect();
         let has_place = || schedule(&self.places, &taken, self.volume.spec.size).is_ok();
+        let are_there = || {
+            let replaced: Vec<&Member> =
+                self.not_evicted().filter_map(|replica| self.member(&replica.name_any())).collect();
+            replaced.iter().all(|member| member.mode == MemberMode::ReadWrite || self.is_there(member))
+        };
         self.evicted().next().is_some()
+            && are_there()
             && (self.not_evicted().count() >= self.wanted_replicas() || has_place())
+    }
+
+    /// Whether the node of a copy has an instance manager that answers.
+    fn is_there(&self, member: &Member) -> bool {
+        self.manager(&member.node_id, member.replica.as_str()).is_some()
     }
 
     /// How clients are to reach the volume now: not at all while nobody has asked for it.

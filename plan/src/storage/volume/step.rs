@@ -81,8 +81,10 @@ fn detached(seen: &Observed) -> Step {
         .or_else(|| remove_going(seen))
         .or_else(|| enlist(seen))
         .or_else(|| trim(seen))
+        .or_else(|| give_up(seen).filter(|_| seen.rebuilds_detached))
         .or_else(|| replenish(seen))
         .or_else(|| leave::wait(seen).map(Err))
+        .or_else(|| keep_last(seen))
         .or_else(|| keep_evicted(seen))
         .unwrap_or(Err(Wait::Content))
 }
@@ -151,13 +153,14 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| start_failed(seen))
         .or_else(|| introduce(seen, &manager))
         .or_else(|| enlist(seen))
-        .or_else(|| expand(seen, &manager))
+        .or_else(|| expand(seen, &manager).or_else(|| rouse(seen, &manager)))
         .or_else(|| trim(seen))
         .or_else(|| upgrade::begin(seen))
         .or_else(|| upgrade::follow(seen))
         .or_else(|| give_up(seen))
         .or_else(|| replenish(seen))
         .or_else(|| target::wait(seen).or_else(|| leave::wait(seen)).map(Err))
+        .or_else(|| keep_last(seen))
         .or_else(|| evict(seen))
         .unwrap_or_else(|| Err(upgrade::rest(seen)))
 }
@@ -265,7 +268,12 @@ fn remove_going(seen: &Observed) -> Option<Step> {
     for replica in seen.going() {
         let (name, node) = (ReplicaName::from(replica.name_any()), node_of(replica));
         if seen.member(name.as_str()).is_some() && !seen.deleting() {
-            let others = seen.in_service().any(|member| member.replica != name);
+            // Without an engine nobody has seen that they are whole: their nodes have to be there at least.
+            let is_there = |member: &Member| {
+                seen.running_engine().is_some()
+                    || seen.manager(&member.node_id, member.replica.as_str()).is_some()
+            };
+            let others = seen.in_service().any(|member| member.replica != name && is_there(member));
             match seen.running_engine() {
                 _ if !others => {}
                 Some((manager, _)) => {
@@ -295,6 +303,17 @@ fn remove_going(seen: &Observed) -> Option<Step> {
     waits.filter(|_| seen.deleting())
 }
 
+/// A replica that was deleted and stays, for want of another that has all data.
+fn keep_last(seen: &Observed) -> Option<Step> {
+    let going = seen.going().find(|replica| seen.member(&replica.name_any()).is_some())?;
+    let others = seen.in_service().filter(|member| member.replica != going.name_any().as_str());
+    let others: Vec<String> =
+        others.map(|member| format!("{} on {}", member.replica, member.node_id)).collect();
+    let others = if others.is_empty() { "there is none".to_owned() } else { others.join(", ") };
+    let (replica, node) = (going.name_any().into(), node_of(going).clone());
+    Some(Err(Wait::LastWhole { replica, node, others }))
+}
+
 /// Notes replicas in the record that were made since.
 fn enlist(seen: &Observed) -> Option<Step> {
     let new = seen.kept().find(|replica| seen.member(&replica.name_any()).is_none())?;
@@ -317,6 +336,15 @@ fn expand(seen: &Observed, manager: &str) -> Option<Step> {
     (can_grow && seen.is_to_grow()).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
 }
 
+/// Lets an engine serve that has no frontend to tell it so: until then it makes no copy whole. The order to grow does that, here to
+/// the size that it has. Whoever brings the volume to a backup does it himself.
+fn rouse(seen: &Observed, manager: &str) -> Option<Step> {
+    let sleeps = seen.serving.as_ref().is_some_and(|serving| !serving.serving && !serving.attached);
+    let is_alone = seen.frontend() == Frontend::None && !seen.follows_backup() && !seen.is_switching();
+    let size = seen.known_size().filter(|_| sleeps && is_alone)?;
+    Some(Ok(Action::Expand { manager: manager.to_owned(), size }))
+}
+
 /// Lets replicas leave a node that is emptied, each when there is another in its place.
 fn evict(seen: &Observed) -> Option<Step> {
     let leaving = seen.evicted().next()?;
@@ -335,11 +363,14 @@ fn evict(seen: &Observed) -> Option<Step> {
 /// Nothing can be copied while nobody serves the volume.
 fn keep_evicted(seen: &Observed) -> Option<Step> {
     let leaving = seen.evicted().next()?;
+    if seen.rebuilds_detached && seen.not_evicted().count() < seen.wanted_replicas() {
+        return another(seen).filter(Result::is_err);
+    }
     let (replica, node) = (leaving.name_any().into(), node_of(leaving).clone());
     Some(Err(Wait::CannotLeave { replica, node }))
 }
 
-/// Lets one go of those that are too many: one that is not in service, else the last by name.
+/// Lets one go of those that are too many: one that is not in service, else one whose node is away, else the last by name.
 fn trim(seen: &Observed) -> Option<Step> {
     let kept: Vec<&Replica> = seen.not_evicted().collect();
     if kept.len() <= seen.wanted_replicas() || seen.leaving().next().is_some() {
@@ -348,8 +379,12 @@ fn trim(seen: &Observed) -> Option<Step> {
     let serves = |replica: &&&Replica| {
         seen.member(&replica.name_any()).is_some_and(|member| member.mode == MemberMode::ReadWrite)
     };
+    let is_there = |replica: &&&Replica| seen.manager(node_of(replica), &replica.name_any()).is_some();
     let spare = kept.iter().rev().find(|replica| !serves(replica));
-    let choice = spare.or_else(|| kept.last().filter(|_| seen.in_service().count() > 1))?;
+    let lost = || kept.iter().rev().find(|replica| !is_there(replica));
+    let last =
+        || kept.last().filter(|_| kept.iter().rev().skip(1).any(|other| serves(&other) && is_there(&other)));
+    let choice = spare.or_else(lost).or_else(last)?;
     Some(Ok(Action::DeleteReplica { replica: choice.name_any().into() }))
 }
 

@@ -106,7 +106,7 @@ fn a_detached_volume_is_rebuilt_where_that_is_wanted() {
     assert_eq!((world.standing().0, world.seen.in_service().count()), (VolumeState::Detached, 2));
 
     world.seen.rebuilds_detached = true;
-    assert_eq!(world.settle(), Some(Wait::Content), "its node is away");
+    assert!(matches!(world.settle(), Some(Wait::Missing { .. })), "its node is away");
     assert_eq!((world.standing().0, world.record().term.number()), (VolumeState::Detached, 1));
     world.return_of(&lost);
     let Ok(Action::TakeTerm { .. }) = decide(&world.seen).next else {
@@ -117,6 +117,97 @@ fn a_detached_volume_is_rebuilt_where_that_is_wanted() {
     assert_eq!((world.standing().0, world.seen.in_service().count()), (VolumeState::Detached, 3));
     assert!(world.seen.endpoint().is_none(), "no client was offered it");
     assert_eq!(world.record().term.number(), 2, "it was brought up once");
+}
+
+#[test]
+fn a_detached_volume_gets_another_copy_for_one_that_does_not_return() {
+    let mut world = World::attached();
+    let lost = world.nodes().into_iter().find(|node| node != "n-1").unwrap();
+    world.lose(&lost);
+    world.settle();
+    world.attach("");
+    world.seen.rebuilds_detached = true;
+    world.settle();
+    world.seen.now = start() + SignedDuration::from_secs(601);
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!((world.standing().0, world.seen.in_service().count()), (VolumeState::Detached, 3));
+    assert!(!world.nodes().contains(&lost), "{:?}", world.nodes());
+}
+
+#[test]
+fn an_engine_without_a_frontend_makes_copies_whole() {
+    let mut world = World::new(3, 3);
+    world.seen.volume.spec.frontend = midflight_api::longhorn::Frontend::None;
+    world.settle();
+    world.attach("n-1");
+    assert_eq!(world.settle(), Some(Wait::Content));
+    world.lose("n-2");
+    world.settle();
+    assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Degraded));
+    world.return_of("n-2");
+    world.settle();
+    assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+}
+
+/// The record calls both whole, and only one of them can be reached.
+#[test]
+fn of_two_copies_the_one_that_is_lost_goes_first() {
+    for lost in ["n-1", "n-2"] {
+        let mut world = World::new(2, 2);
+        world.settle();
+        world.attach("n-1");
+        world.settle();
+        world.attach("");
+        world.settle();
+        world.lose(lost);
+        world.seen.volume.spec.number_of_replicas = 1;
+        world.settle();
+        let other = if lost == "n-1" { "n-2" } else { "n-1" };
+        assert_eq!(world.seen.kept().count(), 1, "{lost}");
+        assert_eq!(world.seen.kept().next().unwrap().spec.instance.node_id, other, "{lost}");
+    }
+}
+
+#[test]
+fn a_replica_that_is_deleted_stays_until_another_that_is_whole_can_be_reached() {
+    let mut world = World::new(2, 2);
+    world.settle();
+    world.attach("n-1");
+    world.settle();
+    world.attach("");
+    world.settle();
+    world.lose("n-2");
+    let there =
+        world.seen.replicas.iter_mut().find(|replica| replica.spec.instance.node_id == "n-1").unwrap();
+    there.metadata.deletion_timestamp = Some(Time(start()));
+    let name = there.name_any();
+    let wait = world.settle();
+    assert!(world.seen.member(&name).is_some(), "{wait:?}");
+    assert!(matches!(wait, Some(Wait::LastWhole { .. } | Wait::NoPlace(_))), "{wait:?}");
+    world.return_of("n-2");
+    world.settle();
+    assert!(world.seen.member(&name).is_none());
+}
+
+#[test]
+fn a_detached_volume_is_not_rebuilt_under_an_upgrade_of_its_nodes() {
+    let mut world = World::attached();
+    let lost = world.nodes().into_iter().find(|node| node != "n-1").unwrap();
+    world.lose(&lost);
+    world.settle();
+    world.attach("");
+    world.settle();
+    world.return_of(&lost);
+    world.seen.rebuilds_detached = true;
+    let close = |world: &mut World, closed| {
+        world.seen.places.iter_mut().find(|place| place.node == "n-1").unwrap().closed = closed;
+    };
+    close(&mut world, Some(crate::storage::schedule::Closed::Upgrading));
+    world.settle();
+    assert_eq!((world.standing().0, world.record().term.number()), (VolumeState::Detached, 1));
+    close(&mut world, None);
+    world.settle();
+    assert_eq!((world.standing().0, world.seen.in_service().count()), (VolumeState::Detached, 3));
 }
 
 #[test]

@@ -252,6 +252,9 @@ impl World {
         if self.seen.follows_backup() && !self.seen.is_switching() {
             self.seen.serving = Some(serving_with(true, self.size()));
         }
+        if !self.seen.serving.as_ref().is_some_and(|serving| serving.serving) {
+            return;
+        }
         let known = self.seen.engine.as_ref().unwrap().status.clone().unwrap().current_replica_address_map;
         let reached: Vec<(ReplicaName, bool)> = self
             .seen
@@ -344,8 +347,10 @@ impl World {
                     return;
                 }
                 self.status().current_replica_address_map = members.into_iter().collect();
-                let serving = !self.seen.is_switching();
-                self.seen.serving = Some(serving_with(serving, size));
+                // It serves when a frontend tells it to: one that has had the volume, or the one that it is offered to.
+                let attached = self.seen.endpoint().is_some();
+                let serving = attached && !self.seen.is_switching();
+                self.seen.serving = Some(Serving { attached, ..serving_with(serving, size) });
             }
             Action::StopEngine { manager, engine } => self.stop(&manager, engine.as_str()),
             Action::ChangeEngine { .. } => {
