@@ -95,12 +95,15 @@ impl Mounts {
         }
     }
 
-    /// Nobody pays for what another wrote, or finds in memory what another read.
+    /// Nobody pays for what another wrote or for what daemons are told to forget, or finds in memory what another read.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
         const NAMES_AND_NODES: &str = "2";
+        const DAEMONS_FORGET: Duration = Duration::from_millis(300);
         let folder = File::open(&self.folder).context("open the folder")?;
         rustix::fs::syncfs(folder).context("sync the file system")?;
-        fs::write("/proc/sys/vm/drop_caches", NAMES_AND_NODES).context("let the kernel forget")
+        fs::write("/proc/sys/vm/drop_caches", NAMES_AND_NODES).context("let the kernel forget")?;
+        thread::sleep(DAEMONS_FORGET);
+        Ok(())
     }
 
     /// Every round begins with nothing.
