@@ -86,6 +86,8 @@ pub(crate) struct Look {
 /// What people were not told yet.
 #[derive(Default)]
 struct News {
+    /// Settings or images have changed: every volume is to be looked at, once all that may begin has begun.
+    is_other_world: bool,
     left_out: Vec<(Arc<Volume>, Reason)>,
     /// Why nothing begins, told of the setting.
     hold: Option<(Arc<Setting>, Hold)>,
@@ -245,12 +247,15 @@ impl Known {
         }
     }
 
-    /// Takes over another world. If it is one in which upgrades begin, every volume may be left out for another reason.
-    fn change_world(&mut self, world: World, now: Timestamp) -> Vec<(Arc<Volume>, Reason)> {
-        let Some(fleet) = self.fleet.as_mut().filter(|fleet| *fleet.world() != world) else {
-            return Vec::new();
-        };
-        fleet.change_world(world, now);
+    /// Takes over the world; says whether it is another.
+    fn change_world(&mut self, world: World, now: Timestamp) -> bool {
+        let other = self.fleet.as_mut().filter(|fleet| *fleet.world() != world);
+        other.map(|fleet| fleet.change_world(world, now)).is_some()
+    }
+
+    /// Why volumes are left out of which that was not told yet: in another world each may be for another reason.
+    fn news_of_all(&mut self, now: Timestamp) -> Vec<(Arc<Volume>, Reason)> {
+        let Some(fleet) = &self.fleet else { return Vec::new() };
         let left_out: Vec<VolumeName> = fleet.left_out(now).map(|(volume, _)| volume.name.clone()).collect();
         left_out.iter().filter_map(|name| self.news_of(name, now)).collect()
     }
@@ -296,7 +301,7 @@ impl Controller for EngineUpgrades {
         let mut news = News::default();
         match topic {
             Topic::World => {
-                news.left_out = known.change_world(self.world()?, now);
+                news.is_other_world = known.change_world(self.world()?, now);
                 // That upgrades are off, as they are by default, is no news.
                 let is_on = |fleet: &&Fleet| fleet.world().policy.per_node > 0;
                 let hold = known.fleet.as_ref().filter(is_on).and_then(Fleet::hold);
@@ -344,7 +349,11 @@ impl Controller for EngineUpgrades {
         let sent = futures::stream::iter(changes).map(|(object, change)| self.carry_out(object, change));
         let sent: Vec<Result<(), TurnError>> = sent.buffer_unordered(AT_ONCE).collect().await;
         // Those who wait can wait for the news, too.
-        let told = futures::stream::iter(seen.news.left_out).map(async move |(volume, reason)| {
+        let mut left_out = seen.news.left_out;
+        if seen.news.is_other_world {
+            left_out.extend(lock(&self.known).news_of_all(seen.now));
+        }
+        let told = futures::stream::iter(left_out).map(async move |(volume, reason)| {
             self.volumes.tell(&volume, &told::of_volume(&reason).news(Self::NAME)).await;
         });
         told.buffer_unordered(AT_ONCE).collect::<()>().await;

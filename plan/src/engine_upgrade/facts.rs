@@ -208,6 +208,13 @@ impl World {
         }
     }
 
+    /// Whether a volume that is at rest would be judged as before.
+    pub(super) fn differs_in_limits_only(&self, other: &World) -> bool {
+        let World { target, policy, take_over, images } = other;
+        (&self.target, &self.take_over, &self.images) == (target, take_over, images)
+            && self.policy.same_commit == policy.same_commit
+    }
+
     /// Whether a running engine of the old image can hand its volume to one of the new.
     pub(super) fn takes_over(&self, new: &EngineImageStatus, old: &EngineImageStatus) -> bool {
         match self.take_over {

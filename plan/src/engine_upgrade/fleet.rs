@@ -82,10 +82,35 @@ impl Fleet {
         if self.world == world {
             return;
         }
+        if self.world.differs_in_limits_only(&world) {
+            self.world = world;
+            self.change_limits(now);
+        } else {
+            self.begin_anew(world, now);
+        }
+    }
+
+    /// Looks at every volume as if none had been looked at.
+    pub(super) fn begin_anew(&mut self, world: World, now: Timestamp) {
         let old = std::mem::replace(self, Fleet::new(world));
         for (name, entry) in old.volumes {
             self.volumes.insert(name.clone(), Entry { place: Place::default(), ..entry });
             self.arrange(&name, now);
+        }
+    }
+
+    /// Looks again at the volumes that limits and deadlines tell something about, and at the room of every node; what all others
+    /// wait for is as it was.
+    fn change_limits(&mut self, now: Timestamp) {
+        let is_moving = |entry: &Entry| {
+            entry.issued.is_some() || entry.volume.attempt.is_some() || entry.volume.is_upgrading()
+        };
+        let moving = self.volumes.iter().filter(|(_, entry)| is_moving(entry));
+        for name in moving.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.arrange(&name, now);
+        }
+        for node in self.lanes.keys().cloned().collect::<Vec<_>>() {
+            self.refresh(&node, now);
         }
     }
 

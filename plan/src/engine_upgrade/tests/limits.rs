@@ -268,7 +268,12 @@ proptest! {
                 Happening::Wait(seconds) => now += seconds,
                 Happening::Limit(to) => {
                     limit = to;
+                    let mut anew = controller.clone();
+                    anew.begin_anew(settings(limit), at(now));
                     controller.change_world(settings(limit), at(now));
+                    let mut changed = controller.clone();
+                    prop_assert_eq!(begun(&mut anew, now), begun(&mut changed, now));
+                    prop_assert_eq!((anew.under_way(), anew.waiting()), (changed.under_way(), changed.waiting()));
                 }
             }
         }
