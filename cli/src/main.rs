@@ -27,7 +27,6 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::{
     args::{Cli, Command},
-    failure::Report,
     session::Session,
 };
 
@@ -48,7 +47,7 @@ fn main() -> ExitCode {
     match cli.command.run(&session) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let report = Report::of(&error);
+            let report = target::report(&session, &error);
             session.complain(&report);
             report.exit.into()
         }

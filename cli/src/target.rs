@@ -4,13 +4,21 @@
 //! kubectl's own kubeconfig, which is also asked when we run as its plugin; else it is the cluster in the
 //! folder where clusters are by default.
 
+use std::error::Error;
+
 use anyhow::Context;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use crate::{args::Invocation, failure::Failure, session::Session};
+use crate::{
+    args::Invocation,
+    failure::{Failure, Report},
+    output::quoted,
+    process::{Record, Role},
+    session::Session,
+};
 
 pub(crate) async fn client(session: &Session) -> anyhow::Result<Client> {
     let config = config(session).await?;
@@ -24,11 +32,68 @@ pub(crate) fn is_elsewhere(session: &Session) -> bool {
     global.dir.is_none() && (named || session.invocation == Invocation::KubectlPlugin)
 }
 
-/// What an API refused, in its own words and no others.
+/// An API that gave no answer, so that nobody knows whether it would refuse.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the API does not answer: {0}")]
+pub(crate) struct Silence(String);
+
+/// What an API refused, in its own words and no others; or that it did not answer.
 pub(crate) fn refusal(error: kube::Error) -> anyhow::Error {
     match error {
+        kube::Error::Api(status) if matches!(status.code, 429 | 503 | 504) => {
+            Silence(status.message.clone()).into()
+        }
         kube::Error::Api(status) => anyhow::anyhow!(status.message.clone()),
+        kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
+            Silence(innermost(&error)).into()
+        }
         other => other.into(),
+    }
+}
+
+/// The cause of all causes: what the system said.
+fn innermost(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// Why the API gave no answer, if that is what went wrong.
+pub(crate) fn silence(error: &anyhow::Error) -> Option<&Silence> {
+    error.chain().find_map(|cause| cause.downcast_ref::<Silence>())
+}
+
+/// What is told of an error; of an API that does not answer also where it should be, and how to bring it back.
+pub(crate) fn report(session: &Session, error: &anyhow::Error) -> Report {
+    let report = Report::of(error);
+    let Some(Silence(why)) = silence(error).filter(|_| report.try_this.is_none()) else { return report };
+    let mut chain = report.chain;
+    let address = session.block_on(config(session)).map(|config| config.cluster_url.to_string());
+    if let (Some(last), Ok(address)) = (chain.last_mut(), address) {
+        *last = format!("no API answers at {}: {why}", address.trim_end_matches('/'));
+    }
+    Report { chain, try_this: Some(way_back(session)), exit: report.exit }
+}
+
+/// What to try where no API answers.
+fn way_back(session: &Session) -> String {
+    let elsewhere = "check --kubeconfig and --context, and that this cluster can be reached";
+    let Ok(folder) = session.folder() else { return elsewhere.to_owned() };
+    if is_elsewhere(session) || session.global.kubeconfig.is_some() {
+        return elsewhere.to_owned();
+    }
+    match Record::alive(&folder.run(), &Role::Control) {
+        Ok(Some((_, alive))) => format!(
+            "its control plane runs (pid {}); {} says what it does",
+            alive.pid,
+            folder.log(&Role::Control).display()
+        ),
+        Ok(None) | Err(_) => {
+            let folder = folder.root().display().to_string();
+            format!("start it with `midflight up --detach --dir {}`", quoted(&folder))
+        }
     }
 }
 
@@ -55,4 +120,35 @@ pub(crate) async fn config(session: &Session) -> anyhow::Result<Config> {
     let reading = || format!("read {}", file.display());
     let kubeconfig = Kubeconfig::read_from(&file).with_context(reading)?;
     Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(reading)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn answered(code: u16) -> kube::Error {
+        kube::Error::Api(Box::new(Status { code, ..Status::failure("it says so", "Reason") }))
+    }
+
+    #[test]
+    fn tells_a_refusal_from_an_api_that_is_away() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        #[rustfmt::skip]
+        let cases = [
+            ("refused",    answered(403),                                   None),
+            ("no such",    answered(404),                                   None),
+            ("starts",     answered(503),                                   Some("it says so")),
+            ("overloaded", answered(429),                                   Some("it says so")),
+            ("nobody",     kube::Error::Service(Box::new(refused)),         Some("connection refused")),
+            ("ended",      kube::Error::ReadEvents(closed),                 Some("connection reset")),
+        ];
+        for (case, error, expected) in cases {
+            let told: anyhow::Result<()> = Err(refusal(error));
+            let told = told.context("look at a volume").unwrap_err();
+            assert_eq!(silence(&told).map(|Silence(why)| why.as_str()), expected, "{case}");
+        }
+    }
 }
