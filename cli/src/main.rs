@@ -11,6 +11,7 @@ mod failure;
 mod folder;
 mod listen;
 mod logging;
+mod lookout;
 mod memory;
 mod nodes;
 mod output;

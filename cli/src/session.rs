@@ -58,9 +58,9 @@ impl Session {
         output::ignore_closed_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
     }
 
-    /// Anything else, for stderr. Nobody to hear it is no failure.
+    /// Anything else, for stderr.
     pub(crate) fn say(&self, line: impl Display) {
-        let _ = writeln!(io::stderr(), "{line}");
+        say(line);
     }
 
     pub(crate) fn complain(&self, report: &Report) {
@@ -81,4 +81,9 @@ impl Session {
     fn paint(&self, is_terminal: bool) -> Paint {
         Paint { on: self.colour && is_terminal }
     }
+}
+
+/// A line for stderr. Nobody to hear it is no failure.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

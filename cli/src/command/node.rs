@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::failure::{Exit, Failure};
+use crate::lookout::Lookout;
 use crate::{session::Session, target};
 use show::{Listed, Shown};
 
@@ -172,10 +173,10 @@ fn left_on(world: &World, name: &str) -> Left {
 }
 
 async fn until_empty(client: &Client, name: &str, patience: Duration) -> anyhow::Result<()> {
-    let (deadline, mut moved) = (Instant::now() + patience, Instant::now());
+    let (mut lookout, mut moved) = (Lookout::until(Instant::now() + patience), Instant::now());
     let hint = "`midflight node show` tells what is there; it goes on by itself when it can";
     loop {
-        let why = match left_on(&look(client).await?, name) {
+        let why = match left_on(&lookout.look(async || look(client).await).await?, name) {
             Left::Nothing => return Ok(()),
             Left::Moves(why) => {
                 moved = Instant::now();
@@ -190,7 +191,7 @@ async fn until_empty(client: &Client, name: &str, patience: Duration) -> anyhow:
             }
             Left::Stuck(why) => why,
         };
-        if Instant::now() > deadline {
+        if lookout.is_over() {
             let late = format!("node {name} was not empty within {} s: {why}", patience.as_secs());
             return Err(Failure::with(Exit::TimedOut, late, hint));
         }

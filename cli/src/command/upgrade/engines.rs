@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::command::plan::engine_upgrade::{cluster, shown, verdict};
 use crate::failure::{Exit, Failure};
+use crate::lookout::Lookout;
 use crate::output::{Answer, Paint, table};
 use crate::session::Session;
 use crate::target;
@@ -136,12 +137,12 @@ impl Engines {
 
     /// Tells of every volume that arrives, until nothing more can move. `before` has what each ran when it began.
     async fn follow(&self, session: &Session, client: &Client, before: &Images) -> anyhow::Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(self.timeout);
+        let mut lookout = Lookout::until(Instant::now() + Duration::from_secs(self.timeout));
         let (mut moved, mut told) = (Vec::new(), String::new());
         loop {
-            let (plan, volumes) = look(client).await?;
+            let (plan, volumes) = lookout.look(async || look(client).await).await?;
             for volume in arrivals(&volumes, &plan.target, before, &moved) {
-                let one = arrival(client, volume).await?;
+                let one = lookout.look(async || arrival(client, volume).await).await?;
                 let pause =
                     one.pause_us.map(|us| format!(", paused {}", milliseconds(us))).unwrap_or_default();
                 session.say(format_args!("{}: {} after {} s{pause}", one.volume, one.way, one.seconds));
@@ -158,7 +159,7 @@ impl Engines {
                 session.answer(&upgraded(&plan, moved))?;
                 return verdict(&plan);
             }
-            if Instant::now() > deadline {
+            if lookout.is_over() {
                 return Err(Failure::with(
                     Exit::TimedOut,
                     format!("not all volumes were there within {} s: {told}", self.timeout),

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::engines::set;
 use crate::command::plan::node_upgrade::{cluster, shown};
 use crate::failure::{Exit, Failure};
+use crate::lookout::Lookout;
 use crate::session::Session;
 use crate::target;
 
@@ -168,8 +169,10 @@ async fn until_gone(
     name: &str,
     deadline: Instant,
 ) -> anyhow::Result<()> {
-    while let Some(there) = upgrades.get_opt(name).await.map_err(target::refusal)? {
-        if Instant::now() > deadline {
+    let mut lookout = Lookout::until(deadline);
+    let look = async || upgrades.get_opt(name).await.map_err(target::refusal);
+    while let Some(there) = lookout.look(&look).await? {
+        if lookout.is_over() {
             let why = there.status.map(|status| status.message.to_string()).unwrap_or_default();
             return Err(Failure::with(
                 Exit::TimedOut,

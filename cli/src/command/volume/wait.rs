@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     failure::{Exit, Failure},
+    lookout::Lookout,
     target,
 };
 
@@ -93,10 +94,10 @@ impl Patience {
         if !self.wait {
             return Ok(());
         }
-        let deadline = Instant::now() + Duration::from_secs(self.timeout);
+        let mut lookout = Lookout::until(Instant::now() + Duration::from_secs(self.timeout));
         loop {
-            let Progress::Waits(why) = look().await? else { return Ok(()) };
-            if Instant::now() > deadline {
+            let Progress::Waits(why) = lookout.look(&look).await? else { return Ok(()) };
+            if lookout.is_over() {
                 let late = format!("{what} was not there within {} s: {why}", self.timeout);
                 return Err(Failure::with(Exit::TimedOut, late, hint));
             }

@@ -11,6 +11,7 @@ use midflight_api::longhorn::{
 };
 use tokio::time::{Instant, sleep};
 
+use crate::lookout::Lookout;
 use crate::target;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -35,10 +36,11 @@ pub(crate) async fn is_settled(client: &Client, image: &str) -> anyhow::Result<b
 
 /// Waits until that is so, but no longer than this.
 pub(crate) async fn until_settled(client: &Client, image: &str, within: Duration) -> anyhow::Result<()> {
-    let (deadline, appears_by) = (Instant::now() + within, Instant::now() + APPEARS_WITHIN);
-    while !is_settled(client, image).await? {
-        let is_none = state(client, image).await?.is_none();
-        if Instant::now() > deadline || (is_none && Instant::now() > appears_by) {
+    let (mut lookout, appears_by) =
+        (Lookout::until(Instant::now() + within), Instant::now() + APPEARS_WITHIN);
+    while !lookout.look(async || is_settled(client, image).await).await? {
+        let is_none = lookout.look(async || state(client, image).await).await?.is_none();
+        if lookout.is_over() || (is_none && Instant::now() > appears_by) {
             return Ok(());
         }
         sleep(LOOK_EVERY).await;

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::LOOK_EVERY;
 use crate::failure::{Exit, Failure};
+use crate::lookout::Lookout;
 use crate::output::{Answer, Paint, duration, size, table};
 use crate::session::Session;
 use crate::target;
@@ -100,10 +101,14 @@ pub(super) async fn follow(
 ) -> anyhow::Result<()> {
     let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
     let children: Api<NodeDataEngineUpgrade> = Api::namespaced(client.clone(), NAMESPACE);
-    let mut told = BTreeMap::new();
+    let (mut lookout, mut told) = (Lookout::until(deadline), BTreeMap::new());
     loop {
-        let upgrade = upgrades.get(name).await.map_err(target::refusal).context("look at the upgrade")?;
-        let of = children.list(&ListParams::default()).await.map_err(target::refusal)?;
+        let look = async || {
+            let upgrade = upgrades.get(name).await.map_err(target::refusal).context("look at the upgrade")?;
+            let of = children.list(&ListParams::default()).await.map_err(target::refusal)?;
+            Ok((upgrade, of))
+        };
+        let (upgrade, of) = lookout.look(look).await?;
         let of: Vec<NodeDataEngineUpgrade> =
             of.into_iter().filter(|child| child.spec.data_engine_upgrade_manager == *name).collect();
         let status = upgrade.status.clone().unwrap_or_default();
@@ -130,7 +135,7 @@ pub(super) async fn follow(
             | UpgradeState::Upgrading
             | UpgradeState::Error => {}
         }
-        if Instant::now() > deadline {
+        if lookout.is_over() {
             return Err(Failure::with(
                 Exit::TimedOut,
                 format!("the upgrade {name} is not over: {}", status.message),
