@@ -8,10 +8,11 @@ mod wait;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use midflight_api::Size;
 use midflight_api::longhorn::{
-    DataEngine, Engine, Frontend, NAMESPACE, Replica, VOLUME_LABEL, Volume, VolumeSpec,
+    DataEngine, Engine, Frontend, NAMESPACE, Node, Replica, VOLUME_LABEL, Volume, VolumeSpec,
 };
 use serde_json::{Value, json};
 
@@ -37,11 +38,11 @@ enum Command {
     Ls,
     /// Show a volume with its replicas, and what it waits for
     Show { name: String },
-    /// Attach a volume to a node
+    /// Attach a volume to a node; from another node it is detached first
     Attach(Attach),
     /// Detach a volume from its node
     Detach(Named),
-    /// Let a volume grow
+    /// Let a volume grow; one that is detached grows where no client reaches it
     Expand(Expand),
     /// Take, list and remove snapshots
     Snapshot(SnapshotCommand),
@@ -149,7 +150,7 @@ impl VolumeCommand {
                 let doing = || format!("create volume {name}");
                 let made = volumes.create(&PostParams::default(), &create.object()).await;
                 made.map_err(target::refusal).with_context(doing)?;
-                patience.wait(&volumes, &name, Goal::State("detached")).await
+                patience.wait(&volumes, &name, Goal::Detached).await
             }
             Command::Ls => {
                 let all = volumes.list(&ListParams::default()).await;
@@ -166,12 +167,14 @@ impl VolumeCommand {
                 session.answer(&Shown::of(&volume, &engines.items, &replicas.items))
             }
             Command::Attach(attach) => {
+                find(&volumes, &attach.name).await?;
+                check_node(&Api::namespaced(client, NAMESPACE), &attach.node).await?;
                 change(&volumes, &attach.name, json!({ "nodeID": attach.node })).await?;
-                attach.patience.wait(&volumes, &attach.name, Goal::State("attached")).await
+                attach.patience.wait(&volumes, &attach.name, Goal::AttachedTo(&attach.node)).await
             }
             Command::Detach(named) => {
                 change(&volumes, &named.name, json!({ "nodeID": "" })).await?;
-                named.patience.wait(&volumes, &named.name, Goal::State("detached")).await
+                named.patience.wait(&volumes, &named.name, Goal::Detached).await
             }
             Command::Expand(expand) => {
                 change(&volumes, &expand.name, json!({ "size": expand.size })).await?;
@@ -222,6 +225,19 @@ async fn find(volumes: &Api<Volume>, name: &str) -> anyhow::Result<Volume> {
     found.ok_or_else(|| {
         Failure::error(format!("there is no volume {name}"), "`midflight volume ls` lists them")
     })
+}
+
+/// Refuses a node that there is not: the volume would leave the one that it has, and wait.
+async fn check_node(nodes: &Api<Node>, name: &str) -> anyhow::Result<()> {
+    let all = nodes.list(&ListParams::default()).await.map_err(target::refusal).context("list nodes")?;
+    let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
+    match names.iter().any(|known| known == name) {
+        true => Ok(()),
+        false => Err(Failure::error(
+            format!("there is no node {name}"),
+            format!("name one of these: {}", names.join(", ")),
+        )),
+    }
 }
 
 async fn change(volumes: &Api<Volume>, name: &str, spec: Value) -> anyhow::Result<()> {
