@@ -4,6 +4,7 @@ mod observe;
 mod pods;
 mod show;
 mod storage;
+mod upgrades;
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::{
 
 /// Show the cluster on one screen
 ///
-/// Nodes, engine images, volumes by state and image, what is going on, and what is blocked and why.
+/// Nodes, engine images, volumes by state and image, what is going on, upgrades included, and what is blocked and why.
 ///
 /// Exits with 0 if the control plane runs and every node is ready, with 1 if it does not run or does not answer, and
 /// with 3 if a node is not ready.

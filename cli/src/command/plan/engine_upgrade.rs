@@ -13,7 +13,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
-pub(crate) use observe::{all, cluster};
+pub(crate) use observe::{all, cluster, seen};
 
 /// Show which volumes would move to another engine image, wave by wave
 ///

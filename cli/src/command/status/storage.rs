@@ -2,21 +2,23 @@
 //!
 //! The invariant: every volume is counted once, and what waits says for what in its own words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{
-    Backup, BackupState, BackupTarget, ConditionStatus, EngineImage, EngineImageState, NAMESPACE, Robustness,
-    Setting, Snapshot, Volume, VolumeState,
+    Backup, BackupState, BackupTarget, ConditionStatus, DataEngineUpgradeManager, EngineImage,
+    EngineImageState, NAMESPACE, Replica, Robustness, Setting, Snapshot, Volume, VolumeState,
 };
 use midflight_plan::storage::volume::INTACT;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::pods;
+use super::{pods, upgrades};
+use crate::command::plan::engine_upgrade::seen;
 use crate::target::refusal;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,9 +65,11 @@ pub(super) struct Item {
 /// The objects that are looked at.
 #[derive(Debug, Default)]
 struct Objects {
-    default_image: String,
+    settings: Vec<Setting>,
     images: Vec<EngineImage>,
     volumes: Vec<Volume>,
+    replicas: Vec<Replica>,
+    node_upgrades: Vec<DataEngineUpgradeManager>,
     backups: Vec<Backup>,
     targets: Vec<BackupTarget>,
     snapshots: Vec<Snapshot>,
@@ -75,12 +79,12 @@ struct Objects {
 /// Nothing where the kinds of volumes are not served.
 pub(super) async fn observe(client: &Client) -> anyhow::Result<Option<Storage>> {
     let Some(volumes) = all::<Volume>(client).await? else { return Ok(None) };
-    let settings = all::<Setting>(client).await?.unwrap_or_default();
-    let default = settings.into_iter().find(|setting| setting.name_any() == "default-engine-image");
     Ok(Some(Storage::of(&Objects {
-        default_image: default.map(|setting| setting.value).unwrap_or_default(),
+        settings: all(client).await?.unwrap_or_default(),
         images: all(client).await?.unwrap_or_default(),
         volumes,
+        replicas: all(client).await?.unwrap_or_default(),
+        node_upgrades: all(client).await?.unwrap_or_default(),
         backups: all(client).await?.unwrap_or_default(),
         targets: all(client).await?.unwrap_or_default(),
         snapshots: all(client).await?.unwrap_or_default(),
@@ -103,31 +107,43 @@ where
 }
 
 impl Storage {
-    fn of(seen: &Objects) -> Storage {
+    fn of(objects: &Objects) -> Storage {
+        let default = objects.settings.iter().find(|setting| setting.name_any() == "default-engine-image");
+        let default = default.map(|setting| setting.value.as_str()).unwrap_or_default();
         let mut storage = Storage {
-            images: seen.images.iter().map(|image| image_of(image, &seen.default_image)).collect(),
-            volumes: groups(&seen.volumes),
+            images: objects.images.iter().map(|image| image_of(image, default)).collect(),
+            volumes: groups(&objects.volumes),
             ..Storage::default()
         };
-        for volume in &seen.volumes {
+        for upgrade in &objects.node_upgrades {
+            storage.place(&format!("node upgrade {}", upgrade.name_any()), upgrades::nodes(upgrade));
+        }
+        let Objects { volumes, replicas, images, settings, .. } = objects;
+        let (world, planned) = seen(volumes, replicas, images, settings);
+        storage.place("engine upgrades", upgrades::engines(&world, &planned, Timestamp::now()));
+        for volume in &objects.volumes {
             storage.place(&format!("volume {}", volume.name_any()), volume_does(volume));
         }
-        for image in &seen.images {
+        for image in &objects.images {
             storage.place(&format!("engine image {}", image.spec.image), image_does(image));
         }
-        for snapshot in &seen.snapshots {
-            let status = snapshot.status.clone().unwrap_or_default();
-            let does = (!status.error.is_empty()).then(|| Does::Waits(status.error.to_string()));
-            storage.place(&format!("snapshot {}", snapshot.name_any()), does);
+        let is_detached = |volume: &&Volume| {
+            volume.status.as_ref().is_some_and(|status| status.state == VolumeState::Detached)
+        };
+        let detached: BTreeSet<String> =
+            objects.volumes.iter().filter(is_detached).map(ResourceExt::name_any).collect();
+        for snapshot in &objects.snapshots {
+            let is_detached = detached.contains(snapshot.spec.volume.as_str());
+            storage.place(&format!("snapshot {}", snapshot.name_any()), snapshot_does(snapshot, is_detached));
         }
-        for pod in &seen.pods {
+        for pod in &objects.pods {
             let namespace = pod.namespace().unwrap_or_default();
             storage.place(&format!("pod {namespace}/{}", pod.name_any()), pods::does(pod));
         }
-        for backup in &seen.backups {
+        for backup in &objects.backups {
             storage.place(&format!("backup {}", backup.name_any()), backup_does(backup));
         }
-        for target in &seen.targets {
+        for target in &objects.targets {
             let status = target.status.clone().unwrap_or_default();
             let unavailable = status.conditions.get("Unavailable");
             let why = unavailable.filter(|condition| condition.status == ConditionStatus::True);
@@ -239,6 +255,17 @@ fn volume_does(volume: &Volume) -> Option<Does> {
     }
 }
 
+/// Only the engine of a volume tells of its snapshots: of one that is detached what was taken rests, as the volume does.
+fn snapshot_does(snapshot: &Snapshot, is_detached: bool) -> Option<Does> {
+    let status = snapshot.status.clone().unwrap_or_default();
+    match (is_detached, snapshot.metadata.deletion_timestamp.is_some(), status.creation_time.is_empty()) {
+        (true, true, _) => Some(Does::Moves("goes when its volume is next attached".into())),
+        (true, false, false) => None,
+        (true, false, true) => Some(Does::Waits("is taken when its volume is next attached".into())),
+        (false, _, _) => (!status.error.is_empty()).then(|| Does::Waits(status.error.to_string())),
+    }
+}
+
 fn backup_does(backup: &Backup) -> Option<Does> {
     let status = backup.status.clone().unwrap_or_default();
     match status.state {
@@ -307,6 +334,44 @@ mod tests {
             told(&storage.going_on),
             ["volume a: a is damaged", "engine image engine:2: is brought to 1 of 2 nodes"]
         );
+    }
+
+    #[test]
+    fn snapshots_of_a_detached_volume_rest_with_it() {
+        let snapshot = |name: &str, volume: &str, taken: &str| {
+            let mut snapshot = Snapshot::new(name, Default::default());
+            snapshot.spec.volume = volume.into();
+            let status = snapshot.status.get_or_insert_default();
+            (status.creation_time, status.error) = (taken.into(), "its volume is not attached".into());
+            snapshot
+        };
+        let mut goes = snapshot("goes", "idle", "2026-11-17T10:00:00Z");
+        goes.metadata.deletion_timestamp = Some(serde_json::from_str("\"2026-11-17T10:00:00Z\"").unwrap());
+        let seen = Objects {
+            volumes: vec![
+                volume("idle", VolumeState::Detached, Robustness::Unknown),
+                volume("busy", VolumeState::Attached, Robustness::Healthy),
+            ],
+            snapshots: vec![
+                snapshot("taken", "idle", "2026-11-17T10:00:00Z"),
+                snapshot("asked-for", "idle", ""),
+                snapshot("silent", "busy", "2026-11-17T10:00:00Z"),
+                goes,
+            ],
+            ..Objects::default()
+        };
+        let storage = Storage::of(&seen);
+        let told = |items: &[Item]| -> Vec<String> {
+            items.iter().map(|item| format!("{}: {}", item.what, item.why)).collect()
+        };
+        assert_eq!(
+            told(&storage.blocked),
+            [
+                "snapshot asked-for: is taken when its volume is next attached",
+                "snapshot silent: its volume is not attached"
+            ]
+        );
+        assert_eq!(told(&storage.going_on), ["snapshot goes: goes when its volume is next attached"]);
     }
 
     #[test]

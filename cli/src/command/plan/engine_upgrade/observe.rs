@@ -27,16 +27,26 @@ pub(crate) async fn cluster(client: &Client) -> anyhow::Result<(World, Vec<plan:
         all::<EngineImage>(client),
         all::<Setting>(client),
     )?;
-    let values: BTreeMap<String, String> =
-        settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
-    let value = |name: &str| values.get(name).map(String::as_str);
-    let world = World { take_over: take_over(client).await, ..World::of(value, &images) };
-    let mut nodes = nodes_of_replicas(&replicas);
+    let (world, volumes) = seen(&volumes, &replicas, &images, &settings);
+    Ok((World { take_over: take_over(client).await, ..world }, volumes))
+}
+
+/// The same, of objects that were read already.
+pub(crate) fn seen(
+    volumes: &[Volume],
+    replicas: &[Replica],
+    images: &[EngineImage],
+    settings: &[Setting],
+) -> (World, Vec<plan::Volume>) {
+    let values: BTreeMap<String, &str> =
+        settings.iter().map(|setting| (setting.name_any(), setting.value.as_str())).collect();
+    let world = World::of(|name: &str| values.get(name).copied(), images);
+    let mut nodes = nodes_of_replicas(replicas);
     let volumes = volumes.iter().map(|volume| {
         let of = nodes.remove(&volume.name_any()).unwrap_or_default();
         plan::Volume::of(volume, of)
     });
-    Ok((world, volumes.collect()))
+    (world, volumes.collect())
 }
 
 /// Engines of ours have records of who has which volume, those of Longhorn have none.
