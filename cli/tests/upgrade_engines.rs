@@ -53,12 +53,16 @@ fn an_image_that_was_just_packed_becomes_the_default_and_every_volume_arrives() 
     let said = sandbox.fails(3, &["upgrade", "engines", "--to=midflight.local/engine:none", "--limit=2"]);
     assert!(said.contains("midflight.local/engine:none"), "{said}");
     assert_eq!(setting(&sandbox, "concurrent-automatic-engine-upgrade-per-node-limit"), "2");
-    // Waited for, an image that never comes costs the time that was given.
+    // Waited for, an image that never comes costs the time that was given; which node cannot have it is told.
+    let on_the_node = "midflight.local/engine:none on node-1: ";
+    support::eventually("the pull has failed", || {
+        sandbox.json(&["status"])["api"]["storage"]["blocked"].to_string().contains(on_the_node)
+    });
     let waited = sandbox.run(&["upgrade", "engines", "--wait", "--timeout=2"]);
     let said = String::from_utf8(waited.stderr).unwrap();
     assert_eq!(waited.status.code(), Some(4), "{said}");
-    assert!(
-        said.contains("error: not all volumes were there") && said.contains("midflight.local/engine:none"),
-        "{said}"
-    );
+    assert!(said.contains("error: not all volumes were there"), "{said}");
+    assert!(said.contains("2 waiting") && said.contains(on_the_node), "{said}");
+    let blocked = sandbox.json(&["status"])["api"]["storage"]["blocked"].to_string();
+    assert!(blocked.contains("engine upgrades") && blocked.contains("0 on the way"), "{blocked}");
 }

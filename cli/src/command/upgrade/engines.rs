@@ -11,14 +11,14 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use midflight_api::ImageRef;
-use midflight_api::longhorn::{NAMESPACE, Setting, Volume};
+use midflight_api::longhorn::{EngineImage, EngineImageState, NAMESPACE, Setting, Volume};
 use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
 use midflight_plan::engine_upgrade::{self as plan, Forecast, Hold, Reason, forecast};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::command::plan::engine_upgrade::{cluster, shown, verdict};
+use crate::command::plan::engine_upgrade::{all, cluster, shown, verdict};
 use crate::failure::{Exit, Failure};
 use crate::lookout::Lookout;
 use crate::output::{Answer, Paint, table};
@@ -123,9 +123,19 @@ impl Engines {
             let before = volumes.into_iter().map(|volume| (volume.name.to_string(), volume.current));
             return self.follow(session, &client, &before.collect()).await;
         }
-        let (plan, _) = look(&client).await?;
-        session.answer(&shown(&plan))?;
-        if self.pause { Ok(()) } else { verdict(&plan) }
+        let look = look(&client).await?;
+        session.answer(&shown(&look.plan))?;
+        if self.pause {
+            return Ok(());
+        }
+        match (verdict(&look.plan), look.comes()) {
+            (Err(_), Some(why)) => Err(Failure::with(
+                Exit::Blocked,
+                why,
+                "`midflight upgrade engines --wait` waits for it; mend what is said of a node, or name another image with --to",
+            )),
+            (verdict, _) => verdict,
+        }
     }
 
     /// What the limit is to become. An image that was just named keeps all from beginning, too, so that what holds them does not
@@ -140,30 +150,38 @@ impl Engines {
         let mut lookout = Lookout::until(Instant::now() + Duration::from_secs(self.timeout));
         let (mut moved, mut told) = (Vec::new(), String::new());
         loop {
-            let (plan, volumes) = lookout.look(async || look(client).await).await?;
-            for volume in arrivals(&volumes, &plan.target, before, &moved) {
+            let seen = lookout.look(async || look(client).await).await?;
+            let plan = &seen.plan;
+            for volume in arrivals(&seen.volumes, &plan.target, before, &moved) {
                 let one = lookout.look(async || arrival(client, volume).await).await?;
                 let pause =
                     one.pause_us.map(|us| format!(", paused {}", milliseconds(us))).unwrap_or_default();
                 session.say(format_args!("{}: {} after {} s{pause}", one.volume, one.way, one.seconds));
                 moved.push(one);
             }
-            let comes = comes(&plan);
-            let now = progress(&plan, comes.as_deref());
+            let comes = seen.comes();
+            let now = seen.progress();
             if now != told {
                 session.say(&now);
                 told = now;
             }
             let is_held = plan.hold.is_some();
             if plan.under_way.is_empty() && comes.is_none() && (plan.moves() == 0 || is_held) {
-                session.answer(&upgraded(&plan, moved))?;
-                return verdict(&plan);
+                session.answer(&upgraded(plan, moved))?;
+                return verdict(plan);
             }
             if lookout.is_over() {
                 return Err(Failure::with(
                     Exit::TimedOut,
                     format!("not all volumes were there within {} s: {told}", self.timeout),
-                    "they go on by themselves; `midflight plan engine-upgrade` tells what is left",
+                    match comes {
+                        Some(_) => {
+                            "mend what is said of a node, or name another image with --to; it goes on by itself"
+                        }
+                        None => {
+                            "they go on by themselves; `midflight plan engine-upgrade` tells what is left"
+                        }
+                    },
                 ));
             }
             sleep(LOOK_EVERY).await;
@@ -171,9 +189,49 @@ impl Engines {
     }
 }
 
-async fn look(client: &Client) -> anyhow::Result<(Forecast, Vec<plan::Volume>)> {
+/// What is seen of an upgrade at one moment.
+struct Look {
+    plan: Forecast,
+    volumes: Vec<plan::Volume>,
+    /// Which node cannot have the image, and why; nothing if none has failed.
+    in_the_way: Option<String>,
+}
+
+async fn look(client: &Client) -> anyhow::Result<Look> {
     let (world, volumes) = cluster(client).await?;
-    Ok((forecast(&world, &volumes, Timestamp::now()), volumes))
+    let plan = forecast(&world, &volumes, Timestamp::now());
+    let images = all::<EngineImage>(client).await?;
+    let target = images.iter().find(|image| image.spec.image == plan.target);
+    Ok(Look { in_the_way: target.and_then(trouble), plan, volumes })
+}
+
+/// What an engine image says of a node that cannot have it.
+fn trouble(image: &EngineImage) -> Option<String> {
+    let status = image.status.as_ref().filter(|status| status.state == EngineImageState::Error)?;
+    let message = status.conditions.get("ready").map(|condition| condition.message.to_string());
+    message.filter(|text| !text.is_empty())
+}
+
+impl Look {
+    fn progress(&self) -> String {
+        let plan = &self.plan;
+        let (there, under_way, to_go) = (plan.there, plan.under_way.len(), plan.moves());
+        let staying = plan.left_out.iter().filter(|one| !one.reason.is_waiting()).count();
+        let waiting = self.volumes.len().saturating_sub(there + under_way + to_go + staying);
+        let waiting = if waiting == 0 { String::new() } else { format!(", {waiting} waiting") };
+        let why = self.comes().map(|what| format!("; {what}")).unwrap_or_default();
+        format!("{there} there, {under_way} on the way, {to_go} to go{waiting}{why}")
+    }
+
+    /// Why nothing, or not all, begins yet although nobody has to do anything: the image is on its way to the nodes. What keeps it
+    /// from one is told, too.
+    fn comes(&self) -> Option<String> {
+        let why = comes(&self.plan)?;
+        Some(match &self.in_the_way {
+            Some(trouble) => format!("{why}; {trouble}"),
+            None => why,
+        })
+    }
 }
 
 /// Changes a setting.
@@ -184,13 +242,7 @@ pub(crate) async fn set(client: &Client, name: &str, value: &str) -> anyhow::Res
     set.map(drop).map_err(target::refusal).with_context(|| format!("set {name} to {value}"))
 }
 
-fn progress(plan: &Forecast, comes: Option<&str>) -> String {
-    let (there, under_way, to_go) = (plan.there, plan.under_way.len(), plan.moves());
-    let waits = comes.map(|what| format!("; {what}")).unwrap_or_default();
-    format!("{there} there, {under_way} on the way, {to_go} to go{waits}")
-}
-
-/// Why nothing, or not all, begins yet although nobody has to do anything: the image is on its way to the nodes.
+/// The same, as the planner says it.
 fn comes(plan: &Forecast) -> Option<String> {
     match &plan.hold {
         Some(hold @ (Hold::Unknown { .. } | Hold::Nowhere { .. })) => return Some(hold.to_string()),
@@ -244,5 +296,68 @@ fn upgraded(plan: &Forecast, moved: Vec<Moved>) -> Upgraded {
         there: plan.there,
         moved,
         left_out: waiting.map(|one| (one.volume.to_string(), one.reason.to_string())).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use midflight_api::longhorn::{Condition, DataEngine, Replica, Robustness, VolumeState};
+
+    use super::*;
+    use crate::command::plan::engine_upgrade::seen;
+
+    fn image(name: &str, state: EngineImageState, says: &str) -> EngineImage {
+        let mut image = EngineImage::new(name, Default::default());
+        image.spec.image = name.into();
+        let status = image.status.get_or_insert_default();
+        status.state = state;
+        status.node_deployment_map = [("node-1".into(), state == EngineImageState::Deployed)].into();
+        let (kind, message) = ("ready".into(), says.into());
+        status.conditions.set(Condition { kind, message, ..Condition::default() });
+        image
+    }
+
+    fn volume(name: &str, image: &str) -> Volume {
+        let mut volume = Volume::new(name, Default::default());
+        (volume.spec.data_engine, volume.spec.image) = (DataEngine::V1, image.into());
+        let status = volume.status.get_or_insert_default();
+        (status.state, status.robustness) = (VolumeState::Detached, Robustness::Unknown);
+        (status.current_image, status.owner_id) = (image.into(), "node-1".into());
+        volume
+    }
+
+    #[test]
+    fn an_image_that_does_not_come_is_told_with_its_node_and_cause_and_who_waits() {
+        let settings = [("default-engine-image", "engine:2"), (ENGINE_UPGRADE_LIMIT, "1")];
+        let settings = settings.map(|(name, value)| {
+            let mut setting = Setting::default();
+            (setting.metadata.name, setting.value) = (Some(name.to_owned()), value.to_owned());
+            setting
+        });
+        let told = |new: EngineImage| {
+            let images = [image("engine:1", EngineImageState::Deployed, ""), new];
+            let volumes = [volume("a", "engine:1"), volume("b", "engine:1")];
+            let replicas = ["a", "b"].map(|volume| {
+                let mut replica = Replica::new(volume, Default::default());
+                let spec = &mut replica.spec.instance;
+                (spec.volume_name, spec.node_id) = (volume.into(), "node-1".into());
+                replica
+            });
+            let (world, volumes) = seen(&volumes, &replicas, &images, &settings);
+            let plan = forecast(&world, &volumes, Timestamp::UNIX_EPOCH);
+            Look { in_the_way: trouble(&images[1]), plan, volumes }.progress()
+        };
+        let failed =
+            image("engine:2", EngineImageState::Error, "engine:2 on node-1: ErrImagePull: no such image");
+        assert_eq!(
+            told(failed),
+            "0 there, 0 on the way, 0 to go, 2 waiting; engine:2 is not deployed on any node yet; \
+             engine:2 on node-1: ErrImagePull: no such image"
+        );
+        assert_eq!(
+            told(image("engine:2", EngineImageState::Deploying, "is brought to node-1")),
+            "0 there, 0 on the way, 0 to go, 2 waiting; engine:2 is not deployed on any node yet"
+        );
+        assert_eq!(told(image("engine:2", EngineImageState::Deployed, "")), "0 there, 0 on the way, 2 to go");
     }
 }
