@@ -65,4 +65,9 @@ fn an_image_that_was_just_packed_becomes_the_default_and_every_volume_arrives() 
     assert!(said.contains("2 waiting") && said.contains(on_the_node), "{said}");
     let blocked = sandbox.json(&["status"])["api"]["storage"]["blocked"].to_string();
     assert!(blocked.contains("engine upgrades") && blocked.contains("0 on the way"), "{blocked}");
+    // Off, nothing further begins, and it says so.
+    assert!(sandbox.ok(&["upgrade", "engines", "--off"]).contains("engine:none"));
+    assert_eq!(setting(&sandbox, "concurrent-automatic-engine-upgrade-per-node-limit"), "0");
+    let blocked = sandbox.json(&["status"])["api"]["storage"]["blocked"].to_string();
+    assert!(!blocked.contains("engine upgrades"), "nobody asks for any: {blocked}");
 }

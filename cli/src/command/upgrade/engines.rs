@@ -32,7 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// Move volumes to another engine image, live where that is safe
 ///
-/// Turns automatic engine upgrades on and shows the plan; the controller does the rest. With --wait every volume is
+/// Turns automatic engine upgrades on and shows the plan; the controller does the rest, and goes on with every image that
+/// becomes the default, until --off. With --wait every volume is
 /// told of as it arrives; an image that is not on the nodes yet is waited for. Exits with 0 if all that can move has
 /// moved, with 3 if something waits, with 4 if time is over.
 #[derive(Debug, Args)]
@@ -43,6 +44,9 @@ pub(crate) struct Engines {
     /// Volumes of a node that may move at once [default: the setting, or 1 where it is 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
+    /// Turn automatic engine upgrades off; what has begun goes on
+    #[arg(long, conflicts_with_all = ["pause", "resume", "to", "limit", "wait"])]
+    off: bool,
     /// Begin nothing further; what has begun goes on
     #[arg(long, conflicts_with_all = ["resume", "to", "limit", "wait"])]
     pause: bool,
@@ -125,7 +129,7 @@ impl Engines {
         }
         let look = look(&client).await?;
         session.answer(&shown(&look.plan))?;
-        if self.pause {
+        if self.pause || self.off {
             return Ok(());
         }
         match (verdict(&look.plan), look.comes()) {
@@ -142,7 +146,10 @@ impl Engines {
     /// tell whether they are off.
     fn limit_for(&self, world: &plan::World) -> Option<u32> {
         let is_off = world.policy.per_node == 0;
-        self.limit.or((is_off && !self.pause).then_some(1))
+        match self.off {
+            true => Some(0),
+            false => self.limit.or((is_off && !self.pause).then_some(1)),
+        }
     }
 
     /// Tells of every volume that arrives, until nothing more can move. `before` has what each ran when it began.
