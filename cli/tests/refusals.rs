@@ -141,6 +141,21 @@ fn a_purge_of_what_is_not_ours() {
 }
 
 #[test]
+fn a_folder_with_nothing_but_a_link_for_backups_is_taken() {
+    let sandbox = Sandbox::new();
+    let elsewhere = sandbox.dir().with_file_name("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("precious"), b"of another cluster").unwrap();
+    fs::create_dir(sandbox.dir()).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, sandbox.dir().join("backups")).unwrap();
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["down", "--purge", "--purge-backups"]);
+    assert!(!sandbox.dir().exists());
+    assert_eq!(fs::read(elsewhere.join("precious")).unwrap(), b"of another cluster");
+    assert_eq!(sandbox.run(&["down", "--purge-backups"]).status.code(), Some(2), "only with --purge");
+}
+
+#[test]
 fn a_command_line_that_makes_no_sense() {
     let sandbox = Sandbox::new();
     for arguments in

@@ -1,6 +1,6 @@
 //! `midflight down`: stops everything that belongs to a folder.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
@@ -10,20 +10,24 @@ use tokio::time::{Instant, sleep};
 use crate::{
     cluster::{self, Ended},
     failure::{Exit, Failure},
-    folder::{Folder, Purged},
-    output::{Answer, Paint},
+    folder::{Backups, Folder, Purged},
+    output::{Answer, Paint, quoted},
     process::{Lock, Record, Role},
     session::Session,
 };
 
 /// Stop the embedded cluster
 ///
-/// Stops `midflight up` if it watches, the agents and the control plane. The data stays unless --purge is given.
+/// Stops `midflight up` if it watches, the agents and the control plane. The data stays unless --purge is given, and backups stay
+/// even then.
 #[derive(Debug, Args)]
 pub(crate) struct Down {
-    /// Also remove the data, and backups that are kept in the folder
+    /// Also remove the data; backups in DIR/backups stay, for the next cluster in the folder
     #[arg(long)]
     purge: bool,
+    /// With --purge: also remove the backups in DIR/backups; what a link there leads to stays
+    #[arg(long, requires = "purge")]
+    purge_backups: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -32,6 +36,9 @@ struct Stopped {
     folder: String,
     stopped: Vec<Ended>,
     purged: bool,
+    /// How many backups were kept in the folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_backups: Option<usize>,
 }
 
 impl Answer for Stopped {
@@ -47,6 +54,14 @@ impl Answer for Stopped {
         if self.purged {
             text += &format!("removed the data in {}\n", self.folder);
         }
+        if let Some(count) = self.kept_backups {
+            let backups = if count == 1 { "backup" } else { "backups" };
+            text += &format!(
+                "kept {count} {backups} in {}; `midflight down --purge --purge-backups --dir {}` removes them\n",
+                Path::new(&self.folder).join("backups").display(),
+                quoted(&self.folder)
+            );
+        }
         text
     }
 }
@@ -56,11 +71,11 @@ impl Down {
         let folder = session.folder()?;
         let name = folder.root().display().to_string();
         if folder.marker()?.is_none() {
-            let purged = self.purge && folder.root().exists();
-            if purged {
-                folder.purge()?;
-            }
-            return session.answer(&Stopped { folder: name, stopped: Vec::new(), purged });
+            let left = match self.purge && folder.root().exists() {
+                true => Some(folder.purge(self.backups())?),
+                false => None,
+            };
+            return session.answer(&Stopped::of(name, Vec::new(), left));
         }
         folder.create_or_open()?;
         let running = running(&folder)?;
@@ -69,10 +84,25 @@ impl Down {
         let mut stopped = cluster::stop(&folder.run(), &[]).await?;
         let by_watcher = running.into_iter().filter(|one| stopped.iter().all(|other| other.pid != one.pid));
         stopped = by_watcher.chain(stopped.iter().cloned()).collect();
-        if self.purge && folder.purge().context("remove the data")? == Purged::ForeignFilesStay {
+        let left = match self.purge {
+            true => Some(folder.purge(self.backups()).context("remove the data")?),
+            false => None,
+        };
+        if left.is_some_and(|left| left.foreign) {
             session.say(format_args!("{name} holds files that are not midflight's; they were left"));
         }
-        session.answer(&Stopped { folder: name, stopped, purged: self.purge })
+        session.answer(&Stopped::of(name, stopped, left))
+    }
+
+    fn backups(&self) -> Backups {
+        if self.purge_backups { Backups::Remove } else { Backups::Keep }
+    }
+}
+
+impl Stopped {
+    fn of(folder: String, stopped: Vec<Ended>, left: Option<Purged>) -> Stopped {
+        let kept_backups = left.and_then(|left| left.backups);
+        Stopped { folder, stopped, purged: left.is_some(), kept_backups }
     }
 }
 

@@ -24,9 +24,10 @@ use crate::{failure::Failure, process::Role};
 const SOCKET_PATH_BYTES: usize = 107;
 /// Room for what comes after the folder's own path: `/run/NODE/SOCKET`.
 const SOCKET_NAME_BYTES: usize = 40;
-/// All that Midflight puts into a folder; `down --purge` removes these and nothing else.
+/// Where backups are, or what leads to where they are.
+const BACKUPS: &str = "backups";
+/// All that Midflight puts into a folder beside backups; `down --purge` removes these and nothing else.
 const CONTENTS: &[&str] = &[
-    "backups",
     "kubeconfig",
     "kubeconfig.unfinished",
     "logs",
@@ -108,8 +109,9 @@ impl Folder {
         marker.write(&self.root.join(MARKER))
     }
 
-    /// Removes the data. The marker goes last, so that a purge cut short can be repeated.
-    pub(crate) fn purge(&self) -> anyhow::Result<Purged> {
+    /// Removes the data, and backups where that was asked for: they are there for the day on which all else has gone. The marker
+    /// goes last, so that a purge cut short can be repeated.
+    pub(crate) fn purge(&self, backups: Backups) -> anyhow::Result<Purged> {
         if self.marker()?.is_none() && !self.is_hardly_begun()? {
             return Err(Failure::usage(
                 format!("{} was not made by midflight", self.root.display()),
@@ -122,12 +124,35 @@ impl Folder {
         for copy in self.copies_of_the_store()? {
             remove(&copy)?;
         }
-        remove(&self.root.join(MARKER))?;
-        match fs::remove_dir(&self.root) {
-            Ok(()) => Ok(Purged::Whole),
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(Purged::ForeignFilesStay),
-            Err(error) => Err(error).with_context(|| format!("remove {}", self.root.display())),
+        let kept = match backups {
+            Backups::Keep => self.kept_backups()?,
+            Backups::Remove => None,
+        };
+        if kept.is_some() {
+            // The folder stays ours, as one in which nothing has run yet.
+            self.write_marker(&Marker::new())?;
+            return Ok(Purged { foreign: self.holds_more_than(&[BACKUPS, MARKER])?, backups: kept });
         }
+        remove(&self.backups())?;
+        remove(&self.root.join(MARKER))?;
+        let foreign = self.holds_more_than(&[])?;
+        if !foreign {
+            fs::remove_dir(&self.root).with_context(|| format!("remove {}", self.root.display()))?;
+        }
+        Ok(Purged { foreign, backups: None })
+    }
+
+    /// How many backups the folder itself holds; nothing if no file is there, or if it only leads to where they are.
+    fn kept_backups(&self) -> anyhow::Result<Option<usize>> {
+        let backups = self.backups();
+        if !holds_files(&backups)? {
+            return Ok(None);
+        }
+        let mut count = 0;
+        for volume in entries(&backups.join("volumes"))? {
+            count += entries(&volume)?.len();
+        }
+        Ok(Some(count))
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -158,7 +183,7 @@ impl Folder {
 
     /// What every node sees as `/backups`. It may be a link to a folder elsewhere.
     pub(crate) fn backups(&self) -> PathBuf {
-        self.root.join("backups")
+        self.root.join(BACKUPS)
     }
 
     pub(crate) fn node(&self, number: u8) -> PathBuf {
@@ -179,15 +204,11 @@ impl Folder {
     }
 
     fn copies_of_the_store(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let reading = || format!("read {}", self.root.display());
-        let mut copies = Vec::new();
-        for entry in fs::read_dir(&self.root).with_context(reading)? {
-            let entry = entry.with_context(reading)?;
-            if entry.file_name().as_encoded_bytes().starts_with(STORE_BEFORE.as_bytes()) {
-                copies.push(entry.path());
-            }
-        }
-        Ok(copies)
+        let is_copy = |entry: &PathBuf| {
+            let name = entry.file_name().unwrap_or_default();
+            name.as_encoded_bytes().starts_with(STORE_BEFORE.as_bytes())
+        };
+        Ok(entries(&self.root)?.into_iter().filter(is_copy).collect())
     }
 
     /// Makes those who find no marker take turns, so that the folder is made once. Held until dropped.
@@ -223,32 +244,55 @@ impl Folder {
         if !self.root.is_dir() {
             return Ok(false);
         }
-        let reading = || format!("read {}", self.root.display());
-        for entry in fs::read_dir(&self.root).with_context(reading)? {
-            if entry.with_context(reading)?.file_name() != MARKER_UNFINISHED {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        Ok(!self.holds_more_than(&[MARKER_UNFINISHED])?)
     }
 
-    /// A folder without a marker may only hold what a crashed first start left: a marker half written.
+    fn holds_more_than(&self, known: &[&str]) -> anyhow::Result<bool> {
+        let is_known = |entry: &PathBuf| known.iter().any(|known| entry.ends_with(known));
+        Ok(!entries(&self.root)?.iter().all(is_known))
+    }
+
+    /// A folder without a marker may only hold what a crashed first start left, a marker half written, and where backups are to go
+    /// or are from a cluster before.
     fn check_empty(&self) -> anyhow::Result<()> {
-        let entries = fs::read_dir(&self.root).with_context(|| format!("read {}", self.root.display()))?;
-        for entry in entries {
-            let name = entry.with_context(|| format!("read {}", self.root.display()))?.file_name();
-            if !write::is_unfinished(Path::new(&name)) {
-                return Err(Failure::usage(
-                    format!(
-                        "{} was not made by midflight and is not empty (it holds {})",
-                        self.root.display(),
-                        Path::new(&name).display()
-                    ),
-                    "choose an empty or new folder with --dir",
-                ));
-            }
+        let is_ours = |entry: &&PathBuf| write::is_unfinished(entry) || entry.ends_with(BACKUPS);
+        match entries(&self.root)?.iter().find(|entry| !is_ours(entry)) {
+            None => Ok(()),
+            Some(foreign) => Err(Failure::usage(
+                format!(
+                    "{} was not made by midflight and is not empty (it holds {})",
+                    self.root.display(),
+                    foreign.strip_prefix(&self.root).unwrap_or(foreign).display()
+                ),
+                "choose an empty or new folder with --dir; one that holds nothing but `backups` will do, too",
+            )),
         }
-        Ok(())
+    }
+}
+
+/// Whether a folder has files, however deep. What is no folder itself has none.
+fn holds_files(folder: &Path) -> anyhow::Result<bool> {
+    let is_folder = |path: &Path| fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
+    if !is_folder(folder) {
+        return Ok(false);
+    }
+    for entry in entries(folder)? {
+        if !is_folder(&entry) || holds_files(&entry)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The paths in a folder, which need not be there.
+fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let reading = || format!("read {}", folder.display());
+    match fs::read_dir(folder) {
+        Ok(found) => found.map(|entry| entry.map(|entry| entry.path()).with_context(reading)).collect(),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error).with_context(reading),
     }
 }
 
@@ -259,11 +303,20 @@ pub(crate) struct Environment {
     pub(crate) home: Option<PathBuf>,
 }
 
+/// What a purge is to do with backups that the folder itself holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backups {
+    Keep,
+    Remove,
+}
+
 /// What a purge left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purged {
-    Whole,
-    ForeignFilesStay,
+pub(crate) struct Purged {
+    /// Files that are not ours.
+    pub(crate) foreign: bool,
+    /// How many backups were kept, if any.
+    pub(crate) backups: Option<usize>,
 }
 
 fn remove(path: &Path) -> anyhow::Result<()> {

@@ -3,6 +3,9 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 use crate::failure::{Exit, Report};
 
+/// Nothing is left.
+const WHOLE: Purged = Purged { foreign: false, backups: None };
+
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
@@ -79,7 +82,7 @@ fn a_folder_of_someone_else_is_neither_taken_nor_purged() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("thesis.tex"), b"precious").unwrap();
     let folder = folder(root.path());
-    for refused in [folder.create_or_open().map(drop), folder.purge().map(drop)] {
+    for refused in [folder.create_or_open().map(drop), folder.purge(Backups::Remove).map(drop)] {
         assert_eq!(Report::of(&refused.unwrap_err()).exit, Exit::Usage);
     }
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
@@ -91,11 +94,11 @@ fn a_purge_takes_what_is_ours_and_leaves_the_rest() {
     let folder = folder(&parent.path().join("mine"));
     folder.create_or_open().unwrap();
     fs::write(folder.root().join("notes.txt"), b"keep").unwrap();
-    assert_eq!(folder.purge().unwrap(), Purged::ForeignFilesStay);
+    assert_eq!(folder.purge(Backups::Keep).unwrap(), Purged { foreign: true, backups: None });
     assert_eq!(fs::read(folder.root().join("notes.txt")).unwrap(), b"keep");
     fs::remove_file(folder.root().join("notes.txt")).unwrap();
     folder.create_or_open().unwrap();
-    assert_eq!(folder.purge().unwrap(), Purged::Whole);
+    assert_eq!(folder.purge(Backups::Keep).unwrap(), WHOLE);
     assert!(!folder.root().exists());
 }
 
@@ -106,7 +109,7 @@ fn a_purge_takes_all_that_a_start_cut_short_can_leave() {
         let parent = tempfile::tempdir().unwrap();
         let folder = folder(&parent.path().join("c"));
         leave(folder.root(), left);
-        assert_eq!(folder.purge().unwrap(), Purged::Whole, "{left:?}");
+        assert_eq!(folder.purge(Backups::Keep).unwrap(), WHOLE, "{left:?}");
         assert!(!folder.root().exists());
     }
     let after_it = [
@@ -132,8 +135,58 @@ fn a_purge_takes_all_that_a_start_cut_short_can_leave() {
     let folder = folder(&parent.path().join("c"));
     folder.create_or_open().unwrap();
     leave(folder.root(), &after_it);
-    assert_eq!(folder.purge().unwrap(), Purged::Whole);
+    assert_eq!(folder.purge(Backups::Keep).unwrap(), WHOLE);
     assert!(!folder.root().exists());
+}
+
+#[test]
+fn a_purge_keeps_backups_until_they_are_named() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = folder(&parent.path().join("c"));
+    let mut marker = folder.create_or_open().unwrap();
+    marker.nodes = 3;
+    folder.write_marker(&marker).unwrap();
+    let backups = ["backups/volumes/vol-1/monday", "backups/volumes/vol-2/tuesday", "backups/blocks/ab/abcd"];
+    leave(folder.root(), &backups);
+    leave(folder.root(), &["store.redb", "nodes/node-1/data"]);
+    for _again in 0..2 {
+        assert_eq!(folder.purge(Backups::Keep).unwrap(), Purged { foreign: false, backups: Some(2) });
+        assert!(backups.iter().all(|file| folder.root().join(file).exists()));
+        assert!(!folder.root().join("store.redb").exists() && !folder.root().join("nodes").exists());
+    }
+    assert_eq!(folder.create_or_open().unwrap(), Marker::new(), "it can be used again, as a new one");
+    assert_eq!(folder.purge(Backups::Remove).unwrap(), WHOLE);
+    assert!(!folder.root().exists());
+}
+
+#[test]
+fn a_purge_takes_a_folder_without_backups_and_a_link_but_not_what_it_leads_to() {
+    let parent = tempfile::tempdir().unwrap();
+    let elsewhere = parent.path().join("elsewhere");
+    leave(&elsewhere, &["volumes/vol-1/monday"]);
+    let folder = folder(&parent.path().join("c"));
+    for link in [false, true] {
+        fs::create_dir_all(folder.root()).unwrap();
+        match link {
+            true => std::os::unix::fs::symlink(&elsewhere, folder.backups()).unwrap(),
+            false => fs::create_dir_all(folder.backups().join("volumes/vol-1")).unwrap(),
+        }
+        folder.create_or_open().unwrap();
+        let backups = if link { Backups::Remove } else { Backups::Keep };
+        assert_eq!(folder.purge(backups).unwrap(), WHOLE, "{link}");
+        assert!(!folder.root().exists());
+    }
+    assert!(elsewhere.join("volumes/vol-1/monday").exists());
+}
+
+#[test]
+fn a_folder_that_holds_nothing_but_backups_is_taken_and_not_purged_before() {
+    let root = tempfile::tempdir().unwrap();
+    leave(root.path(), &["backups/volumes/vol-1/monday"]);
+    let folder = folder(root.path());
+    assert_eq!(Report::of(&folder.purge(Backups::Remove).unwrap_err()).exit, Exit::Usage);
+    folder.create_or_open().unwrap();
+    assert!(root.path().join("backups/volumes/vol-1/monday").exists());
 }
 
 fn leave(root: &Path, files: &[&str]) {
