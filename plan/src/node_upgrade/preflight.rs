@@ -16,21 +16,34 @@ pub fn nodes_of_run(named: &[NodeName], nodes: &Nodes) -> BTreeSet<NodeName> {
     if named.is_empty() { nodes.keys().cloned().collect() } else { named.iter().cloned().collect() }
 }
 
-/// All that stands in the way of upgrading these nodes, what lasts first.
+/// All that stands in the way of upgrading these nodes, what lasts first. Nothing happens to the volumes of a node that is upgraded
+/// already, whatever they are like.
 pub fn preflight<'a>(
     run: &BTreeSet<NodeName>,
     image: &ImageRef,
     nodes: &Nodes,
     volumes: impl IntoIterator<Item = &'a Volume>,
 ) -> Vec<Obstacle> {
+    let volumes: Vec<&Volume> = volumes.into_iter().collect();
+    let todo: Vec<&NodeName> = run.iter().filter(|node| !is_done(node, image, nodes, &volumes)).collect();
     let mut found = cluster(run, image, nodes);
     for volume in volumes {
-        let touched = run.iter().filter(|node| volume.touches(node));
+        let touched = todo.iter().filter(|node| volume.touches(node));
         found.extend(touched.filter_map(|node| fit(volume, node, nodes).err()));
     }
     found.sort_by_key(Obstacle::passes);
     found.dedup();
     found
+}
+
+/// Whether a node runs the image, and nothing is left of an attempt before: it is not marked, and no engine or replica of it is away.
+fn is_done(name: &NodeName, image: &ImageRef, nodes: &Nodes, volumes: &[&Volume]) -> bool {
+    let is_away = |volume: &&Volume| {
+        let was_sent = volume.node == *name && !volume.asked.is_empty() && volume.asked != volume.node;
+        was_sent || volume.replica_on(name).is_some_and(|replica| replica.told_to_stop)
+    };
+    nodes.get(name).is_some_and(|node| node.runs_only(image) && !node.requested)
+        && !volumes.iter().any(is_away)
 }
 
 /// What stands in the way, whatever the volumes are.

@@ -16,7 +16,7 @@ pub(crate) use observe::cluster;
 
 /// Show in which order nodes would get a new data engine, and where their volumes are served meanwhile
 ///
-/// Exits with 0 if the upgrade can begin, or nothing is to be done; with 3 if something is in the way.
+/// Exits with 0 if the upgrade can begin, or nothing is to be done; with 3 if something is in the way, as `upgrade nodes` does.
 #[derive(Debug, Args)]
 pub(crate) struct NodeUpgrade {
     /// Instance-manager image to upgrade to [default: the setting default-instance-manager-image]
@@ -50,9 +50,7 @@ pub(crate) fn shown(plan: &Forecast) -> impl Answer + use<> {
 /// Whether something is in the way.
 pub(crate) fn verdict(plan: &Forecast) -> anyhow::Result<()> {
     match plan.obstacles.first() {
-        Some(first) if !plan.stages.is_empty() => {
-            Err(Failure::with(Exit::Blocked, first.to_string(), first.way_out()))
-        }
-        Some(_) | None => Ok(()),
+        Some(first) => Err(Failure::with(Exit::Blocked, first.to_string(), first.way_out())),
+        None => Ok(()),
     }
 }

@@ -15,12 +15,12 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, UpgradeState,
 };
-use midflight_plan::node_upgrade::forecast;
+use midflight_plan::node_upgrade::{Forecast, Obstacle, forecast};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::engines::set;
-use crate::command::plan::node_upgrade::{cluster, shown};
+use crate::command::plan::node_upgrade::{cluster, shown, verdict};
 use crate::failure::{Exit, Failure};
 use crate::lookout::Lookout;
 use crate::session::Session;
@@ -32,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// Replace the data engine of every node, live
 ///
 /// Creates a DataEngineUpgradeManager; the controllers do the rest, node by node. With --wait every step is told as it is
-/// taken, with the pause of each volume. Exits with 0 if every node is upgraded, with 3 if something is in the way or a
-/// node has failed, with 4 if time is over.
+/// taken, with the pause of each volume, and it exits with 0 if every node is upgraded, with 3 if something is in the way or a
+/// node has failed, with 4 if time is over. Without --wait it shows the plan, and exits as `plan node-upgrade` does.
 #[derive(Debug, Args)]
 pub(crate) struct Nodes {
     /// Instance-manager image to upgrade to; it becomes the default [default: the setting default-instance-manager-image]
@@ -74,6 +74,7 @@ impl Nodes {
         }
         let deadline = Instant::now() + Duration::from_secs(self.timeout);
         if self.pause {
+            self.known(&upgrades).await?;
             self.set_paused(&upgrades, true).await?;
         } else if self.resume {
             self.go_on(&upgrades).await?;
@@ -91,12 +92,10 @@ impl Nodes {
         if self.wait {
             return follow::follow(session, &client, &self.name, deadline).await;
         }
-        let (mut seen, pace) = cluster(&client, None).await?;
-        seen.spec.nodes = self.nodes.iter().map(|node| node.as_str().into()).collect();
-        seen.spec.max_parallel_nodes = self.parallel;
-        session.answer(&shown(&forecast(&seen, pace)))?;
+        let plan = self.plan(&client).await?;
+        session.answer(&shown(&plan))?;
         session.say(format_args!("`midflight upgrade nodes --name {} --wait` follows it", self.name));
-        Ok(())
+        if self.pause { Ok(()) } else { verdict(&plan) }
     }
 
     /// Makes the upgrade, in place of one that is over. One that is under way is followed.
@@ -106,6 +105,7 @@ impl Nodes {
         upgrades: &Api<DataEngineUpgradeManager>,
         deadline: Instant,
     ) -> anyhow::Result<()> {
+        self.refuse_what_the_api_would(client).await?;
         let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
         let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)?;
         if let Some(there) = there {
@@ -129,16 +129,44 @@ impl Nodes {
         drive::begin(client, &self.name, spec).await
     }
 
+    /// What is refused when the object is created is in the way as everything else is, and told as such.
+    async fn refuse_what_the_api_would(&self, client: &Client) -> anyhow::Result<()> {
+        let mut plan = self.plan(client).await?;
+        plan.obstacles.retain(|one| matches!(one, Obstacle::SingleNode | Obstacle::UnknownNodes { .. }));
+        verdict(&plan)
+    }
+
+    async fn plan(&self, client: &Client) -> anyhow::Result<Forecast> {
+        let (mut seen, pace) = cluster(client, None).await?;
+        seen.spec.nodes = self.nodes.iter().map(|node| node.as_str().into()).collect();
+        seen.spec.max_parallel_nodes = self.parallel;
+        Ok(forecast(&seen, pace))
+    }
+
+    /// The upgrade that is to be held, gone on with or given up; or advice.
+    async fn known(
+        &self,
+        upgrades: &Api<DataEngineUpgradeManager>,
+    ) -> anyhow::Result<DataEngineUpgradeManager> {
+        let there = upgrades.get_opt(&self.name).await.map_err(target::refusal);
+        there.context("look for the node upgrade")?.ok_or_else(|| {
+            Failure::error(
+                format!("there is no node upgrade `{}`", self.name),
+                "`midflight upgrade nodes --wait` begins one; `kubectl get lhum -n longhorn-system` lists those there are",
+            )
+        })
+    }
+
     async fn set_paused(&self, upgrades: &Api<DataEngineUpgradeManager>, paused: bool) -> anyhow::Result<()> {
         let change = Patch::Merge(json!({ "spec": { "paused": paused } }));
         let set = upgrades.patch(&self.name, &PatchParams::default(), &change).await;
-        let doing = || format!("set spec.paused of {} to {paused}", self.name);
+        let doing = || format!("set spec.paused of the node upgrade `{}` to {paused}", self.name);
         set.map(drop).map_err(target::refusal).with_context(doing)
     }
 
     /// An upgrade that has failed goes on when its spec changes.
     async fn go_on(&self, upgrades: &Api<DataEngineUpgradeManager>) -> anyhow::Result<()> {
-        let upgrade = upgrades.get(&self.name).await.map_err(target::refusal)?;
+        let upgrade = self.known(upgrades).await?;
         let has_failed = upgrade.status.is_some_and(|status| status.state == UpgradeState::Error);
         if has_failed && !upgrade.spec.paused {
             self.set_paused(upgrades, true).await?;
@@ -151,11 +179,12 @@ impl Nodes {
         session: &Session,
         upgrades: &Api<DataEngineUpgradeManager>,
     ) -> anyhow::Result<()> {
+        self.known(upgrades).await?;
         let deleted = upgrades.delete(&self.name, &DeleteParams::default()).await;
         deleted
             .map(drop)
             .map_err(target::refusal)
-            .with_context(|| format!("abort the upgrade {}", self.name))?;
+            .with_context(|| format!("abort the node upgrade `{}`", self.name))?;
         if self.wait {
             until_gone(upgrades, &self.name, Instant::now() + Duration::from_secs(self.timeout)).await?;
             session.say("every node is back");
@@ -177,7 +206,7 @@ async fn until_gone(
             return Err(Failure::with(
                 Exit::TimedOut,
                 format!(
-                    "not every node of {} was back in time: {why}",
+                    "not every node of the node upgrade `{}` was back in time: {why}",
                     there.metadata.name.unwrap_or_default()
                 ),
                 "they go back by themselves; `kubectl get lhnu -n longhorn-system -o yaml` tells what they wait for",

@@ -91,6 +91,30 @@ fn only_volumes_of_the_nodes_that_are_upgraded_count() {
 }
 
 #[test]
+fn volumes_of_a_node_that_is_upgraded_already_are_in_nobodys_way() {
+    let upgraded = |change: fn(&mut Nodes)| {
+        let mut all = nodes(2);
+        all.get_mut("node-1").unwrap().managers = vec![manager("node-1", NEW, 0)];
+        all.get_mut("node-2").unwrap().managers = vec![manager("node-2", NEW, 0)];
+        change(&mut all);
+        all
+    };
+    let single = || attached("vol-1", 1, &[1]);
+    #[rustfmt::skip]
+    let cases = [
+        ("all are there",      upgraded(|_| {}),                                                   single(), vec![]),
+        ("one is to do",       upgraded(|all| { all.insert(name(1), node(1)); }),                  single(), vec!["SingleReplica"]),
+        ("another is to do",   upgraded(|all| { all.insert(name(2), node(2)); }),                  single(), vec![]),
+        ("marked",             upgraded(|all| all.get_mut("node-1").unwrap().requested = true),    single(), vec!["SingleReplica"]),
+        ("its engine is away", upgraded(|_| {}), with(single(), |volume| volume.asked = name(2)),            vec!["SingleReplica"]),
+        ("its copy left",      upgraded(|_| {}), with(single(), |volume| volume.replicas[0].told_to_stop = true), vec!["SingleReplica"]),
+    ];
+    for (case, nodes, volume, expected) in cases {
+        assert_eq!(found(&volume, &nodes), expected, "{case}");
+    }
+}
+
+#[test]
 fn engines_go_where_a_healthy_copy_is_and_spread() {
     let volumes: Vec<Volume> =
         ["a", "b", "c", "d"].iter().map(|name| attached(name, 1, &[1, 2, 3])).collect();

@@ -124,7 +124,7 @@ pub(super) async fn follow(
                 session.answer(&upgraded(&status, &of))?;
                 return Err(Failure::with(
                     Exit::Blocked,
-                    format!("the upgrade {name} has failed: {}", status.message),
+                    format!("the node upgrade `{name}` has failed: {}", status.message),
                     format!(
                         "take away what is in the way, then `midflight upgrade nodes --name {name} --resume --wait`"
                     ),
@@ -138,7 +138,7 @@ pub(super) async fn follow(
         if lookout.is_over() {
             return Err(Failure::with(
                 Exit::TimedOut,
-                format!("the upgrade {name} is not over: {}", status.message),
+                format!("the node upgrade `{name}` is not over: {}", status.message),
                 "it goes on by itself; the same command with --wait follows it",
             ));
         }
