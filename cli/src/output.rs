@@ -92,6 +92,14 @@ pub(crate) fn duration(seconds: i64) -> String {
     }
 }
 
+/// A moment to the second; what is no moment stays as it is.
+pub(crate) fn moment(text: &str) -> String {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(at) => at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        Err(_) => text.to_owned(),
+    }
+}
+
 /// Bytes in the largest unit that fits.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
@@ -167,6 +175,17 @@ mod tests {
     fn paths_can_be_pasted_into_a_shell() {
         for (path, text) in [("/a/b-c_1.d", "/a/b-c_1.d"), ("/a b", "'/a b'"), ("/it's", r"'/it'\''s'")] {
             assert_eq!(quoted(path), text);
+        }
+    }
+
+    #[test]
+    fn moments_are_told_to_the_second() {
+        for (text, told) in [
+            ("2026-11-17T10:00:00.123456789Z", "2026-11-17T10:00:00Z"),
+            ("2026-11-17T10:00:00Z", "2026-11-17T10:00:00Z"),
+            ("", ""),
+        ] {
+            assert_eq!(moment(text), told);
         }
     }
 

@@ -30,7 +30,8 @@ use crate::session::Session;
 ///
 /// Usual order: `lint`, `check`, `plan`, `apply`, and when the services run well on it `finalize`; before that,
 /// `rollback` gives the old data back, byte for byte. `run` upgrades a whole cloud from a file. Exit codes: 0 done, or
-/// nothing to do; 1 failed; 2 usage; 3 refused, and nothing was changed.
+/// nothing to do; 1 failed; 2 usage; 3 refused, and nothing was changed (`run`: it needs you, and says for
+/// what; steps that it took before stay as they are).
 #[derive(Debug, Args)]
 pub(crate) struct Migrate {
     #[command(subcommand)]

@@ -11,11 +11,13 @@ use serde::Serialize;
 use super::wait::{Patience, Progress};
 use super::{find, snapshot};
 use crate::failure::{Exit, Failure};
-use crate::output::{Answer, Paint, table};
+use crate::output::{Answer, Paint, moment, table};
 use crate::{session::Session, target};
 
 /// Label of a Backup: the volume it is of.
 const VOLUME: &str = "backup-volume";
+/// Annotation of a Snapshot: the backup that it was taken for, and goes with.
+const TAKEN_FOR: &str = "midflight.dev/taken-for-backup";
 
 /// Make, list and remove backups
 #[derive(Debug, Args)]
@@ -43,7 +45,7 @@ enum Command {
         /// Only those of this volume
         volume: Option<String>,
     },
-    /// Remove a backup from its target
+    /// Remove a backup from its target, and the snapshot that was taken for it
     Rm {
         /// Name of the backup
         name: String,
@@ -62,15 +64,10 @@ impl BackupCommand {
                 find(&Api::<Volume>::namespaced(client.clone(), NAMESPACE), &volume).await?;
                 let name = name
                     .unwrap_or_else(|| format!("{volume}-{}", Timestamp::now().strftime("%Y%m%d-%H%M%S%3f")));
+                check_free(&backups, &name).await?;
                 let snapshot = match snapshot {
                     Some(snapshot) => snapshot,
-                    None => {
-                        let snapshots: Api<Snapshot> = Api::namespaced(client, NAMESPACE);
-                        let made =
-                            snapshots.create(&PostParams::default(), &snapshot::object(&name, &volume)).await;
-                        made.map_err(target::refusal).with_context(|| format!("take snapshot {name}"))?;
-                        name.clone()
-                    }
+                    None => take_for(&Api::namespaced(client, NAMESPACE), &name, &volume).await?,
                 };
                 let made = backups.create(&PostParams::default(), &object(&name, &volume, &snapshot)).await;
                 made.map_err(target::refusal).with_context(|| format!("make backup {name}"))?;
@@ -88,9 +85,10 @@ impl BackupCommand {
                 session.answer(&Listed::of(&all.items))
             }
             Command::Rm { name, patience } => {
-                known(&backups, &name).await?;
+                let backup = known(&backups, &name).await?;
                 let deleted = backups.delete(&name, &DeleteParams::default()).await;
                 deleted.map_err(target::refusal).with_context(|| format!("remove backup {name}"))?;
+                remove_taken_for(&Api::namespaced(client, NAMESPACE), &backups, &backup).await?;
                 let look = async || match backups.get_opt(&name).await.map_err(target::refusal)? {
                     None => Ok(Progress::Done),
                     Some(backup) => Ok(Progress::Waits(why(&backup))),
@@ -98,6 +96,65 @@ impl BackupCommand {
                 patience.until(&format!("the end of backup {name}"), HINT, look).await
             }
         }
+    }
+}
+
+/// Refuses a name that another backup has, before anything is made for it.
+async fn check_free(backups: &Api<Backup>, name: &str) -> anyhow::Result<()> {
+    let there = backups.get_opt(name).await.map_err(target::refusal).context("look for the backup")?;
+    match there.map(|backup| backup.metadata.deletion_timestamp.is_some()) {
+        None => Ok(()),
+        Some(true) => Err(Failure::error(
+            format!("backup {name} is still being removed"),
+            format!("wait for it with `midflight volume backup rm {name} --wait`, or choose another name"),
+        )),
+        Some(false) => Err(Failure::error(
+            format!("there is a backup {name} already"),
+            format!("choose another name, or remove it with `midflight volume backup rm {name} --wait`"),
+        )),
+    }
+}
+
+/// Takes a snapshot for a backup, under the backup's name or, where that is taken, under one that begins so: a snapshot of
+/// that name holds an earlier moment, and one that is being removed stays until its volume is next attached.
+async fn take_for(snapshots: &Api<Snapshot>, backup: &str, volume: &str) -> anyhow::Result<String> {
+    let taking = || format!("take a snapshot for backup {backup}");
+    let taken = snapshots.get_opt(backup).await.map_err(target::refusal).with_context(taking)?.is_some();
+    let name = match taken {
+        true => format!("{backup}-{}", Timestamp::now().strftime("%Y%m%d-%H%M%S%3f")),
+        false => backup.to_owned(),
+    };
+    let mut snapshot = snapshot::object(&name, volume);
+    snapshot.annotations_mut().insert(TAKEN_FOR.to_owned(), backup.to_owned());
+    let made = snapshots.create(&PostParams::default(), &snapshot).await;
+    made.map_err(target::refusal).with_context(taking)?;
+    Ok(name)
+}
+
+/// Removes the snapshot that was taken for a backup, unless another backup is of it. One that is not taken yet, or of a volume
+/// that is detached, goes when it can; nobody waits for that.
+async fn remove_taken_for(
+    snapshots: &Api<Snapshot>,
+    backups: &Api<Backup>,
+    backup: &Backup,
+) -> anyhow::Result<()> {
+    let (name, snapshot) = (backup.name_any(), backup.spec.snapshot_name.as_str());
+    let removing = || format!("remove the snapshot that was taken for backup {name}");
+    if snapshot.is_empty() {
+        return Ok(());
+    }
+    let there = snapshots.get_opt(snapshot).await.map_err(target::refusal).with_context(removing)?;
+    let is_ours = there.is_some_and(|there| there.annotations().get(TAKEN_FOR) == Some(&name));
+    if !is_ours {
+        return Ok(());
+    }
+    let all = backups.list(&ListParams::default()).await.map_err(target::refusal).with_context(removing)?;
+    if all.iter().any(|other| other.spec.snapshot_name == snapshot && other.name_any() != name) {
+        return Ok(());
+    }
+    match snapshots.delete(snapshot, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        deleted => deleted.map(drop).map_err(target::refusal).with_context(removing),
     }
 }
 
@@ -195,7 +252,7 @@ impl Answer for Listed {
                 "InProgress" => format!("{} {}%", row.state, row.progress),
                 _ => row.state.clone(),
             };
-            [&row.name, &row.volume, &state, &row.created, &row.size, &row.error]
+            [&row.name, &row.volume, &state, &moment(&row.created), &row.size, &row.error]
                 .map(|cell: &String| if cell.is_empty() { "-".to_owned() } else { cell.clone() })
         });
         table(["NAME", "VOLUME", "STATE", "CREATED", "SIZE", "WAITS FOR"], rows)

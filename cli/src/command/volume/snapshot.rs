@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::find;
 use super::wait::{Patience, Progress};
-use crate::output::{Answer, Paint, table};
+use crate::output::{Answer, Paint, moment, table};
 use crate::{failure::Failure, session::Session, target};
 
 /// Take, list and remove snapshots
@@ -159,7 +159,7 @@ impl Answer for Listed {
     fn to_table(&self, _: Paint) -> String {
         let rows = self.0.iter().map(|row| {
             let ready = if row.ready { "yes" } else { "no" };
-            [&row.name, &row.volume, ready, &row.created, &row.waits_for]
+            [&row.name, &row.volume, ready, &moment(&row.created), &row.waits_for]
                 .map(|cell: &str| if cell.is_empty() { "-".to_owned() } else { cell.to_owned() })
         });
         table(["NAME", "VOLUME", "READY", "CREATED", "WAITS FOR"], rows)
