@@ -40,8 +40,10 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         let labels = crd.metadata.labels.get_or_insert_default();
         labels.insert(MANAGED_BY.into(), MANAGER.into());
         crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
-        if crd.spec.names.kind == "Volume" {
-            add_rules(crd, &longhorn::rules_of_whole_volumes());
+        match crd.spec.names.kind.as_str() {
+            "Volume" => add_rules(crd, &longhorn::rules_of_whole_volumes()),
+            "Dataset" => add_rules(crd, &fluid::rules_of_whole_datasets()),
+            _ => {}
         }
     }
     all

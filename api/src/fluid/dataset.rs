@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::longhorn::ConditionStatus;
 use crate::names::{Location, Message, ObjectName, Timestamp, Word};
@@ -64,6 +65,14 @@ kind! {
         #[schemars(extend("maxProperties" = 128))]
         pub shared_options: BTreeMap<String, Word>,
     }
+}
+
+/// The rules of a whole Dataset.
+pub(crate) fn rules() -> Vec<Value> {
+    vec![rule(
+        "size(self.metadata.name) <= 63",
+        "the name of a dataset becomes a label of its pods, and labels have at most 63 characters; choose a shorter one",
+    )]
 }
 
 impl Dataset {

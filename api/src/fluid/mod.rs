@@ -6,6 +6,7 @@
 mod dataset;
 mod juicefs_runtime;
 
+pub(crate) use dataset::rules as rules_of_whole_datasets;
 pub use dataset::{
     Dataset, DatasetCondition, DatasetMount, DatasetPhase, DatasetRuntime, DatasetSpec, DatasetStatus,
     HcfsStatus, Placement,

@@ -161,6 +161,16 @@ fn judge_image_change(name: &str, old: &Value, new: &Value, expected: &str) {
 }
 
 #[test]
+fn the_name_of_a_dataset_fits_into_a_label() {
+    let refused = |length: usize| {
+        let dataset = json!({"metadata": {"name": "n".repeat(length)}, "spec": {}});
+        let refusals = refusals(schema_of("Dataset"), &dataset, None);
+        refusals.iter().any(|refusal| refusal.starts_with("the name of a dataset becomes a label"))
+    };
+    assert_eq!([1, 63, 64, 253].map(refused), [false, false, true, true]);
+}
+
+#[test]
 fn every_rule_is_broken_by_a_row() {
     let rows = cases();
     let covered = |kind: &str, message: &str| {
