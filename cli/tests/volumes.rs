@@ -1,0 +1,109 @@
+//! `midflight volume` and `upgrade nodes`, as somebody would use them who waits for what was asked for.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+
+use serde_json::{Value, json};
+use support::{Sandbox, eventually, kill};
+
+const OBJECTS: &str = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system";
+
+fn object(sandbox: &Sandbox, path: &str) -> Option<Value> {
+    sandbox.get(&format!("{OBJECTS}/{path}")).ok().map(|text| serde_json::from_str(&text).unwrap())
+}
+
+fn up(nodes: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach", "--nodes", nodes]);
+    sandbox.ok(&["volume", "create", "v", "--size=8Mi", "--replicas=1", "--wait"]);
+    sandbox
+}
+
+#[test]
+fn whoever_waits_is_told_when_it_is_really_so() {
+    let sandbox = up("2");
+    let refused = sandbox.fails(1, &["volume", "attach", "v", "--node=node-9", "--wait"]);
+    assert!(refused.contains("there is no node node-9") && refused.contains("node-1, node-2"), "{refused}");
+
+    for node in ["node-1", "node-2"] {
+        sandbox.ok(&["volume", "attach", "v", "--node", node, "--wait"]);
+        let listed = sandbox.json(&["volume", "ls"]);
+        assert_eq!((&listed[0]["node"], &listed[0]["state"]), (&json!(node), &json!("attached")), "{listed}");
+    }
+
+    // Every node runs the image, so that a single replica is in nobody's way: the plan and the upgrade say the same.
+    sandbox.ok(&["plan", "node-upgrade"]);
+    sandbox.ok(&["upgrade", "nodes"]);
+    sandbox.ok(&["upgrade", "nodes", "--wait", "--timeout=120"]);
+
+    sandbox.ok(&["volume", "detach", "v", "--wait"]);
+    sandbox.ok(&["volume", "expand", "v", "--size=16Mi", "--wait"]);
+    let engines = object(&sandbox, "engines").unwrap();
+    assert_eq!(engines["items"][0]["status"]["currentSize"], (16 << 20).to_string(), "{engines:#}");
+}
+
+#[test]
+fn a_wait_outlives_the_control_plane_and_whoever_does_not_wait_is_told_what_to_start() {
+    let sandbox = up("1");
+    // Of a volume that nobody has, it waits until somebody does.
+    let mut waits =
+        sandbox.spawn(&["volume", "snapshot", "create", "v", "--name=s", "--wait", "--timeout=120"]);
+    eventually("the snapshot is asked for", || object(&sandbox, "snapshots/s").is_some());
+    kill(sandbox.running("control"));
+    let mut said = BufReader::new(waits.stderr.take().unwrap()).lines();
+    let line = said.next().unwrap().unwrap();
+    assert!(line.contains("the API does not answer") && line.contains("waits until it does"), "{line}");
+    let refused = sandbox.fails(1, &["volume", "ls"]);
+    assert!(refused.contains("no API answers at https://127.0.0.1:"), "{refused}");
+    assert!(
+        refused.contains(&format!("midflight up --detach --dir {}", sandbox.dir().display())),
+        "{refused}"
+    );
+
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
+    let ended = waits.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{:?}", said.collect::<Vec<_>>());
+    assert_eq!(support::text(&ended.stdout), "s\n");
+    assert_eq!(said.count(), 0, "it is told once");
+}
+
+#[test]
+fn a_backup_may_have_the_name_of_one_that_was_removed_and_outlives_a_purge() {
+    let sandbox = up("1");
+    sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
+    for _ in 0..2 {
+        sandbox.ok(&["volume", "backup", "create", "v", "--name=b", "--wait"]);
+        let refused = sandbox.fails(1, &["volume", "backup", "create", "v", "--name=b"]);
+        assert!(refused.contains("there is a backup b already"), "{refused}");
+        sandbox.ok(&["volume", "backup", "rm", "b", "--wait"]);
+    }
+    let snapshots = || sandbox.json(&["volume", "snapshot", "ls"]).as_array().unwrap().len();
+    eventually("what was taken for backups is gone with them", || snapshots() == 0);
+
+    // A snapshot of that name is somebody's own, and stays.
+    sandbox.ok(&["volume", "snapshot", "create", "v", "--name=b", "--wait"]);
+    sandbox.ok(&["volume", "backup", "create", "v", "--name=b", "--wait"]);
+    assert_eq!(snapshots(), 2);
+
+    // One node cannot be upgraded, and the plan and the upgrade say so in the same way.
+    for refused in [&["plan", "node-upgrade"][..], &["upgrade", "nodes"], &["upgrade", "nodes", "--wait"]] {
+        assert!(sandbox.fails(3, refused).contains("a cluster of one node"), "{refused:?}");
+    }
+    for what in ["--pause", "--resume", "--abort"] {
+        assert!(sandbox.fails(1, &["upgrade", "nodes", what]).contains("there is no node upgrade `upgrade`"));
+    }
+
+    let purged = sandbox.ok(&["down", "--purge"]);
+    assert!(purged.contains("kept 1 backup in") && purged.contains("--purge-backups"), "{purged}");
+    assert!(!sandbox.dir().join("store.redb").exists());
+    sandbox.ok(&["up", "--detach"]);
+    eventually("the backup is found again", || {
+        sandbox.json(&["volume", "backup", "ls"])[0]["state"] == "Completed"
+    });
+    sandbox.ok(&["down", "--purge", "--purge-backups"]);
+    assert!(!sandbox.dir().exists());
+}
