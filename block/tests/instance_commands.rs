@@ -360,6 +360,26 @@ fn a_suspended_volume_waits_also_when_its_engine_is_killed() {
     assert!(!nodes.find(0, "e-0").suspended);
 }
 
+/// A replica that was to be let go is to stay: the engine has to hear of it, or whoever says so has to say it again.
+#[test]
+fn a_replica_is_not_taken_back_before_the_engine_has_heard_of_it() {
+    let mut nodes = Nodes::start(2);
+    let members = nodes.create_replicas("");
+    let now = nodes.next_term();
+    let made = nodes.create_engine(0, "old", now, &members);
+    nodes.attach(&made);
+    let mut orders = nodes.orders(0);
+    let stay = member(now, "r-1", &members[1].address);
+    nodes.patiently(|nodes| nodes.runtime.block_on(orders.add_replica(stay.clone()))).unwrap();
+    let pid = i32::try_from(nodes.find(0, "e-0").pid).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    let unheard = nodes.runtime.block_on(orders.add_replica(stay.clone()));
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    assert!(unheard.is_err(), "{unheard:?}");
+    nodes.patiently(|nodes| nodes.runtime.block_on(orders.add_replica(stay.clone()))).unwrap();
+}
+
 #[test]
 fn hostile_callers_are_refused_and_the_others_are_served() {
     let mut nodes = Nodes::start(1);

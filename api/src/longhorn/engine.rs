@@ -67,7 +67,7 @@ wire! {
         /// When each of those modes began, RFC 3339.
         #[schemars(extend("maxProperties" = 64))]
         pub replica_transition_time_map: BTreeMap<ReplicaName, Timestamp>,
-        /// Replicas the engine is connected to, by name.
+        /// Replicas the engine is connected to, by name; without an address from when it is told to let one go until it has.
         #[schemars(extend("nullable" = true, "maxProperties" = 64))]
         pub current_replica_address_map: BTreeMap<ReplicaName, Address>,
         /// Where clients find the volume: an NBD URI or the path of a device.

@@ -122,11 +122,8 @@ impl Registry {
             let introduction =
                 Command::Introduce { replica: seat.name.to_string(), address: seat.address.clone() };
             match known {
-                // Whoever noted it may have ended before the engine was told. An engine of an older build refuses.
-                Some(known) if *known == seat && !added => {
-                    is_done(view, &introduction);
-                    return Ok(());
-                }
+                // Whoever noted it may have ended before the engine was told, and one that is to be let go may not be yet.
+                Some(known) if *known == seat && !added => return remind(view, &introduction),
                 None if !added => {
                     // One that is started anew meanwhile finds it there.
                     note_members(instance, |members| members.push(seat.clone()))?;
@@ -255,6 +252,16 @@ impl Registry {
 fn is_done(view: &View, command: &Command) -> bool {
     let answer = address(view).map(|address| ask(address, command, ANSWERS_WITHIN));
     matches!(answer, Ok(Ok(Answer::Done)))
+}
+
+/// Tells an engine what it was told when it started, and may have been told to forget since. One that is not up finds it
+/// when it is, and one of an older build, which refuses, could not be told to forget it.
+fn remind(view: &View, introduction: &Command) -> Result<(), Refused> {
+    let Ok(address) = address(view) else { return Ok(()) };
+    match ask(address, introduction, ANSWERS_WITHIN) {
+        Ok(_) | Err(ControlError::Refused(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Notes what the engine is to know when it starts again.

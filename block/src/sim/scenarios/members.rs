@@ -283,6 +283,21 @@ fn writes_go_on_while_a_replica_is_released() {
     }
 }
 
+/// Whoever let a copy go wants it back before the record says that it is out: it leaves, and returns to the same engine.
+#[test]
+fn a_replica_that_is_wanted_back_while_it_is_released_returns() {
+    for (seed, mut world) in worlds(60, 100) {
+        half_released(&mut world);
+        busy(&mut world, seed as usize);
+        introduce(&mut world, 1);
+        busy(&mut world, seed as usize % 30);
+        world.shelf.reachable = true;
+        steps_until(&mut world, "out", |world| world.mode(1) == Mode::Out);
+        assert_whole(&mut world);
+        assert_eq!(world.engines.len(), 1, "no other engine was needed");
+    }
+}
+
 /// Whatever ends before the record says that a copy is out: the copy, its power, the engine, those that stay. Nothing
 /// is lost, and everyone is equal in the end.
 #[test]

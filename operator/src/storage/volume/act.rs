@@ -263,6 +263,13 @@ impl Volumes {
                 })
                 .await?;
             }
+            Action::DoubtReplica { replica } => {
+                self.note(&seen, |engine| {
+                    let known = &mut engine.status.get_or_insert_default().current_replica_address_map;
+                    known.insert(replica, Address::default());
+                })
+                .await?;
+            }
             Action::ReleaseReplica { manager, replica } => {
                 let order = proto::ReplicaRequest {
                     engine: Some(seen.engine_order()),

@@ -5,11 +5,14 @@
 //!      └──────── copies what it missed ◀── its process starts, the engine is told ◀── told to run ────────────┘
 //! ```
 //!
+//! Before the engine is told to let one go, what it was told of its address is taken back: the order may be carried out when
+//! nobody waits for it any more, and one that is told to run by then is made known to the engine again.
+//!
 //! The invariant: the last copy in service stays, and nobody takes the place of one that is to come back.
 
 use kube::ResourceExt;
 use midflight_api::longhorn::{Frontend, Replica};
-use midflight_api::{Member, MemberMode, ReplicaName};
+use midflight_api::{Address, Member, MemberMode, ReplicaName};
 
 use super::seen::{Observed, Reach};
 use super::step::Step;
@@ -29,7 +32,10 @@ fn leave_with(seen: &Observed, replica: &Replica) -> Option<Step> {
     if is_open && (member.mode != MemberMode::Error || is_known(seen, &name)) {
         let (manager, _) = seen.running_engine().filter(|_| seen.serves())?;
         let may_go = member.mode != MemberMode::ReadWrite || others;
-        return may_go.then(|| Ok(Action::ReleaseReplica { manager: manager.name.clone(), replica: name }));
+        return may_go.then(|| match is_certain(seen, &name) {
+            true => Ok(Action::DoubtReplica { replica: name }),
+            false => Ok(Action::ReleaseReplica { manager: manager.name.clone(), replica: name }),
+        });
     }
     if member.mode == MemberMode::ReadWrite && !others {
         return None;
@@ -51,8 +57,16 @@ fn others_serve(seen: &Observed, replica: &ReplicaName) -> bool {
 
 /// Whether the engine was told where it is.
 fn is_known(seen: &Observed, replica: &ReplicaName) -> bool {
-    let status = seen.engine.as_ref().and_then(|engine| engine.status.as_ref());
-    status.is_some_and(|status| status.current_replica_address_map.contains_key(replica))
+    known_address(seen, replica).is_some()
+}
+
+/// Whether it was, and was not told to let it go since.
+fn is_certain(seen: &Observed, replica: &ReplicaName) -> bool {
+    known_address(seen, replica).is_some_and(|address| !address.is_empty())
+}
+
+fn known_address<'a>(seen: &'a Observed, replica: &ReplicaName) -> Option<&'a Address> {
+    seen.engine.as_ref()?.status.as_ref()?.current_replica_address_map.get(replica)
 }
 
 /// Why a volume is not whole, if copies were told to leave.

@@ -122,6 +122,10 @@ pub enum Action {
         manager: String,
         replica: ReplicaName,
     },
+    /// Note that the engine is about to be told to let a copy go: from then on it may not know it, whatever becomes of the order.
+    DoubtReplica {
+        replica: ReplicaName,
+    },
     /// Put a copy out of service that is to come back.
     ReleaseReplica {
         manager: String,

@@ -108,14 +108,68 @@ fn the_target_moves_while_a_copy_is_away() {
     assert_eq!(copy(&world, "n-1"), (true, true));
 }
 
+/// The engine lets a copy go after whoever gave the order has given it up, and after the copy was told to run again, or before.
+#[test]
+fn a_copy_that_is_let_go_too_late_comes_back() {
+    for (attached, is_out) in
+        [(World::attached as fn() -> World, false), (World::attached, true), (World::attached_v1, true)]
+    {
+        let mut world = attached();
+        let leaving = world.nodes()[1].clone();
+        world.is_slow = true;
+        world.tell(&leaving, LEAVE);
+        loop {
+            let action = world.look().expect("it is let go");
+            let is_order = matches!(action, Action::ReleaseReplica { .. });
+            world.apply(action);
+            if is_order {
+                break;
+            }
+        }
+        if is_out {
+            world.engine_works();
+            assert_eq!(copy(&world, &leaving), (false, true));
+        }
+        world.tell(&leaving, RUN);
+        world.settle();
+        world.engine_works();
+        assert_eq!(world.settle(), Some(Wait::Content));
+        assert_eq!(copy(&world, &leaving), (true, true));
+        assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+    }
+}
+
+/// An order that was not carried out in time is given again, until it is.
+#[test]
+fn a_copy_that_is_let_go_late_leaves_all_the_same() {
+    let mut world = World::attached();
+    let leaving = world.nodes()[1].clone();
+    world.is_slow = true;
+    world.tell(&leaving, LEAVE);
+    for _ in 0..5 {
+        let action = world.look().expect("it is let go");
+        world.apply(action);
+        world.engine_works();
+    }
+    assert_eq!(
+        copy(&world, &leaving),
+        (false, true),
+        "it runs until the engine says that it knows it no more"
+    );
+    world.is_slow = false;
+    assert!(matches!(world.settle(), Some(Wait::Left(left)) if left.len() == 1));
+    assert_eq!(copy(&world, &leaving), (false, false));
+}
+
 proptest! {
     #[test]
     fn whoever_is_told_to_leave_a_copy_stays_and_all_come_back(
-        events in prop::collection::vec((any::<bool>(), 0..3usize, 0..6usize), 1..12),
+        events in prop::collection::vec((any::<bool>(), any::<bool>(), 0..3usize, 0..6usize), 1..12),
     ) {
         let mut world = World::attached();
         let nodes = world.nodes();
-        for (leave, number, steps) in events {
+        for (leave, is_slow, number, steps) in events {
+            world.is_slow = is_slow;
             world.tell(&nodes[number], if leave { LEAVE } else { RUN });
             for _ in 0..steps {
                 if let Ok(action) = world.look() {

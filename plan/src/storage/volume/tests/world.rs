@@ -1,5 +1,7 @@
 //! A small world that does what a volume's plan says.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -46,6 +48,10 @@ pub(super) struct World {
     pub(super) fault: Option<Fault>,
     /// On which node an engine does not do well, and how.
     pub(super) trouble: Option<(&'static str, Trouble)>,
+    /// Whether the engine lets copies go only when nobody waits for that any more.
+    pub(super) is_slow: bool,
+    /// Copies that the engine has let go: it does not ask them to return.
+    let_go: BTreeSet<ReplicaName>,
 }
 
 fn serving_with(serving: bool, size: Size) -> Serving {
@@ -102,7 +108,7 @@ impl World {
             rebuild_limit: 0,
             rebuilds_detached: false,
         };
-        World { seen, released: false, fault: None, trouble: None }
+        World { seen, released: false, fault: None, trouble: None, is_slow: false, let_go: BTreeSet::new() }
     }
 
     pub(super) fn attached() -> World {
@@ -262,7 +268,8 @@ impl World {
             .iter()
             .map(|member| {
                 let up = matches!(self.seen.reach(&member.replica, &member.node_id), seen::Reach::Up(_));
-                (member.replica.clone(), up && known.contains_key(&member.replica))
+                let is_let_go = self.let_go.contains(&member.replica);
+                (member.replica.clone(), up && known.contains_key(&member.replica) && !is_let_go)
             })
             .collect();
         if !reached.iter().any(|(_, up)| *up) {
@@ -347,6 +354,7 @@ impl World {
                     return;
                 }
                 self.status().current_replica_address_map = members.into_iter().collect();
+                self.let_go.clear();
                 // It serves when a frontend tells it to: one that has had the volume, or the one that it is offered to.
                 let attached = self.seen.endpoint().is_some();
                 let serving = attached && !self.seen.is_switching();
@@ -362,9 +370,16 @@ impl World {
                 self.hand_over(node);
             }
             Action::ClearTarget => self.seen.volume.spec.target_node_id = "".into(),
+            Action::DoubtReplica { replica } => {
+                self.status().current_replica_address_map.insert(replica, Address::default());
+            }
             Action::ReleaseReplica { manager, replica } => {
                 self.manager(&manager);
                 assert!(self.seen.is_told_to_leave(&replica), "{replica} was not told to leave");
+                self.let_go.insert(replica.clone());
+                if self.is_slow {
+                    return;
+                }
                 self.change_members(|members| {
                     members.iter_mut().filter(|member| member.replica == replica).for_each(|member| {
                         member.mode = MemberMode::Error;
@@ -393,6 +408,7 @@ impl World {
                 operation.phase = OperationPhase::Done;
             }
             Action::AddReplica { replica, address, .. } => {
+                self.let_go.remove(&replica);
                 self.status().current_replica_address_map.insert(replica, address);
             }
             Action::RemoveReplica { replica, .. } => {
