@@ -11,11 +11,12 @@ use midflight_api::longhorn::{
     DataEngine, Engine, InstanceManager, InstanceManagerState, NAMESPACE, Replica, TargetMove, VolumeStatus,
 };
 use midflight_plan::storage::instance_manager;
-use midflight_tests::load::Load;
+use midflight_tests::load::{Fio, Load};
 use midflight_tests::storage::{Storage, run};
 use serde_json::json;
 
 const SIZE: usize = 8 << 20;
+const HALF: u64 = SIZE as u64 / 2;
 const NEXT: &str = "midflight.local/instance-manager:next";
 
 async fn attached(storage: &Storage, name: &str, node: &str) -> String {
@@ -99,7 +100,8 @@ async fn until_engine_says(storage: &Storage, volume: &str, node: &str, asked: &
 async fn a_target_moves_away_and_home_under_a_client() {
     let storage = Storage::start(3, DataEngine::V2).await.unwrap();
     let endpoint = attached(&storage, "vol-1", "node-1").await;
-    let load = Load::on(&endpoint, "vol-1", 1).unwrap();
+    let load = Load::on_blocks(&endpoint, "vol-1", 1, HALF / 4096).unwrap();
+    let fio = Fio::on(&endpoint, HALF, HALF);
     storage.take_snapshot("vol-1", "before").await.unwrap();
     let ways = [("node-2", "node-2"), ("node-1", "node-1"), ("node-3", "node-3"), ("node-1", "")];
     for (number, (node, target)) in ways.into_iter().enumerate() {
@@ -117,6 +119,8 @@ async fn a_target_moves_away_and_home_under_a_client() {
     storage.remove_snapshot("before").await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     load.judge().await.unwrap();
+    let passes = fio.judge().await.unwrap();
+    eprintln!("{passes} passes of fio");
 
     aim(&storage, "vol-1", "node-2").await;
     until_moved(&storage, "vol-1", "node-2", "done").await;
