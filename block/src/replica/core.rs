@@ -125,6 +125,8 @@ pub struct Replica<D: Disk> {
     pub(super) departures: Vec<(ReplicaKey, LinkId, Frame)>,
     /// Changes of the layers that wait for the end of a sync.
     pub(super) awaiting_sync: Vec<(LinkId, Frame)>,
+    /// Who is told when the sync under way has made a step of the layout.
+    pub(super) stepping: Option<(LinkId, Frame)>,
     /// What waits for the disk, by the number of its fetch.
     pub(super) cold: BTreeMap<u64, Cold>,
     pub(super) fetches: u64,
@@ -155,6 +157,7 @@ impl<D: Disk> Replica<D> {
             noting: None,
             departures: Vec::new(),
             awaiting_sync: Vec::new(),
+            stepping: None,
             cold: BTreeMap::new(),
             fetches: 0,
             is_full: false,
@@ -169,6 +172,7 @@ impl<D: Disk> Replica<D> {
             && [&self.syncing, &self.to_sync, &self.awaiting_note, &self.awaiting_sync]
                 .iter()
                 .all(|waiting| waiting.is_empty())
+            && self.stepping.is_none()
             && self.held.is_empty()
             && self.cold.is_empty()
     }
@@ -181,6 +185,7 @@ impl<D: Disk> Replica<D> {
         [&self.awaiting_note, &self.awaiting_sync, &self.syncing, &self.to_sync]
             .into_iter()
             .any(|all| waits(all))
+            || self.stepping.iter().any(|(to, _)| *to == link)
             || self.held.iter().any(|(_, to, _)| *to == link)
             || self.departures.iter().any(|(_, to, _)| *to == link)
             || self.cold.values().any(cold)
@@ -218,7 +223,8 @@ impl<D: Disk> Replica<D> {
 
     /// What `Output::Sync` is to carry out.
     pub fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
-        self.store.sync_plan()
+        let flushes = self.syncing.iter().any(|(link, _)| *link != LinkId::NOBODY);
+        self.store.sync_plan(flushes)
     }
 
     /// What `Output::Fetch` is to carry out.
@@ -280,7 +286,7 @@ impl<D: Disk> Replica<D> {
             Kind::Prepare => self.on_prepare(link, &frame.header, out),
             Kind::Promise => self.on_promise(link, &frame.header, out),
             // What comes after a change of the layers is done after it.
-            Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero if !self.awaiting_sync.is_empty() => {
+            Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero if self.is_change_awaited() => {
                 self.awaiting_sync.push((link, frame));
             }
             Kind::Read | Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero => {
@@ -472,6 +478,7 @@ impl<D: Disk> Replica<D> {
         }
         self.awaiting_note.retain(|(from, _)| *from != link);
         self.awaiting_sync.retain(|(from, _)| *from != link);
+        self.stepping.take_if(|(to, _)| *to == link);
         self.cold.retain(|_, cold| !matches!(cold, Cold::Read(from, _) if *from == link));
     }
 }

@@ -38,6 +38,8 @@ struct State {
     images_full: bool,
     /// How often an image was written to.
     image_writes: u64,
+    /// How often something was synced.
+    syncs: u64,
     /// Files removed since the folder was synced.
     removed: Vec<(String, Content)>,
     /// Changes left until the machine stops, if that is planned.
@@ -103,6 +105,11 @@ impl MemoryDisk {
     /// Rises with every write to an image.
     pub fn image_writes(&self) -> u64 {
         self.state().image_writes
+    }
+
+    /// Rises with every sync.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
     }
 
     /// From now on (or no longer) there is no room for writes.
@@ -249,6 +256,7 @@ impl Disk for MemoryDisk {
         if state.fail_sync {
             return Err(io::Error::other("this disk has failed"));
         }
+        state.syncs += 1;
         let content = state.files.entry(file.clone()).or_default();
         content.durable = content.now.clone();
         content.unsynced.clear();
@@ -258,6 +266,7 @@ impl Disk for MemoryDisk {
     fn sync_folder(&self) -> io::Result<()> {
         let mut state = self.state();
         state.spend()?;
+        state.syncs += 1;
         state.removed.clear();
         state.files.values_mut().for_each(|content| content.named = true);
         Ok(())

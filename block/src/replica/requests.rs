@@ -172,8 +172,23 @@ impl<D: Disk> Replica<D> {
         }
     }
 
+    /// Whether a change of the layers waits for which writes have to wait. The removal of a snapshot is none: what a
+    /// read gives is the same before and after it.
+    pub(super) fn is_change_awaited(&self) -> bool {
+        let is_removal = |frame: &Frame| {
+            frame.header.kind == Kind::Step
+                && matches!(Step::decode(&frame.payload), Some(Step::Remove { .. }))
+        };
+        self.awaiting_sync.iter().any(|(_, frame)| !is_removal(frame))
+    }
+
     pub(super) fn on_synced(&mut self, out: &mut Vec<Output>) {
-        self.store.work_synced();
+        if let Err(error) = self.store.synced() {
+            return out.push(Output::Die(error.to_string()));
+        }
+        if let Some((link, answer)) = self.stepping.take() {
+            out.push(Output::Send(link, answer));
+        }
         let answers = std::mem::take(&mut self.syncing).into_iter();
         for (link, frame) in answers.filter(|(link, _)| *link != LinkId::NOBODY) {
             let needed = self.needed(&frame.header);
@@ -182,6 +197,13 @@ impl<D: Disk> Replica<D> {
         for (link, frame) in std::mem::take(&mut self.awaiting_sync) {
             self.on_frame(link, frame, out);
         }
+        self.start_sync(out);
+    }
+
+    /// Syncs what the layers have to have on disk; no client is told.
+    fn sync_for_nobody(&mut self, out: &mut Vec<Output>) {
+        let done = Header::new(Kind::Reply, 0, self.promised());
+        self.to_sync.push((LinkId::NOBODY, Frame::bare(done)));
         self.start_sync(out);
     }
 
@@ -264,6 +286,11 @@ impl<D: Disk> Replica<D> {
         let Some(step) = Step::decode(&frame.payload) else {
             return self.answer(link, header, Status::Invalid, out);
         };
+        if self.store.begin_step(&step) {
+            self.last_write = self.last_write.max(header.epoch);
+            self.stepping = Some((link, Frame::bare(header.reply(Status::Ok, self.promised()))));
+            return self.sync_for_nobody(out);
+        }
         match self.store.take_step(&step) {
             Ok(()) => {
                 self.last_write = self.last_write.max(header.epoch);
@@ -302,11 +329,7 @@ impl<D: Disk> Replica<D> {
         let worked = self.store.work(patience);
         match worked {
             Ok(Worked::Piece) => {}
-            Ok(Worked::WantsSync) => {
-                let done = Header::new(Kind::Reply, 0, self.promised());
-                self.to_sync.push((LinkId::NOBODY, Frame::bare(done)));
-                self.start_sync(out);
-            }
+            Ok(Worked::WantsSync) => self.sync_for_nobody(out),
             worked if is_cold(&worked) => self.fetch(Cold::Work, out),
             Err(error) => self.mourn(&error, out),
         }

@@ -103,9 +103,11 @@ impl<D: Disk> Store<D> {
         self.layers.clear(extent.offset(), u64::from(extent.length()))
     }
 
-    /// What makes durable all that was written so far.
-    pub fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
-        Ok(self.layers.sync_plan()?.and(self.absent.files()))
+    /// What makes durable what the work on the layers or a step waits for; and all else that was written so far, if
+    /// someone flushes.
+    pub fn sync_plan(&mut self, flushes: bool) -> io::Result<SyncPlan<D>> {
+        let plan = self.layers.sync_plan(flushes)?;
+        Ok(if flushes { plan.and(self.absent.files()) } else { plan })
     }
 
     /// A flush of this number has arrived; what was written before it will be
@@ -117,6 +119,12 @@ impl<D: Disk> Store<D> {
     /// Every copy has completed the flush of this number.
     pub fn settled(&mut self, number: u64) -> io::Result<()> {
         self.intent.settled(number)
+    }
+
+    /// Lets the next sync make a step of the layout, if that is something to wait for and no write has to: says whether.
+    /// Nobody else may be syncing.
+    pub fn begin_step(&mut self, step: &Step) -> bool {
+        self.layers.begin_step(step)
     }
 
     /// Makes a step of the layout; nobody else may be syncing. A revert changes every
@@ -162,8 +170,10 @@ impl<D: Disk> Store<D> {
         self.layers.work(patience)
     }
 
-    pub fn work_synced(&mut self) {
-        self.layers.work_synced();
+    /// The sync whose plan was made last has ended. What was found damaged meanwhile is noted now.
+    pub fn synced(&mut self) -> io::Result<()> {
+        self.layers.synced();
+        self.layers.note_damage()
     }
 
     pub fn can_scrub(&self) -> bool {

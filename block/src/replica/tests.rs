@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::{
     core::{Input, Output, Replica},
     disk::Disk,
+    layers::SyncPlan,
     memory::MemoryDisk,
     promise::PromiseFile,
     store::Store,
@@ -37,6 +38,9 @@ struct Bench {
     fetches: Vec<u64>,
     /// Departures of other copies that are not durable yet.
     departures: Vec<u64>,
+    /// Whether syncs take long: one is under way until `finish_sync`.
+    is_slow: bool,
+    syncing: Option<SyncPlan<MemoryDisk>>,
 }
 
 impl Bench {
@@ -47,11 +51,16 @@ impl Bench {
         let size = BLOCKS * u64::from(BLOCK);
         let store = Store::open(&disk, size, 1).unwrap();
         let core = Replica::new("v".into(), store, promise.standing(), 1);
-        let mut bench = Bench { disk, promise, core, fetches: Vec::new(), departures: Vec::new() };
+        let mut bench = Bench::of(disk, promise, core);
         let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 7, size, epoch: EPOCH };
         bench.ask(Frame::with(Header::new(Kind::Hello, 0, EPOCH), hello.encode()));
         bench.ask(Frame::bare(Header::new(Kind::Promise, 0, EPOCH)));
         bench
+    }
+
+    fn of(disk: MemoryDisk, promise: PromiseFile<MemoryDisk>, core: Replica<MemoryDisk>) -> Bench {
+        let (fetches, departures) = (Vec::new(), Vec::new());
+        Bench { disk, promise, core, fetches, departures, is_slow: false, syncing: None }
     }
 
     fn ask(&mut self, frame: Frame) -> Vec<Frame> {
@@ -73,7 +82,12 @@ impl Bench {
                         inputs.push(Input::Persisted(standing));
                     }
                     Output::Sync => {
-                        self.core.sync_plan().unwrap().carry_out(&self.disk).unwrap();
+                        let plan = self.core.sync_plan().unwrap();
+                        if self.is_slow {
+                            assert!(self.syncing.replace(plan).is_none(), "one at a time");
+                            continue;
+                        }
+                        plan.carry_out(&self.disk).unwrap();
                         inputs.push(Input::Synced);
                     }
                     Output::SyncIntent => {
@@ -87,6 +101,36 @@ impl Bench {
             }
         }
         answers
+    }
+
+    /// The sync under way ends.
+    fn finish_sync(&mut self) -> Vec<Frame> {
+        self.syncing.take().expect("one is under way").carry_out(&self.disk).unwrap();
+        self.feed(Input::Synced)
+    }
+
+    fn step(&mut self, tag: u64, step: &Step) -> Vec<Frame> {
+        self.ask(Frame::with(Header::new(Kind::Step, tag, EPOCH), step.encode()))
+    }
+
+    /// Does all the work on the layers there is; writes go on, and nothing is synced where they are carried out.
+    fn works_beside_writes(&mut self) {
+        let mut syncs = 0;
+        while self.core.store().has_work() || self.syncing.is_some() {
+            let before = self.disk.syncs();
+            if self.core.has_work() {
+                self.feed(Input::Work);
+            }
+            let block = syncs % BLOCKS;
+            assert_eq!(tags(&self.write(block, 7)), [(block, Status::Ok)]);
+            assert_eq!(self.disk.syncs(), before, "nobody waits for the disk here");
+            self.carry_out_fetches();
+            if self.syncing.is_some() {
+                syncs += 1;
+                assert_eq!(tags(&self.finish_sync()), []);
+            }
+        }
+        assert!(syncs > 0);
     }
 
     fn carry_out_fetches(&mut self) -> Vec<Frame> {
@@ -188,6 +232,33 @@ fn snapshots_and_work_on_layers_are_fetched_too() {
     assert_eq!(bench.read(50)[0].payload, [1; BLOCK as usize][..]);
 }
 
+#[test]
+fn writes_go_on_while_layers_are_sealed_removed_and_merged() {
+    let mut bench = Bench::new();
+    (0..BLOCKS).for_each(|block| drop(bench.write(block, 1)));
+    bench.freeze();
+    bench.write(60, 2);
+    bench.is_slow = true;
+    bench.works_beside_writes();
+
+    // The answer waits for the disk, and nobody else does.
+    let before = bench.disk.syncs();
+    let removal = Step::Remove { id: 0 };
+    assert_eq!(tags(&bench.step(80, &removal)), []);
+    assert_eq!(tags(&bench.write(3, 3)), [(3, Status::Ok)]);
+    assert_eq!(bench.disk.syncs(), before);
+    assert_eq!(tags(&bench.step(81, &removal)), [], "one after another");
+    assert_eq!(tags(&bench.write(4, 4)), [(4, Status::Ok)]);
+    assert_eq!(tags(&bench.finish_sync()), [(80, Status::Ok), (81, Status::Ok)]);
+    bench.works_beside_writes();
+    assert_eq!(bench.core.store().layout().snapshots, []);
+    for (block, fill) in [(0, 7), (3, 3), (4, 4), (59, 1), (60, 2)] {
+        assert_eq!(bench.read(block)[0].payload, [fill; BLOCK as usize][..], "block {block}");
+    }
+    let names: Vec<String> = bench.disk.names().unwrap();
+    assert!(!names.contains(&"layer-0000000000000000.img".to_owned()), "its room is given back: {names:?}");
+}
+
 /// After the promise has moved on, nobody gets what was asked before.
 #[test]
 fn a_read_that_waited_is_refused_when_its_engine_was_fenced_out_meanwhile() {
@@ -227,7 +298,7 @@ fn promised_after(bench: Bench, boot: u64) -> Promised {
     let Bench { disk, promise, .. } = bench;
     let store = Store::open(&disk, BLOCKS * u64::from(BLOCK), boot).unwrap();
     let core = Replica::new("v".into(), store, promise.standing(), boot);
-    let mut bench = Bench { disk, promise, core, fetches: Vec::new(), departures: Vec::new() };
+    let mut bench = Bench::of(disk, promise, core);
     let epoch = EPOCH.next_term();
     let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 8, size: 0, epoch };
     bench.ask(Frame::with(Header::new(Kind::Hello, 0, epoch), hello.encode()));

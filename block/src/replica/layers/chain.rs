@@ -172,6 +172,14 @@ impl<D: Disk> ChainFile<D> {
 
     /// Durable when it returns.
     pub(super) fn store(&mut self, chain: Chain) -> io::Result<()> {
+        let draft = self.draft(chain)?;
+        draft.write(&self.disk)?;
+        self.settle(draft);
+        Ok(())
+    }
+
+    /// The next state, for someone to write. There is no other until it is settled.
+    pub(super) fn draft(&self, chain: Chain) -> io::Result<Draft<D>> {
         let serial = self.serial + 1;
         let body = serde_json::to_vec(&chain)?;
         if body.len() + HEADER > SLOT {
@@ -187,12 +195,32 @@ impl<D: Disk> ChainFile<D> {
         hasher.update(&body);
         raw.extend(hasher.finalize().to_le_bytes());
         raw.extend(body);
+        Ok(Draft { file: self.file.clone(), serial, chain, raw })
+    }
+
+    /// It was written.
+    pub(super) fn settle(&mut self, draft: Draft<D>) {
+        self.serial = draft.serial;
+        self.now = draft.chain;
+    }
+}
+
+/// A state of the chain on its way to the disk.
+#[derive(Debug, Clone)]
+pub(super) struct Draft<D: Disk> {
+    file: D::File,
+    serial: u64,
+    chain: Chain,
+    raw: Vec<u8>,
+}
+
+impl<D: Disk> Draft<D> {
+    /// Durable when it returns.
+    pub(super) fn write(&self, disk: &D) -> io::Result<()> {
         for slot in 0..2 {
-            self.disk.write_at(&self.file, &raw, slot * SLOT as u64)?;
-            self.disk.sync(&self.file)?;
+            disk.write_at(&self.file, &self.raw, slot * SLOT as u64)?;
+            disk.sync(&self.file)?;
         }
-        self.serial = serial;
-        self.now = chain;
         Ok(())
     }
 }

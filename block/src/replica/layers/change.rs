@@ -7,8 +7,9 @@
 use std::io;
 
 use super::{
-    BLOCK, BitFile, Frozen, Head, Layers, blocks,
+    BLOCK, BitFile, Change, Frozen, Head, Layers, blocks,
     chain::{Chain, FORMATS, Link, NAMED_FORMAT, State},
+    commit::Then,
     create_image, file_name, sweep,
 };
 use crate::{
@@ -23,6 +24,15 @@ fn refused(why: &str) -> io::Error {
 }
 
 impl<D: Disk> Layers<D> {
+    /// Lets the next sync make a step, if that is something to wait for and no write has to: says whether.
+    pub fn begin_step(&mut self, step: &Step) -> bool {
+        let Step::Remove { id } = step else { return false };
+        let Some(chain) = self.without(*id) else { return false };
+        self.task = None;
+        self.asked = Some(Change { chain, makes_files: false, frees: None, then: Then::Nothing });
+        true
+    }
+
     /// Makes a step; one that was made already changes nothing. Durable when it returns.
     pub fn take_step(&mut self, step: &Step) -> io::Result<()> {
         let chain = self.chain.now().clone();
@@ -35,7 +45,7 @@ impl<D: Disk> Layers<D> {
         match step {
             Step::Freeze { head, .. } if chain.head == *head => Ok(()),
             Step::Freeze { name, head } => self.freeze(chain, name, *head),
-            Step::Remove { id } => self.remove(chain, *id),
+            Step::Remove { id } => self.remove(*id),
             Step::Revert { head, .. } if chain.head == *head => Ok(()),
             Step::Revert { id, head } => self.revert(chain, *id, *head),
             Step::Expand { size } => self.expand(chain, *size),
@@ -56,7 +66,7 @@ impl<D: Disk> Layers<D> {
         if chain.kept().len() >= MOST_SNAPSHOTS || name.is_empty() || name.len() > LONGEST_NAME {
             return Err(refused("no room for another snapshot, or its name is too long"));
         }
-        self.sync_plan()?.carry_out(&self.disk)?;
+        self.head.sync_plan()?.carry_out(&self.disk)?;
         let (id, size) = (chain.head, chain.size);
         chain.frozen.push(Link::new(id, name.to_owned(), size, State::Frozen));
         chain.head = head;
@@ -67,15 +77,22 @@ impl<D: Disk> Layers<D> {
         self.disk.remove_if_there(&file_name(id, "live"))
     }
 
-    fn remove(&mut self, mut chain: Chain, id: u64) -> io::Result<()> {
-        match chain.frozen.iter_mut().find(|link| link.id == id) {
-            Some(link) if !link.removing => {
-                link.removing = true;
+    fn remove(&mut self, id: u64) -> io::Result<()> {
+        match self.without(id) {
+            Some(chain) => {
                 self.task = None;
                 self.chain.store(chain)
             }
-            Some(_) | None => Ok(()),
+            None => Ok(()),
         }
+    }
+
+    /// The chain when a snapshot is on its way to the layer above it, if it is not yet.
+    fn without(&self, id: u64) -> Option<Chain> {
+        let mut chain = self.chain.now().clone();
+        let link = chain.frozen.iter_mut().find(|link| link.id == id && !link.removing)?;
+        link.removing = true;
+        Some(chain)
     }
 
     fn revert(&mut self, mut chain: Chain, id: u64, head: u64) -> io::Result<()> {
@@ -206,8 +223,11 @@ impl<D: Disk> Layers<D> {
     }
 
     /// Notes durably in which layer a read has met damage, so that it is copied
-    /// anew from another replica.
+    /// anew from another replica. While the chain is being changed, that is first.
     pub fn note_damage(&mut self) -> io::Result<()> {
+        if self.is_committing() {
+            return Ok(());
+        }
         let Some(mut at) = self.found_damage.take() else { return Ok(()) };
         let mut chain = self.chain.now().clone();
         loop {

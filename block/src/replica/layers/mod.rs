@@ -11,7 +11,7 @@
 //!
 //! `chain` says which layers there are, `bits` what a layer holds, `sums` what its
 //! blocks must be, `reading` finds a block in them, `change` freezes, reverts and adopts,
-//! `work` seals and merges, `scrub` looks for damage.
+//! `work` seals and merges, `commit` makes a change durable while writes go on, `scrub` looks for damage.
 //!
 //! Invariant: a block whose bit is durable in the head has its data on disk: after a
 //! loss of power a block reads as what it was at the last flush or later, never as
@@ -20,6 +20,7 @@
 mod bits;
 mod chain;
 mod change;
+mod commit;
 mod reading;
 mod scrub;
 mod sums;
@@ -32,6 +33,7 @@ use std::{cell::Cell, collections::BTreeSet, io};
 use self::{
     bits::{BitFile, Sector},
     chain::{Chain, ChainFile},
+    commit::{Change, Commit, Outcome},
     reading::Place,
     scrub::Scrub,
     sums::SumFile,
@@ -60,6 +62,10 @@ pub struct Layers<D: Disk> {
     /// As in the chain.
     frozen: Vec<Frozen<D>>,
     task: Option<Task>,
+    /// A change of the chain that the next sync is to make.
+    asked: Option<Change<D>>,
+    /// What becomes of the layers when the sync under way has ended.
+    committing: Option<Outcome<D>>,
     scrub: Scrub,
     /// The layer in which a read met damage.
     found_damage: Cell<Option<usize>>,
@@ -91,23 +97,27 @@ struct Frozen<D: Disk> {
     sums: Option<SumFile<D>>,
 }
 
-/// What makes everything durable that was written before it was made.
+/// What makes everything durable that was written before it was made, or only what the work on the layers has written.
 #[derive(Debug, Clone)]
 pub struct SyncPlan<D: Disk> {
     data: Vec<D::File>,
     /// Written when the data is on disk.
     map: Option<D::File>,
     sectors: Vec<(u64, Sector)>,
+    /// Made when all of that is on disk.
+    commit: Option<Commit<D>>,
 }
 
 impl<D: Disk> SyncPlan<D> {
     pub fn carry_out(&self, disk: &D) -> io::Result<()> {
         self.data.iter().try_for_each(|file| disk.sync(file))?;
-        let Some(map) = &self.map else { return Ok(()) };
-        for (number, sector) in &self.sectors {
-            disk.write_at(map, sector, (1 + number) * bits::SECTOR as u64)?;
+        if let Some(map) = &self.map {
+            for (number, sector) in &self.sectors {
+                disk.write_at(map, sector, (1 + number) * bits::SECTOR as u64)?;
+            }
+            disk.sync(map)?;
         }
-        disk.sync(map)
+        self.commit.iter().try_for_each(|commit| commit.carry_out(disk))
     }
 
     pub fn and(mut self, files: impl Iterator<Item = D::File>) -> SyncPlan<D> {
@@ -163,6 +173,8 @@ impl<D: Disk> Layers<D> {
             head,
             frozen,
             task: None,
+            asked: None,
+            committing: None,
             scrub: Scrub::default(),
             found_damage,
         })
@@ -222,20 +234,17 @@ impl<D: Disk> Layers<D> {
         Ok(())
     }
 
-    /// What makes durable all that was written so far.
-    pub fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
-        let mut data = vec![self.head.image.clone()];
-        data.extend(self.written_by_work()?);
-        let Some(map) = &mut self.head.map else {
-            return Ok(SyncPlan { data, map: None, sectors: Vec::new() });
+    /// What makes durable what the work on the layers waits for, or a step of the layout; and all else that was written so
+    /// far, if someone flushes. `synced` is to be called when it was carried out.
+    pub fn sync_plan(&mut self, flushes: bool) -> io::Result<SyncPlan<D>> {
+        let with_head = flushes || self.fills_head();
+        let mut plan = match with_head {
+            true => self.head.sync_plan()?,
+            false => SyncPlan { data: Vec::new(), map: None, sectors: Vec::new(), commit: None },
         };
-        let mut sectors = Vec::new();
-        for number in std::mem::take(&mut map.lagging) {
-            let sector = map.live.sector(number)?;
-            map.durable.put_later(number, sector);
-            sectors.push((number, sector));
-        }
-        Ok(SyncPlan { data, map: Some(map.durable.file()), sectors })
+        plan.data.extend(self.written_by_work()?);
+        plan.commit = self.begin_commit()?;
+        Ok(plan)
     }
 
     /// Blocks that a layer has, by its place in the layout.
@@ -309,6 +318,21 @@ impl<D: Disk> Head<D> {
             false => Some(HeadMap::open(disk, chain, boot)?),
         };
         Ok(Head { image, map })
+    }
+
+    /// What makes durable all that was written to it so far.
+    fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
+        let data = vec![self.image.clone()];
+        let Some(map) = &mut self.map else {
+            return Ok(SyncPlan { data, map: None, sectors: Vec::new(), commit: None });
+        };
+        let mut sectors = Vec::new();
+        for number in std::mem::take(&mut map.lagging) {
+            let sector = map.live.sector(number)?;
+            map.durable.put_later(number, sector);
+            sectors.push((number, sector));
+        }
+        Ok(SyncPlan { data, map: Some(map.durable.file()), sectors, commit: None })
     }
 
     fn note(&mut self, run: Run) -> io::Result<()> {

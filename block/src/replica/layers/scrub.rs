@@ -33,7 +33,7 @@ impl<D: Disk> Layers<D> {
 
     /// Compares the next piece with its checksums. Other work goes first.
     pub fn scrub(&mut self, patience: Patience) -> io::Result<()> {
-        if self.has_work() || !self.can_scrub() {
+        if self.has_work() || self.is_committing() || !self.can_scrub() {
             return Ok(());
         }
         let Scrub { at, next } = self.scrub;

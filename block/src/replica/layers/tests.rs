@@ -111,8 +111,8 @@ impl Model {
 /// A piece of work, and the sync that it may want.
 fn work<D: Disk>(layers: &mut Layers<D>, disk: &D) -> io::Result<()> {
     if layers.work(Patience::Wait)? == Worked::WantsSync {
-        layers.sync_plan()?.carry_out(disk)?;
-        layers.work_synced();
+        layers.sync_plan(false)?.carry_out(disk)?;
+        layers.synced();
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ fn perform(
             layers.clear(*offset, length)?;
             model.live[*offset as usize..(offset + length) as usize].fill(0);
         }
-        Act::Flush => layers.sync_plan()?.carry_out(disk)?,
+        Act::Flush => layers.sync_plan(true)?.carry_out(disk)?,
         Act::Work(pieces) => {
             for _ in 0..*pieces {
                 work(layers, disk)?;
@@ -169,7 +169,7 @@ proptest! {
             work(&mut layers, &disk).unwrap();
         }
         model.check(&layers);
-        layers.sync_plan().unwrap().carry_out(&disk).unwrap();
+        layers.sync_plan(true).unwrap().carry_out(&disk).unwrap();
         model.check(&Layers::open(&disk, SIZE, 2).unwrap());
     }
 
@@ -248,7 +248,7 @@ proptest! {
         while layers.has_work() {
             work(&mut layers, &disk).unwrap();
         }
-        layers.sync_plan().unwrap().carry_out(&disk).unwrap();
+        layers.sync_plan(true).unwrap().carry_out(&disk).unwrap();
         drop(layers);
         let names: Vec<String> = disk.names().unwrap();
         let name = &names[pick.index(names.len())];
@@ -299,6 +299,33 @@ fn judge(layers: &Layers<MemoryDisk>, since: &[Model], least: &Model) {
         let found = layers.read_snapshot(place, extent(0, expected.len() as u64)).unwrap();
         assert!(found == *expected, "snapshot {id} differs");
     }
+}
+
+/// What is found damaged while the chain is being changed is noted when it has been.
+#[test]
+fn damage_that_is_found_during_a_change_is_noted_after_it() {
+    let disk = MemoryDisk::default();
+    let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
+    for head in [1, 2] {
+        layers.write(0, &[head; BLOCK as usize]).unwrap();
+        layers.take_step(&Step::Freeze { name: format!("s{head}"), head: head.into() }).unwrap();
+        while head == 1 && layers.has_work() {
+            work(&mut layers, &disk).unwrap();
+        }
+    }
+    while layers.work(Patience::Wait).unwrap() != Worked::WantsSync {}
+    let plan = layers.sync_plan(false).unwrap();
+    disk.flip(&file_name(0, "img"), 5);
+    assert!(layers.read_snapshot(0, extent(0, BLOCK)).is_err());
+    layers.note_damage().unwrap();
+    assert_eq!(layers.damage(), None, "the chain has one change at a time");
+    plan.carry_out(&disk).unwrap();
+    layers.synced();
+    layers.note_damage().unwrap();
+    assert!(layers.damage().is_some_and(|what| what.contains("s1")), "{:?}", layers.damage());
+    drop(layers);
+    let layers = Layers::open(&disk, SIZE, 1).unwrap();
+    assert!(layers.damage().is_some_and(|what| what.contains("s1")), "{:?}", layers.damage());
 }
 
 #[test]

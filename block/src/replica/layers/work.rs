@@ -7,12 +7,12 @@
 use std::io;
 
 use super::{
-    BLOCK, Fetch, Layers, Patience, Place,
+    BLOCK, BitFile, Change, Fetch, Frozen, Layers, Patience, Place,
     chain::State,
+    commit::Then,
     file_name, next_data,
     reading::View,
     sums::{SumFile, sum},
-    sweep,
 };
 use crate::{blocks::Run, replica::disk::Disk};
 
@@ -34,20 +34,22 @@ enum Job {
 }
 
 /// ```text
-/// Pieces ── the last one is written ──▶ Written ── a sync has ended that began after it ──▶ Durable ──▶ done
+/// Pieces ── the last one is written ──▶ Written ── a sync has ended that began after it, and changed the chain ──▶ done
+///                                          └── merged into a frozen layer ──▶ Durable ── its map knows ──▶ Noted ── a sync ──▶ done
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Pieces { next: u64 },
     Written,
     Durable,
+    Noted,
 }
 
 /// What a piece of work leaves to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worked {
     Piece,
-    /// It goes on when what `sync_plan` now has is durable and `work_synced` was called.
+    /// It goes on when what `sync_plan` now has is durable and `synced` was called.
     WantsSync,
 }
 
@@ -77,41 +79,66 @@ impl<D: Disk> Layers<D> {
         let stage = match (task.stage, task.job) {
             (Stage::Pieces { next }, Job::Seal) => self.seal(task.at, next, patience)?,
             (Stage::Pieces { next }, Job::Merge) => self.merge(task.at, next, patience)?,
-            (Stage::Written, Job::Seal | Job::Merge) => Stage::Written,
-            (Stage::Durable, job) => {
-                match job {
-                    Job::Seal => self.finish_seal(task.at)?,
-                    Job::Merge => self.finish_merge(task.at)?,
-                }
-                self.task = None;
-                return Ok(Worked::Piece);
+            (Stage::Durable, _) => {
+                self.note_merged(task.at)?;
+                Stage::Noted
             }
+            (stage @ (Stage::Written | Stage::Noted), _) => stage,
         };
         self.task = Some(Task { stage, ..task });
-        Ok(if stage == Stage::Written { Worked::WantsSync } else { Worked::Piece })
+        Ok(match stage {
+            Stage::Pieces { .. } | Stage::Durable => Worked::Piece,
+            Stage::Written | Stage::Noted => Worked::WantsSync,
+        })
     }
 
     /// The sync that the work wanted has ended.
-    pub fn work_synced(&mut self) {
+    pub(super) fn work_synced(&mut self) {
         if let Some(task) = self.task.as_mut().filter(|task| task.stage == Stage::Written) {
             task.stage = Stage::Durable;
         }
     }
 
+    /// Whether the work under way has written to the head and waits for that.
+    pub(super) fn fills_head(&self) -> bool {
+        match self.task {
+            Some(Task { job: Job::Merge, at, stage: Stage::Written }) => at + 1 == self.frozen.len(),
+            Some(Task { job: Job::Seal | Job::Merge, .. }) | None => false,
+        }
+    }
+
     /// Files beside the head's that the work under way has written and waits for.
     pub(super) fn written_by_work(&self) -> io::Result<Vec<D::File>> {
-        match self.task {
-            Some(Task { job: Job::Seal, at, stage: Stage::Written }) => {
-                Ok(vec![self.disk.open(&self.sums_name(at))?])
+        let Some(Task { job, at, stage }) = self.task else { return Ok(Vec::new()) };
+        let above = self.frozen.get(at + 1);
+        match (job, stage) {
+            (Job::Seal, Stage::Written) => Ok(vec![self.disk.open(&self.sums_name(at))?]),
+            (Job::Merge, Stage::Written) => {
+                let files =
+                    |above: &Frozen<D>| [Some(above.image.clone()), above.sums.as_ref().map(SumFile::file)];
+                Ok(above.into_iter().flat_map(files).flatten().collect())
             }
-            Some(Task { job: Job::Merge, at, stage: Stage::Written }) => {
-                let above = self.frozen.get(at + 1).into_iter();
-                Ok(above
-                    .flat_map(|above| [Some(above.image.clone()), above.sums.as_ref().map(SumFile::file)])
-                    .flatten()
-                    .collect())
+            (Job::Merge, Stage::Noted) => {
+                let files =
+                    |above: &Frozen<D>| [Some(above.image.clone()), above.map.as_ref().map(BitFile::file)];
+                Ok(above.into_iter().flat_map(files).flatten().collect())
             }
-            Some(Task { stage: Stage::Pieces { .. } | Stage::Durable, .. }) | None => Ok(Vec::new()),
+            (Job::Seal, Stage::Noted) | (_, Stage::Pieces { .. } | Stage::Durable) => Ok(Vec::new()),
+        }
+    }
+
+    /// The end of the work under way, if it is there when what it has written is durable. The map of a frozen layer
+    /// must not speak of blocks before they are: it takes another sync.
+    pub(super) fn change_by_work(&self) -> io::Result<Option<Change<D>>> {
+        let Some(Task { job, at, stage }) = self.task else { return Ok(None) };
+        let into_head = at + 1 == self.frozen.len();
+        match (job, stage) {
+            (Job::Seal, Stage::Written) => self.sealed(at).map(Some),
+            (Job::Merge, Stage::Written) if into_head => Ok(Some(self.merged(at))),
+            (Job::Merge, Stage::Noted) => Ok(Some(self.merged(at))),
+            (Job::Merge, Stage::Written)
+            | (Job::Seal, Stage::Noted)
+            | (_, Stage::Pieces { .. } | Stage::Durable) => Ok(None),
         }
     }
 
@@ -119,7 +146,9 @@ impl<D: Disk> Layers<D> {
     pub fn fetch_work(&self) -> io::Result<Fetch<D>> {
         match self.this_task() {
             Some(Task { at, stage: Stage::Pieces { next }, .. }) => self.fetch_piece(at, next),
-            Some(Task { stage: Stage::Written | Stage::Durable, .. }) | None => Ok(Fetch::default()),
+            Some(Task { stage: Stage::Written | Stage::Durable | Stage::Noted, .. }) | None => {
+                Ok(Fetch::default())
+            }
         }
     }
 
@@ -155,14 +184,11 @@ impl<D: Disk> Layers<D> {
         Ok(Stage::Pieces { next: run.end() })
     }
 
-    fn finish_seal(&mut self, at: usize) -> io::Result<()> {
+    fn sealed(&self, at: usize) -> io::Result<Change<D>> {
         let sums = SumFile::open(&self.disk, &self.sums_name(at), self.length_of(at))?;
-        self.disk.sync_folder()?;
         let mut chain = self.chain.now().clone();
         chain.frozen[at].state = State::Sealed;
-        self.chain.store(chain)?;
-        self.frozen[at].sums = Some(sums);
-        Ok(())
+        Ok(Change { chain, makes_files: true, frees: None, then: Then::Sealed { at, sums } })
     }
 
     /// Whether the layer above has a block of its own.
@@ -223,18 +249,15 @@ impl<D: Disk> Layers<D> {
         Ok(())
     }
 
-    /// The data is on disk, and in the head's case the map with it: the layer goes. The map of
-    /// a frozen layer must not speak of blocks before they are there, so it learns of them only now.
-    fn finish_merge(&mut self, at: usize) -> io::Result<()> {
-        if self.frozen.len() > at + 1 {
-            self.note_merged(at)?;
-            let above = &self.frozen[at + 1];
-            above.map.iter().try_for_each(|map| map.sync())?;
-            self.disk.sync(&above.image)?;
-        }
+    /// The layer goes.
+    fn merged(&self, at: usize) -> Change<D> {
         let mut chain = self.chain.now().clone();
-        chain.frozen.remove(at);
-        self.chain.store(chain)?;
+        let gone = chain.frozen.remove(at);
+        Change { chain, makes_files: false, frees: Some(gone.id), then: Then::Merged { at } }
+    }
+
+    /// The layer is gone from the chain.
+    pub(super) fn forget_merged(&mut self, at: usize) {
         self.frozen.remove(at);
         if at == 0 {
             // Whoever is the oldest now holds everything.
@@ -243,7 +266,9 @@ impl<D: Disk> Layers<D> {
                 None => self.head.map = None,
             }
         }
-        sweep(&self.disk, self.chain.now())
+        // What was found damaged in it went with it to the one above.
+        let found = self.found_damage.take();
+        self.found_damage.set(found.map(|found| if found > at { found - 1 } else { found }));
     }
 
     /// The layer that is about to be the oldest will hold everything: what writes
