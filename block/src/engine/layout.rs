@@ -3,10 +3,11 @@
 //!
 //! ```text
 //! asked ─▶ Ahead ─ flushed ─▶ Draining ─ nothing under way ─▶ Flushing ─▶ Telling ─ all have made it ─▶ answered
-//!   └──── where the order of writes does not matter ──────────────────────────▲
+//!   └──── where the order of writes does not matter ──────────────────────────▲  └─ frozen ─▶ Settling ─ flushed ─▲
 //! ```
 //!
-//! Writes wait from `Draining` on. What was written long before is flushed ahead of that, so that little is left.
+//! Writes wait from `Draining` to `Telling`. What was written long before is flushed ahead of that, and members are told what
+//! is to come, so that little is left to do while they wait; that a snapshot is durable they do not wait for.
 //!
 //! Invariant: between the first and the last member that freezes or reverts no
 //! write is carried out, so the frozen layers are equal, and an engine that finds
@@ -22,7 +23,7 @@ use crate::{
     net::reactor::LinkId,
     record::Record,
     wire::{
-        Frame, Header, Kind,
+        Frame, Header, Kind, SOON,
         hello::VERSIONS,
         layout::{LONGEST_NAME, Layout, MOST_SNAPSHOTS, Step},
     },
@@ -40,6 +41,8 @@ enum Stage {
     Draining,
     Flushing,
     Telling,
+    /// Everyone has made it and flushes; writes go on.
+    Settling,
 }
 
 #[derive(Debug, Clone)]
@@ -52,7 +55,11 @@ pub(super) struct Operation {
 impl Operation {
     /// Whether writes wait until it is done.
     fn holds_writes(&self) -> bool {
-        is_exclusive(&self.step) && self.stage != Stage::Ahead
+        let waits = match self.stage {
+            Stage::Draining | Stage::Flushing | Stage::Telling => true,
+            Stage::Ahead | Stage::Settling => false,
+        };
+        waits && is_exclusive(&self.step)
     }
 }
 
@@ -88,7 +95,9 @@ impl Engine {
         };
         match wanted {
             Ok(step) if is_exclusive(&step) => {
+                let announced = Frame::with(Header::new(Kind::Ping, 0, self.epoch), step.encode());
                 self.operation = Some(Operation { asker, step, stage: Stage::Ahead });
+                self.send_to(self.members.in_service(), announced, Asker::Ahead, out);
                 self.flush(Asker::Ahead, out);
             }
             Ok(step) => {
@@ -214,9 +223,11 @@ impl Engine {
         self.operation.as_ref().is_some_and(Operation::holds_writes)
     }
 
-    /// Everyone has flushed what was there when the operation was asked for.
-    pub(super) fn on_flushed_ahead(&mut self) {
-        if let Some(operation) = self.operation.as_mut().filter(|operation| operation.stage == Stage::Ahead) {
+    /// Everyone has flushed what was there when the operation was asked for, or is ready for it.
+    pub(super) fn on_ready(&mut self) {
+        let is_awaited = self.pending.iter().any(|(_, pending)| pending.asker == Asker::Ahead);
+        let operation = self.operation.as_mut().filter(|operation| operation.stage == Stage::Ahead);
+        if let Some(operation) = operation.filter(|_| !is_awaited) {
             operation.stage = Stage::Draining;
         }
     }
@@ -245,7 +256,8 @@ impl Engine {
     fn tell_step(&mut self, out: &mut Vec<Output>) {
         let Some(operation) = &mut self.operation else { return };
         operation.stage = Stage::Telling;
-        let frame = Frame::with(Header::new(Kind::Step, 0, self.epoch), operation.step.encode());
+        let header = Header { flags: SOON, ..Header::new(Kind::Step, 0, self.epoch) };
+        let frame = Frame::with(header, operation.step.encode());
         self.send_to(self.members.in_service(), frame, Asker::Operation, out);
     }
 
@@ -254,16 +266,28 @@ impl Engine {
         match self.operation.as_ref().map(|operation| operation.stage) {
             Some(Stage::Flushing) => self.tell_step(out),
             Some(Stage::Telling) => {
-                let Some(operation) = self.operation.take() else { return };
+                let Some(operation) = &mut self.operation else { return };
                 self.layout = self.layout.after(&operation.step);
                 self.size = self.layout.size;
+                let is_frozen = matches!(operation.step, Step::Freeze { .. });
+                operation.stage = Stage::Settling;
                 self.tell_frontend(out);
-                self.tell(operation.asker, &Answer::Done, out);
-                self.release_held(out);
-                self.change_members(out);
+                if is_frozen {
+                    self.flush(Asker::Operation, out);
+                    return self.release_held(out);
+                }
+                self.end_operation(out);
             }
+            Some(Stage::Settling) => self.end_operation(out),
             Some(Stage::Ahead | Stage::Draining) | None => {}
         }
+    }
+
+    fn end_operation(&mut self, out: &mut Vec<Output>) {
+        let Some(operation) = self.operation.take() else { return };
+        self.tell(operation.asker, &Answer::Done, out);
+        self.release_held(out);
+        self.change_members(out);
     }
 
     /// Brings everyone in service to the layout that most can reach: an engine

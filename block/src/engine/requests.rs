@@ -27,7 +27,7 @@ pub(super) enum Asker {
     Copied(u64),
     /// The change of the layout under way.
     Operation,
-    /// The flush before writes wait for such a change.
+    /// The flush, and what members are told, before writes wait for such a change.
     Ahead,
     /// The flush before this member is let go: what all have synced it does not miss.
     Release(usize),
@@ -349,7 +349,7 @@ impl Engine {
             Asker::Copy(copying) => self.on_copied(copying, &pending.asked, last, out),
             Asker::Copied(copying) => self.on_all_copied(copying, out),
             Asker::Operation => self.on_operated(out),
-            Asker::Ahead => self.on_flushed_ahead(),
+            Asker::Ahead => self.on_ready(),
             Asker::Release(member) => self.depart(member, out),
             Asker::Nobody => {}
         }

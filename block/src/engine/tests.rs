@@ -12,9 +12,9 @@ use crate::{
     net::{address::Address, reactor::LinkId},
     record::Attachment,
     wire::{
-        Frame, Header, Kind, Status,
+        Frame, Header, Kind, SOON, Status,
         hello::{Hello, VERSIONS},
-        layout::Layout,
+        layout::{Layout, Step},
         members::{Missing, Promised},
     },
 };
@@ -255,6 +255,7 @@ fn what_a_dead_frontend_asked_for_is_not_begun_later() {
     let mut bench = Bench::serving(10);
     let snapshot = serde_json::to_vec(&Command::Snapshot { name: "s".into() }).expect("plain");
     bench.frontend(30, Frame::with(Header::new(Kind::Control, 0, EPOCH), snapshot.into()));
+    bench.answer(Kind::Ping);
     bench.answer(Kind::Flush);
     bench.write(10);
     assert_eq!(bench.asked(Kind::Write), None, "it waits for the snapshot");
@@ -296,12 +297,47 @@ fn the_flush_of_a_snapshot_is_accounted_for() {
     bench.write_block(10, 5);
     bench.all_answer(Kind::Write);
     assert_eq!(bench.order(&snapshot()), None);
+    bench.all_answer(Kind::Ping);
     bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Step);
     bench.write_block(10, 6);
     bench.feed(Input::Closed(LinkId::from_bits(2)));
     assert_eq!((bench.noted(1), bench.noted(3)), (Some(vec![6]), Some(vec![6])));
+}
+
+/// Writes wait for a snapshot from when everyone is ready for it until everyone has made it; that it is durable only
+/// whoever asked for it waits for.
+#[test]
+fn writes_wait_for_a_snapshot_only_while_it_is_made() {
+    let mut bench = Bench::with_copies(3, 10);
+    let writes = |bench: &Bench| bench.sent(1).filter(|header| header.kind == Kind::Write).count();
+    let answered = |bench: &Bench| bench.last(COORDINATOR, Kind::Control).is_some();
+    assert_eq!(bench.order(&snapshot()), None);
+    let announced = bench.last(1, Kind::Ping).expect("it is announced");
+    assert!(matches!(Step::decode(&announced.payload), Some(Step::Freeze { .. })), "{announced:?}");
+    bench.write_block(10, 1);
+    bench.all_answer(Kind::Flush);
+    bench.copy_answers(1, Kind::Ping);
+    bench.write_block(10, 2);
+    assert_eq!(writes(&bench), 2, "not everyone is ready");
+    bench.copy_answers(2, Kind::Ping);
+    bench.copy_answers(3, Kind::Ping);
+    bench.write_block(10, 3);
+    assert_eq!(writes(&bench), 2, "it waits");
+    // Those that were sent before: the first question is not the last one.
+    let asked: Vec<Header> = bench.sent(1).filter(|header| header.kind == Kind::Write).collect();
+    for header in asked {
+        (1..=3).for_each(|link| bench.frontend(link, Frame::bare(header.reply(Status::Ok, EPOCH))));
+    }
+    assert_eq!(bench.last(1, Kind::Step), None, "first it is flushed what was written");
+    bench.all_answer(Kind::Flush);
+    assert_eq!(bench.last(1, Kind::Step).map(|step| step.header.flags), Some(SOON));
+    bench.all_answer(Kind::Step);
+    assert_eq!(writes(&bench), 3);
+    assert!(!answered(&bench), "it is not durable yet");
+    bench.all_answer(Kind::Flush);
+    assert!(answered(&bench));
 }
 
 /// A copy that is let go misses what was written from then on, not what was written since somebody flushed last.
@@ -437,6 +473,7 @@ fn a_member_that_cannot_go_after_the_flush_stays() {
     bench.all_answer(Kind::Standing);
     bench.order(&snapshot());
     assert!(matches!(bench.release(1), Some(Answer::Busy(_))));
+    bench.all_answer(Kind::Ping);
     bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Step);
@@ -451,6 +488,7 @@ fn writes_go_on_while_everyone_flushes_ahead_of_a_snapshot() {
     let ahead = bench.last(1, Kind::Flush);
     bench.write_block(10, 5);
     assert!(bench.last(1, Kind::Write).is_some(), "nobody waits yet");
+    bench.all_answer(Kind::Ping);
     bench.all_answer(Kind::Flush);
     assert_eq!(bench.last(1, Kind::Flush), ahead, "what is under way has to end first");
     let under_way = bench.last(1, Kind::Write);

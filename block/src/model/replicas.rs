@@ -135,8 +135,7 @@ impl State {
                     replica::Input::AbsentSynced(key)
                 }),
                 Job::Sync => process.syncing.take().map(|plan| {
-                    plan.carry_out(&StateDisk).expect("this disk does not fail");
-                    replica::Input::Synced
+                    replica::Input::Synced(plan.carry_out(&StateDisk).expect("this disk does not fail"))
                 }),
             })
         });

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     absent::ReplicaKey,
     disk::Disk,
-    layers::{Fetch, Patience, SyncPlan},
+    layers::{Carried, Fetch, Patience, SyncPlan, is_full},
     promise::Standing,
     store::Store,
 };
@@ -34,7 +34,7 @@ pub enum Input {
     /// What `Output::Persist` asked for is durable.
     Persisted(Standing),
     /// What was written before `Output::Sync` is durable.
-    Synced,
+    Synced(Carried),
     /// The intent map as of `Output::SyncIntent` is durable.
     IntentSynced,
     /// The map of what this copy misses is durable as it was at `Output::SyncAbsent`.
@@ -125,8 +125,9 @@ pub struct Replica<D: Disk> {
     pub(super) departures: Vec<(ReplicaKey, LinkId, Frame)>,
     /// Changes of the layers that wait for the end of a sync.
     pub(super) awaiting_sync: Vec<(LinkId, Frame)>,
-    /// Who is told when the sync under way has made a step of the layout.
-    pub(super) stepping: Option<(LinkId, Frame)>,
+    /// Who is told when the sync under way has made a step of the layout, or made ready for one; and who when the next has.
+    pub(super) stepping: Vec<(LinkId, Frame)>,
+    pub(super) to_step: Vec<(LinkId, Frame)>,
     /// What waits for the disk, by the number of its fetch.
     pub(super) cold: BTreeMap<u64, Cold>,
     pub(super) fetches: u64,
@@ -157,7 +158,8 @@ impl<D: Disk> Replica<D> {
             noting: None,
             departures: Vec::new(),
             awaiting_sync: Vec::new(),
-            stepping: None,
+            stepping: Vec::new(),
+            to_step: Vec::new(),
             cold: BTreeMap::new(),
             fetches: 0,
             is_full: false,
@@ -172,7 +174,7 @@ impl<D: Disk> Replica<D> {
             && [&self.syncing, &self.to_sync, &self.awaiting_note, &self.awaiting_sync]
                 .iter()
                 .all(|waiting| waiting.is_empty())
-            && self.stepping.is_none()
+            && self.stepping.is_empty()
             && self.held.is_empty()
             && self.cold.is_empty()
     }
@@ -182,10 +184,9 @@ impl<D: Disk> Replica<D> {
     pub(crate) fn owes(&self, link: LinkId) -> bool {
         let waits = |waiting: &[(LinkId, Frame)]| waiting.iter().any(|(from, _)| *from == link);
         let cold = |cold: &Cold| matches!(cold, Cold::Read(from, _) if *from == link);
-        [&self.awaiting_note, &self.awaiting_sync, &self.syncing, &self.to_sync]
-            .into_iter()
-            .any(|all| waits(all))
-            || self.stepping.iter().any(|(to, _)| *to == link)
+        let all = [&self.awaiting_note, &self.awaiting_sync, &self.syncing, &self.to_sync];
+        let steps = [&self.stepping, &self.to_step];
+        all.into_iter().chain(steps).any(|all| waits(all))
             || self.held.iter().any(|(_, to, _)| *to == link)
             || self.departures.iter().any(|(_, to, _)| *to == link)
             || self.cold.values().any(cold)
@@ -268,7 +269,7 @@ impl<D: Disk> Replica<D> {
             Input::Frame(link, frame) => self.on_frame(link, frame, out),
             Input::Closed(link) => self.on_closed(link),
             Input::Persisted(standing) => self.on_persisted(standing, out),
-            Input::Synced => self.on_synced(out),
+            Input::Synced(carried) => self.on_synced(carried, out),
             Input::IntentSynced => self.on_noted(out),
             Input::AbsentSynced(key) => self.on_departed(key, out),
             Input::Fetched(number) => self.on_fetched(number, out),
@@ -282,6 +283,7 @@ impl<D: Disk> Replica<D> {
             return self.on_hello(link, &frame, out);
         }
         match frame.header.kind {
+            Kind::Ping if !frame.payload.is_empty() => self.on_announced(link, &frame, out),
             Kind::Ping => self.answer(link, &frame.header, Status::Ok, out),
             Kind::Prepare => self.on_prepare(link, &frame.header, out),
             Kind::Promise => self.on_promise(link, &frame.header, out),
@@ -478,14 +480,12 @@ impl<D: Disk> Replica<D> {
         }
         self.awaiting_note.retain(|(from, _)| *from != link);
         self.awaiting_sync.retain(|(from, _)| *from != link);
-        self.stepping.take_if(|(to, _)| *to == link);
+        self.stepping.retain(|(to, _)| *to != link);
+        self.to_step.retain(|(to, _)| *to != link);
         self.cold.retain(|_, cold| !matches!(cold, Cold::Read(from, _) if *from == link));
     }
 }
 
 pub(super) fn status_of(error: &io::Error) -> Status {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Status::NoSpace,
-        _ => Status::Failed,
-    }
+    if is_full(error) { Status::NoSpace } else { Status::Failed }
 }

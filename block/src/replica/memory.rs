@@ -17,7 +17,7 @@ use super::disk::Disk;
 const SECTOR: usize = 512;
 const PAGE: u64 = 4096;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Content {
     durable: Vec<u8>,
     now: Vec<u8>,
@@ -27,7 +27,7 @@ struct Content {
     named: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     files: BTreeMap<String, Content>,
     /// The next operations of each kind fail.
@@ -78,6 +78,11 @@ pub struct MemoryDisk(Arc<Mutex<State>>);
 impl MemoryDisk {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another disk with the same content.
+    pub fn copy(&self) -> MemoryDisk {
+        MemoryDisk(Arc::new(Mutex::new(self.state().clone())))
     }
 
     /// From now on every sync fails.

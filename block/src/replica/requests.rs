@@ -9,13 +9,13 @@ use super::{
     absent::ReplicaKey,
     core::{Cold, Output, Replica, status_of},
     disk::Disk,
-    layers::{Patience, Sight, Worked},
+    layers::{Carried, Patience, Sight, Worked},
     promise::Standing,
 };
 use crate::{
     net::reactor::LinkId,
     wire::{
-        Frame, Header, Kind, PARTIAL, Status,
+        Frame, Header, Kind, PARTIAL, SOON, Status,
         layout::{Layout, Step},
         members::{Joined, Missing},
         past::Past,
@@ -168,6 +168,7 @@ impl<D: Disk> Replica<D> {
     fn start_sync(&mut self, out: &mut Vec<Output>) {
         if self.syncing.is_empty() && !self.to_sync.is_empty() {
             self.syncing = std::mem::take(&mut self.to_sync);
+            self.stepping = std::mem::take(&mut self.to_step);
             out.push(Output::Sync);
         }
     }
@@ -182,11 +183,17 @@ impl<D: Disk> Replica<D> {
         self.awaiting_sync.iter().any(|(_, frame)| !is_removal(frame))
     }
 
-    pub(super) fn on_synced(&mut self, out: &mut Vec<Output>) {
-        if let Err(error) = self.store.synced() {
+    pub(super) fn on_synced(&mut self, carried: Carried, out: &mut Vec<Output>) {
+        if let Err(error) = self.store.synced(carried) {
             return out.push(Output::Die(error.to_string()));
         }
-        if let Some((link, answer)) = self.stepping.take() {
+        let status = match carried {
+            Carried::Out => Status::Ok,
+            Carried::ButForTheChain => Status::NoSpace,
+        };
+        self.is_full |= status == Status::NoSpace;
+        for (link, mut answer) in std::mem::take(&mut self.stepping) {
+            answer.header.status = status;
             out.push(Output::Send(link, answer));
         }
         let answers = std::mem::take(&mut self.syncing).into_iter();
@@ -286,21 +293,42 @@ impl<D: Disk> Replica<D> {
         let Some(step) = Step::decode(&frame.payload) else {
             return self.answer(link, header, Status::Invalid, out);
         };
-        if self.store.begin_step(&step) {
-            self.last_write = self.last_write.max(header.epoch);
-            self.stepping = Some((link, Frame::bare(header.reply(Status::Ok, self.promised()))));
-            return self.sync_for_nobody(out);
-        }
-        match self.store.take_step(&step) {
-            Ok(()) => {
+        let made = match self.store.begin_step(&step) {
+            Ok(true) => Ok(false),
+            Ok(false) => self.store.take_step(&step).map(|()| true),
+            Err(error) => Err(error),
+        };
+        match made {
+            Ok(is_durable) => {
                 self.last_write = self.last_write.max(header.epoch);
-                self.answer(link, header, Status::Ok, out);
+                let is_frozen = matches!(step, Step::Freeze { .. });
+                let is_soon_enough = is_frozen && header.flags & SOON != 0;
+                if is_durable || is_soon_enough {
+                    self.answer(link, header, Status::Ok, out);
+                } else {
+                    self.to_step.push((link, Frame::bare(header.reply(Status::Ok, self.promised()))));
+                }
+                if !is_durable {
+                    self.sync_for_nobody(out);
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.answer(link, header, Status::Invalid, out);
             }
             Err(error) => self.fail(link, header, &error, out),
         }
+    }
+
+    /// A step is about to come: what takes long is done ahead of it. Whoever cannot is as ready as without it.
+    pub(super) fn on_announced(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
+        let header = &frame.header;
+        let step = Step::decode(&frame.payload).filter(|_| self.refusal(link, frame).is_none());
+        let wants_sync = step.is_some_and(|step| self.store.prepare(&step).unwrap_or(false));
+        if !wants_sync {
+            return self.answer(link, header, Status::Ok, out);
+        }
+        self.to_step.push((link, Frame::bare(header.reply(Status::Ok, self.promised()))));
+        self.sync_for_nobody(out);
     }
 
     fn tell_layer(&self, link: LinkId, header: &Header, out: &mut Vec<Output>) {

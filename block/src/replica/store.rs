@@ -12,7 +12,7 @@ use super::{
     absent::{Absent, ReplicaKey},
     disk::Disk,
     intent::Intent,
-    layers::{Layers, Patience, SyncPlan, Worked},
+    layers::{Carried, Layers, Patience, SyncPlan, Worked},
 };
 use crate::{
     blocks::{BLOCK_BITS, Blocks, REGION_BITS},
@@ -121,10 +121,15 @@ impl<D: Disk> Store<D> {
         self.intent.settled(number)
     }
 
-    /// Lets the next sync make a step of the layout, if that is something to wait for and no write has to: says whether.
+    /// Begins a step of the layout that is durable when the next sync has ended, if it is one of those; says whether.
     /// Nobody else may be syncing.
-    pub fn begin_step(&mut self, step: &Step) -> bool {
+    pub fn begin_step(&mut self, step: &Step) -> io::Result<bool> {
         self.layers.begin_step(step)
+    }
+
+    /// Makes ready for a step that is to come. Says whether a sync is wanted for that.
+    pub fn prepare(&mut self, step: &Step) -> io::Result<bool> {
+        self.layers.prepare(step)
     }
 
     /// Makes a step of the layout; nobody else may be syncing. A revert changes every
@@ -171,8 +176,8 @@ impl<D: Disk> Store<D> {
     }
 
     /// The sync whose plan was made last has ended. What was found damaged meanwhile is noted now.
-    pub fn synced(&mut self) -> io::Result<()> {
-        self.layers.synced();
+    pub fn synced(&mut self, carried: Carried) -> io::Result<()> {
+        self.layers.synced(carried);
         self.layers.note_damage()
     }
 

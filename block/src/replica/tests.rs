@@ -17,7 +17,7 @@ use crate::{
     extent::Extent,
     net::reactor::LinkId,
     wire::{
-        Frame, Header, Kind, Status,
+        Frame, Header, Kind, SOON, Status,
         hello::{Hello, VERSIONS},
         layout::Step,
         members::{Missing, Promised},
@@ -87,8 +87,7 @@ impl Bench {
                             assert!(self.syncing.replace(plan).is_none(), "one at a time");
                             continue;
                         }
-                        plan.carry_out(&self.disk).unwrap();
-                        inputs.push(Input::Synced);
+                        inputs.push(Input::Synced(plan.carry_out(&self.disk).unwrap()));
                     }
                     Output::SyncIntent => {
                         self.disk.sync(&self.core.store().intent_file()).unwrap();
@@ -105,8 +104,8 @@ impl Bench {
 
     /// The sync under way ends.
     fn finish_sync(&mut self) -> Vec<Frame> {
-        self.syncing.take().expect("one is under way").carry_out(&self.disk).unwrap();
-        self.feed(Input::Synced)
+        let carried = self.syncing.take().expect("one is under way").carry_out(&self.disk).unwrap();
+        self.feed(Input::Synced(carried))
     }
 
     fn step(&mut self, tag: u64, step: &Step) -> Vec<Frame> {
@@ -257,6 +256,83 @@ fn writes_go_on_while_layers_are_sealed_removed_and_merged() {
     }
     let names: Vec<String> = bench.disk.names().unwrap();
     assert!(!names.contains(&"layer-0000000000000000.img".to_owned()), "its room is given back: {names:?}");
+}
+
+/// Where there is no room to change the list of layers, work on them is tried again later, and whoever asked is told.
+#[test]
+fn a_full_disk_puts_off_changes_of_the_layers() {
+    let mut bench = Bench::new();
+    bench.write(3, 1);
+    bench.freeze();
+    bench.is_slow = true;
+    while bench.syncing.is_none() {
+        bench.feed(Input::Work);
+    }
+    bench.disk.set_full(true);
+    assert_eq!(tags(&bench.finish_sync()), []);
+    assert!(bench.core.store().has_work() && !bench.core.has_work(), "it is put off");
+    assert_eq!(tags(&bench.step(80, &Step::Remove { id: 0 })), []);
+    assert_eq!(tags(&bench.finish_sync()), [(80, Status::NoSpace)]);
+    assert_eq!(bench.core.store().layout().snapshots.len(), 1);
+    bench.disk.set_full(false);
+    bench.feed(Input::Scrub);
+    bench.works_beside_writes();
+    assert_eq!(tags(&bench.step(81, &Step::Remove { id: 0 })), []);
+    assert_eq!(tags(&bench.finish_sync()), [(81, Status::Ok)]);
+    assert_eq!(bench.core.store().layout().snapshots, []);
+}
+
+/// The copy in a folder, opened by another process in this run of the machine.
+fn opened(disk: &MemoryDisk, boot: u64) -> Store<MemoryDisk> {
+    Store::open(disk, BLOCKS * u64::from(BLOCK), boot).unwrap()
+}
+
+fn first_byte(store: &Store<MemoryDisk>, block: u64) -> u8 {
+    store.read(of(block)).unwrap()[0]
+}
+
+/// All that is left of a freeze that was announced, after a flush, is a note that nobody syncs.
+#[test]
+fn an_announced_freeze_waits_for_no_disk_and_survives_its_process() {
+    let mut bench = Bench::new();
+    let step = Step::Freeze { name: "s".into(), head: 9 };
+    let flush = Frame::bare(Header::new(Kind::Flush, 70, EPOCH));
+    let freeze = |tag, flags| {
+        let header = Header { flags, ..Header::new(Kind::Step, tag, EPOCH) };
+        Frame::with(header, step.encode())
+    };
+    assert_eq!(tags(&bench.write(3, 1)), [(3, Status::Ok)]);
+    bench.is_slow = true;
+    let announced = Frame::with(Header::new(Kind::Ping, 71, EPOCH), step.encode());
+    assert_eq!(tags(&bench.ask(announced.clone())), [], "its files are on their way to the disk");
+    assert_eq!(tags(&bench.finish_sync()), [(71, Status::Ok)]);
+    assert_eq!(tags(&bench.ask(announced)), [(71, Status::Ok)], "they are there");
+    bench.ask(flush.clone());
+    assert_eq!(tags(&bench.finish_sync()), [(70, Status::Ok)]);
+
+    let before = bench.disk.syncs();
+    assert_eq!(tags(&bench.ask(freeze(72, SOON))), [(72, Status::Ok)]);
+    assert_eq!(tags(&bench.write(3, 2)), [(3, Status::Ok)]);
+    assert_eq!(bench.disk.syncs(), before, "nobody has waited for the disk");
+    let names = |store: &Store<MemoryDisk>| store.layout().snapshots.len();
+    let killed = opened(&bench.disk.copy(), 1);
+    assert_eq!((names(&killed), first_byte(&killed, 3)), (1, 2), "a killed process loses nothing");
+    let dark = bench.disk.copy();
+    dark.lose_power(|| false);
+    let dark = opened(&dark, 2);
+    assert_eq!((names(&dark), first_byte(&dark, 3)), (0, 1), "what was flushed is there");
+    bench.ask(flush);
+    bench.finish_sync();
+    assert_eq!(tags(&bench.finish_sync()), [(70, Status::Ok)]);
+    let dark = bench.disk.copy();
+    dark.lose_power(|| false);
+    let dark = opened(&dark, 2);
+    assert_eq!((names(&dark), first_byte(&dark, 3)), (1, 2));
+
+    // Whoever does not say that it flushes is answered when all is durable.
+    let again = Step::Freeze { name: "t".into(), head: 10 };
+    assert_eq!(tags(&bench.step(73, &again)), []);
+    assert_eq!(tags(&bench.finish_sync()), [(73, Status::Ok)]);
 }
 
 /// After the promise has moved on, nobody gets what was asked before.

@@ -49,7 +49,11 @@ struct Report {
 impl Report {
     /// Says whether anyone still wants to know.
     fn tell(&self, result: io::Result<()>, input: Input) -> bool {
-        let told = self.done.send(result.map(|()| input).map_err(|error| error.to_string()));
+        self.say(result.map(|()| input))
+    }
+
+    fn say(&self, result: io::Result<Input>) -> bool {
+        let told = self.done.send(result.map_err(|error| error.to_string()));
         self.waker.wake();
         told.is_ok()
     }
@@ -137,7 +141,8 @@ fn note<D: Disk>(disk: &D, mut promise: PromiseFile<D>, queue: &Receiver<Note<D>
 
 fn sync<D: Disk>(disk: &D, queue: &Receiver<SyncPlan<D>>, report: &Report) {
     for plan in queue {
-        if !report.tell(plan.carry_out(disk), Input::Synced) {
+        let done = plan.carry_out(disk).map(Input::Synced);
+        if !report.say(done) {
             return;
         }
     }

@@ -612,7 +612,10 @@ impl World {
             (Ok(()), replica::Input::Fetched(number))
         } else {
             match node.syncing.take() {
-                Some(plan) => (plan.carry_out(&node.disk), replica::Input::Synced),
+                Some(plan) => match plan.carry_out(&node.disk) {
+                    Ok(carried) => (Ok(()), replica::Input::Synced(carried)),
+                    Err(error) => (Err(error), replica::Input::Work),
+                },
                 None => (Ok(()), replica::Input::Work),
             }
         };

@@ -63,8 +63,8 @@ pub enum Kind {
     Join = 17,
     /// Engine to replica: every copy has completed the flush of this tag. Nobody answers.
     Settled = 18,
-    /// Engine to replica: are you there? Engine to frontend: have you sent everything
-    /// again that was unanswered?
+    /// Engine to replica: are you there? With a payload: this `Step` is about to come; whoever can make ready for it
+    /// answers then, others at once. Engine to frontend: have you sent everything again that was unanswered?
     Ping = 19,
     /// Engine to replica: change the layout; payload is a `Step`.
     Step = 20,
@@ -123,6 +123,10 @@ pub const PARTIAL: u8 = 2;
 /// On the answer to `Go`: the engine served before, and may still carry out what
 /// an earlier frontend asked.
 pub const CONTINUED: u8 = 4;
+
+/// On a `Step` that freezes: it may be answered when it is made, and is durable when the next flush is answered. Builds
+/// that do not know it answer when it is durable.
+pub const SOON: u8 = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {

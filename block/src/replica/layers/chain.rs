@@ -198,7 +198,7 @@ impl<D: Disk> ChainFile<D> {
         Ok(Draft { file: self.file.clone(), serial, chain, raw })
     }
 
-    /// It was written.
+    /// It was written, or put.
     pub(super) fn settle(&mut self, draft: Draft<D>) {
         self.serial = draft.serial;
         self.now = draft.chain;
@@ -217,11 +217,21 @@ pub(super) struct Draft<D: Disk> {
 impl<D: Disk> Draft<D> {
     /// Durable when it returns.
     pub(super) fn write(&self, disk: &D) -> io::Result<()> {
-        for slot in 0..2 {
-            disk.write_at(&self.file, &self.raw, slot * SLOT as u64)?;
-            disk.sync(&self.file)?;
-        }
-        Ok(())
+        self.put(disk)?;
+        self.finish(disk)
+    }
+
+    /// Counts from now on while the machine runs; a process that is killed is followed by one that reads it. Nobody
+    /// syncs, and the other slot has the state before.
+    pub(super) fn put(&self, disk: &D) -> io::Result<()> {
+        disk.write_at(&self.file, &self.raw, 0)
+    }
+
+    /// What was put is durable when it returns, in both slots.
+    pub(super) fn finish(&self, disk: &D) -> io::Result<()> {
+        disk.sync(&self.file)?;
+        disk.write_at(&self.file, &self.raw, SLOT as u64)?;
+        disk.sync(&self.file)
     }
 }
 

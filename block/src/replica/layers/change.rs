@@ -8,7 +8,7 @@ use std::io;
 
 use super::{
     BLOCK, BitFile, Change, Frozen, Head, Layers, blocks,
-    chain::{Chain, FORMATS, Link, NAMED_FORMAT, State},
+    chain::{Chain, Draft, FORMATS, Link, NAMED_FORMAT, State},
     commit::Then,
     create_image, file_name, sweep,
 };
@@ -24,13 +24,30 @@ fn refused(why: &str) -> io::Error {
 }
 
 impl<D: Disk> Layers<D> {
-    /// Lets the next sync make a step, if that is something to wait for and no write has to: says whether.
-    pub fn begin_step(&mut self, step: &Step) -> bool {
-        let Step::Remove { id } = step else { return false };
-        let Some(chain) = self.without(*id) else { return false };
-        self.task = None;
-        self.asked = Some(Change { chain, makes_files: false, frees: None, then: Then::Nothing });
-        true
+    /// Begins a step that is durable only when the next sync has ended, if it is one of those; says whether. A freeze has
+    /// its effect at once, for as long as the machine runs.
+    pub fn begin_step(&mut self, step: &Step) -> io::Result<bool> {
+        match step {
+            Step::Remove { id } => {
+                let Some(chain) = self.without(*id) else { return Ok(false) };
+                self.task = None;
+                self.asked = Some(Change::Asked { chain, frees: Vec::new(), then: Then::Nothing });
+                Ok(true)
+            }
+            Step::Freeze { head, .. } if self.has_layer(*head) => Ok(false),
+            Step::Freeze { name, head } => {
+                let live = file_name(self.chain.now().head, "live");
+                let draft = self.freeze(name, *head, Draft::put)?;
+                self.asked = Some(Change::Put { draft, frees: vec![live] });
+                Ok(true)
+            }
+            Step::Revert { .. } | Step::Expand { .. } | Step::Finalize { .. } => Ok(false),
+        }
+    }
+
+    pub(super) fn has_layer(&self, id: u64) -> bool {
+        let chain = self.chain.now();
+        chain.head == id || chain.frozen.iter().any(|link| link.id == id)
     }
 
     /// Makes a step; one that was made already changes nothing. Durable when it returns.
@@ -44,7 +61,10 @@ impl<D: Disk> Layers<D> {
         }
         match step {
             Step::Freeze { head, .. } if chain.head == *head => Ok(()),
-            Step::Freeze { name, head } => self.freeze(chain, name, *head),
+            Step::Freeze { name, head } => {
+                self.freeze(name, *head, Draft::write)?;
+                self.disk.remove_if_there(&file_name(chain.head, "live"))
+            }
             Step::Remove { id } => self.remove(*id),
             Step::Revert { head, .. } if chain.head == *head => Ok(()),
             Step::Revert { id, head } => self.revert(chain, *id, *head),
@@ -62,19 +82,33 @@ impl<D: Disk> Layers<D> {
         self.chain.store(chain)
     }
 
-    fn freeze(&mut self, mut chain: Chain, name: &str, head: u64) -> io::Result<()> {
+    /// The head becomes a layer that does not change; it and the new head are durable before the chain says so.
+    fn freeze(
+        &mut self,
+        name: &str,
+        head: u64,
+        write: fn(&Draft<D>, &D) -> io::Result<()>,
+    ) -> io::Result<Draft<D>> {
+        let mut chain = self.chain.now().clone();
         if chain.kept().len() >= MOST_SNAPSHOTS || name.is_empty() || name.len() > LONGEST_NAME {
             return Err(refused("no room for another snapshot, or its name is too long"));
         }
-        self.head.sync_plan()?.carry_out(&self.disk)?;
+        if !self.head.is_synced() {
+            self.head.sync_plan()?.carry_out(&self.disk).map(drop)?;
+        }
         let (id, size) = (chain.head, chain.size);
         chain.frozen.push(Link::new(id, name.to_owned(), size, State::Frozen));
         chain.head = head;
-        let fresh = Head::create(&self.disk, &chain, self.boot)?;
-        self.chain.store(chain)?;
+        let fresh = match self.take_spare(head)? {
+            Some(spare) => spare,
+            None => Head::create(&self.disk, &chain, self.boot)?,
+        };
+        let draft = self.chain.draft(chain)?;
+        write(&draft, &self.disk)?;
+        self.chain.settle(draft.clone());
         let old = std::mem::replace(&mut self.head, fresh);
         self.frozen.push(Frozen { image: old.image, size, map: old.map.map(|map| map.durable), sums: None });
-        self.disk.remove_if_there(&file_name(id, "live"))
+        Ok(draft)
     }
 
     fn remove(&mut self, id: u64) -> io::Result<()> {
@@ -107,6 +141,8 @@ impl<D: Disk> Layers<D> {
     /// Puts a chain in place that has a new head and fewer of the old layers.
     fn replace(&mut self, chain: Chain, head: Head<D>) -> io::Result<()> {
         self.task = None;
+        // It is swept with the rest.
+        self.spare = None;
         let kept = chain.frozen.len();
         self.chain.store(chain)?;
         self.head = head;

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! asked ── a sync begins ──▶ committing ── it has ended ──▶ the layers are what the chain says
+//! put   ── a sync begins ──▶ committing ── it has ended ──▶ it is durable that they are
 //! ```
 //!
-//! Until then the layers here are those of before, whatever the disk has: both read the same.
+//! What is asked is true only when it is durable: until then the layers here are those of before, and read the same as
+//! those that the disk may have. What is put is true at once, for as long as the machine runs.
 //!
 //! Invariant: while one is under way nobody else changes the chain.
 
@@ -18,18 +20,14 @@ use super::{
 };
 use crate::replica::disk::Disk;
 
-/// What is to be done to the chain.
+/// A change of the chain that the next sync is to make.
 #[derive(Debug, Clone)]
-pub(super) struct Change<D: Disk> {
-    pub(super) chain: Chain,
-    /// Whether files were made for it.
-    pub(super) makes_files: bool,
-    /// Layers that are gone with it.
-    pub(super) frees: Option<u64>,
-    pub(super) then: Then<D>,
+pub(super) enum Change<D: Disk> {
+    Asked { chain: Chain, frees: Vec<String>, then: Then<D> },
+    Put { draft: Draft<D>, frees: Vec<String> },
 }
 
-/// What is different when it is done, beside the chain.
+/// What is different when a change that was asked for is made, beside the chain.
 #[derive(Debug, Clone)]
 pub(super) enum Then<D: Disk> {
     Nothing,
@@ -44,31 +42,52 @@ pub(super) enum Then<D: Disk> {
     },
 }
 
+/// How a sync ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carried {
+    Out,
+    /// All was synced that had been written, but there was no room to change the chain: it is what it was, or will be.
+    ButForTheChain,
+}
+
 /// What someone who may wait does.
 #[derive(Debug, Clone)]
 pub(super) struct Commit<D: Disk> {
-    makes_files: bool,
     draft: Draft<D>,
-    frees: Option<u64>,
+    is_put: bool,
+    frees: Vec<String>,
 }
 
 impl<D: Disk> Commit<D> {
     /// Files are removed only when nothing needs them after a loss of power either.
-    pub(super) fn carry_out(&self, disk: &D) -> io::Result<()> {
-        if self.makes_files {
-            disk.sync_folder()?;
+    pub(super) fn carry_out(&self, disk: &D) -> io::Result<Carried> {
+        match self.is_put {
+            true => self.draft.finish(disk)?,
+            false => match self.draft.write(disk) {
+                Err(error) if is_full(&error) => return Ok(Carried::ButForTheChain),
+                written => written?,
+            },
         }
-        self.draft.write(disk)?;
-        let Some(id) = self.frees else { return Ok(()) };
-        ["img", "map", "sum"].iter().try_for_each(|kind| disk.remove_if_there(&file_name(id, kind)))
+        self.frees.iter().try_for_each(|name| disk.remove_if_there(name))?;
+        Ok(Carried::Out)
     }
 }
 
 /// What is so when the commit under way has ended.
 #[derive(Debug, Clone)]
-pub(super) struct Outcome<D: Disk> {
-    draft: Draft<D>,
-    then: Then<D>,
+pub(super) enum Outcome<D: Disk> {
+    Durable,
+    Changed { draft: Draft<D>, then: Then<D> },
+}
+
+/// Whether there was no room on the disk.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The files of a frozen layer.
+pub(super) fn files_of(id: u64) -> Vec<String> {
+    ["img", "map", "sum"].map(|kind| file_name(id, kind)).into()
 }
 
 impl<D: Disk> Layers<D> {
@@ -83,21 +102,35 @@ impl<D: Disk> Layers<D> {
             Some(change) => Some(change),
             None => self.change_by_work()?,
         };
-        let Some(Change { chain, makes_files, frees, then }) = change else { return Ok(None) };
-        let draft = self.chain.draft(chain)?;
-        self.committing = Some(Outcome { draft: draft.clone(), then });
-        Ok(Some(Commit { makes_files, draft, frees }))
+        let (draft, is_put, frees, outcome) = match change {
+            None => return Ok(None),
+            Some(Change::Put { draft, frees }) => (draft, true, frees, Outcome::Durable),
+            Some(Change::Asked { chain, frees, then }) => {
+                let draft = self.chain.draft(chain)?;
+                (draft.clone(), false, frees, Outcome::Changed { draft, then })
+            }
+        };
+        self.committing = Some(outcome);
+        Ok(Some(Commit { draft, is_put, frees }))
     }
 
-    /// The sync whose plan was made last has ended.
-    pub fn synced(&mut self) {
-        let Some(Outcome { draft, then }) = self.committing.take() else { return self.work_synced() };
-        self.chain.settle(draft);
-        self.task = None;
-        match then {
-            Then::Nothing => {}
-            Then::Sealed { at, sums } => self.frozen[at].sums = Some(sums),
-            Then::Merged { at } => self.forget_merged(at),
+    /// The sync whose plan was made last has ended. Without room for its change the work begins anew when it is tried again.
+    pub fn synced(&mut self, carried: Carried) {
+        self.head.synced();
+        self.spare_synced();
+        match self.committing.take() {
+            None => self.work_synced(),
+            Some(_) if carried == Carried::ButForTheChain => self.task = None,
+            Some(Outcome::Durable) => {}
+            Some(Outcome::Changed { draft, then }) => {
+                self.chain.settle(draft);
+                self.task = None;
+                match then {
+                    Then::Nothing => {}
+                    Then::Sealed { at, sums } => self.frozen[at].sums = Some(sums),
+                    Then::Merged { at } => self.forget_merged(at),
+                }
+            }
         }
     }
 }

@@ -11,7 +11,8 @@
 //!
 //! `chain` says which layers there are, `bits` what a layer holds, `sums` what its
 //! blocks must be, `reading` finds a block in them, `change` freezes, reverts and adopts,
-//! `work` seals and merges, `commit` makes a change durable while writes go on, `scrub` looks for damage.
+//! `work` seals and merges, `commit` makes a change durable while writes go on,
+//! `spare` has a head ready, `scrub` looks for damage.
 //!
 //! Invariant: a block whose bit is durable in the head has its data on disk: after a
 //! loss of power a block reads as what it was at the last flush or later, never as
@@ -23,6 +24,7 @@ mod change;
 mod commit;
 mod reading;
 mod scrub;
+mod spare;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -36,11 +38,13 @@ use self::{
     commit::{Change, Commit, Outcome},
     reading::Place,
     scrub::Scrub,
+    spare::Spare,
     sums::SumFile,
     work::Task,
 };
 pub use self::{
     chain::FORMATS,
+    commit::{Carried, is_full},
     reading::{Fetch, Patience, Sight},
     work::Worked,
 };
@@ -66,6 +70,8 @@ pub struct Layers<D: Disk> {
     asked: Option<Change<D>>,
     /// What becomes of the layers when the sync under way has ended.
     committing: Option<Outcome<D>>,
+    /// The head that the next freeze takes.
+    spare: Option<Spare<D>>,
     scrub: Scrub,
     /// The layer in which a read met damage.
     found_damage: Cell<Option<usize>>,
@@ -76,6 +82,16 @@ struct Head<D: Disk> {
     image: D::File,
     /// What it holds, unless it is the only layer.
     map: Option<HeadMap<D>>,
+    synced: Synced,
+}
+
+/// How far all that was written to the head is on its way to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    No,
+    /// When the sync under way has ended, unless something is written before.
+    Soon,
+    Yes,
 }
 
 /// What the head holds: `live` is written with the data and counts while the
@@ -101,6 +117,8 @@ struct Frozen<D: Disk> {
 #[derive(Debug, Clone)]
 pub struct SyncPlan<D: Disk> {
     data: Vec<D::File>,
+    /// Whether files were made.
+    names: bool,
     /// Written when the data is on disk.
     map: Option<D::File>,
     sectors: Vec<(u64, Sector)>,
@@ -109,15 +127,25 @@ pub struct SyncPlan<D: Disk> {
 }
 
 impl<D: Disk> SyncPlan<D> {
-    pub fn carry_out(&self, disk: &D) -> io::Result<()> {
+    pub fn carry_out(&self, disk: &D) -> io::Result<Carried> {
         self.data.iter().try_for_each(|file| disk.sync(file))?;
+        if self.names {
+            disk.sync_folder()?;
+        }
         if let Some(map) = &self.map {
             for (number, sector) in &self.sectors {
                 disk.write_at(map, sector, (1 + number) * bits::SECTOR as u64)?;
             }
             disk.sync(map)?;
         }
-        self.commit.iter().try_for_each(|commit| commit.carry_out(disk))
+        match &self.commit {
+            Some(commit) => commit.carry_out(disk),
+            None => Ok(Carried::Out),
+        }
+    }
+
+    fn of(data: Vec<D::File>) -> SyncPlan<D> {
+        SyncPlan { data, names: false, map: None, sectors: Vec::new(), commit: None }
     }
 
     pub fn and(mut self, files: impl Iterator<Item = D::File>) -> SyncPlan<D> {
@@ -175,6 +203,7 @@ impl<D: Disk> Layers<D> {
             task: None,
             asked: None,
             committing: None,
+            spare: None,
             scrub: Scrub::default(),
             found_damage,
         })
@@ -195,6 +224,7 @@ impl<D: Disk> Layers<D> {
 
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = offset + data.len() as u64;
+        self.head.touch();
         if self.head.map.is_none() || data.is_empty() {
             return self.disk.write_at(&self.head.image, data, offset);
         }
@@ -205,6 +235,7 @@ impl<D: Disk> Layers<D> {
 
     /// Makes an extent read as zeroes.
     pub fn clear(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        self.head.touch();
         if self.head.map.is_some() {
             self.raise_edges(offset, offset + length)?;
         }
@@ -240,9 +271,12 @@ impl<D: Disk> Layers<D> {
         let with_head = flushes || self.fills_head();
         let mut plan = match with_head {
             true => self.head.sync_plan()?,
-            false => SyncPlan { data: Vec::new(), map: None, sectors: Vec::new(), commit: None },
+            false => SyncPlan::of(Vec::new()),
         };
         plan.data.extend(self.written_by_work()?);
+        let spare = self.sync_spare();
+        plan.names = self.has_made_files() || !spare.is_empty();
+        plan.data.extend(spare);
         plan.commit = self.begin_commit()?;
         Ok(plan)
     }
@@ -296,19 +330,30 @@ fn next_data<D: Disk>(disk: &D, image: &D::File, from: u64, most: u64) -> io::Re
 impl<D: Disk> Head<D> {
     /// An empty head above the frozen layers, durable.
     fn create(disk: &D, chain: &Chain, boot: u64) -> io::Result<Head<D>> {
-        let image = create_image(disk, chain.head, chain.size)?;
-        let create =
-            |kind: &str, note| BitFile::create(disk, &file_name(chain.head, kind), blocks(chain.size), note);
-        let map = match chain.frozen.is_empty() {
-            true => None,
-            false => {
+        let head = Head::make(disk, (chain.head, chain.size), !chain.frozen.is_empty(), boot)?;
+        head.files().iter().try_for_each(|file| disk.sync(file))?;
+        disk.sync_folder()?;
+        Ok(head)
+    }
+
+    /// An empty head of a name and size. Nothing is synced.
+    fn make(disk: &D, (id, size): (u64, u64), has_map: bool, boot: u64) -> io::Result<Head<D>> {
+        let image = new_image(disk, id, size)?;
+        let create = |kind: &str, note| BitFile::create(disk, &file_name(id, kind), blocks(size), note);
+        let map = match has_map {
+            false => None,
+            true => {
                 let (durable, live) = (create("map", 0)?, create("live", boot)?);
-                durable.sync()?;
                 Some(HeadMap { live, durable, lagging: BTreeSet::new() })
             }
         };
-        disk.sync_folder()?;
-        Ok(Head { image, map })
+        Ok(Head { image, map, synced: Synced::Yes })
+    }
+
+    /// What has to be durable of a new one.
+    fn files(&self) -> Vec<D::File> {
+        let map = self.map.as_ref().map(|map| map.durable.file());
+        [Some(self.image.clone()), map].into_iter().flatten().collect()
     }
 
     fn open(disk: &D, chain: &Chain, boot: u64) -> io::Result<Head<D>> {
@@ -317,25 +362,47 @@ impl<D: Disk> Head<D> {
             true => None,
             false => Some(HeadMap::open(disk, chain, boot)?),
         };
-        Ok(Head { image, map })
+        // What processes before have left nobody knows.
+        Ok(Head { image, map, synced: Synced::No })
     }
 
     /// What makes durable all that was written to it so far.
     fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
-        let data = vec![self.image.clone()];
-        let Some(map) = &mut self.map else {
-            return Ok(SyncPlan { data, map: None, sectors: Vec::new(), commit: None });
+        self.synced = match self.synced {
+            Synced::No | Synced::Soon => Synced::Soon,
+            Synced::Yes => Synced::Yes,
         };
+        let data = SyncPlan::of(vec![self.image.clone()]);
+        let Some(map) = &mut self.map else { return Ok(data) };
         let mut sectors = Vec::new();
         for number in std::mem::take(&mut map.lagging) {
             let sector = map.live.sector(number)?;
             map.durable.put_later(number, sector);
             sectors.push((number, sector));
         }
-        Ok(SyncPlan { data, map: Some(map.durable.file()), sectors, commit: None })
+        Ok(SyncPlan { map: Some(map.durable.file()), sectors, ..data })
+    }
+
+    /// The last sync has ended.
+    fn synced(&mut self) {
+        self.synced = match self.synced {
+            Synced::No => Synced::No,
+            Synced::Soon | Synced::Yes => Synced::Yes,
+        };
+    }
+
+    /// Something is about to be written to it.
+    fn touch(&mut self) {
+        self.synced = Synced::No;
+    }
+
+    /// Whether everything that was written to it is durable.
+    fn is_synced(&self) -> bool {
+        self.synced == Synced::Yes
     }
 
     fn note(&mut self, run: Run) -> io::Result<()> {
+        self.touch();
         if let Some(map) = &mut self.map {
             map.lagging.extend(map.live.set(run)?);
         }
@@ -383,10 +450,16 @@ impl<D: Disk> HeadMap<D> {
 }
 
 fn create_image<D: Disk>(disk: &D, id: u64, size: u64) -> io::Result<D::File> {
+    let image = new_image(disk, id, size)?;
+    disk.sync(&image)?;
+    Ok(image)
+}
+
+/// Not synced.
+fn new_image<D: Disk>(disk: &D, id: u64, size: u64) -> io::Result<D::File> {
     let image = disk.open(&file_name(id, "img"))?;
     disk.resize(&image, 0)?;
     disk.resize(&image, size)?;
-    disk.sync(&image)?;
     Ok(image)
 }
 

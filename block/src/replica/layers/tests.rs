@@ -19,10 +19,21 @@ fn extent(offset: u64, length: u64) -> Extent {
 /// Something that happens to a copy.
 #[derive(Debug, Clone)]
 enum Act {
-    Write { offset: u64, length: u64, fill: u8 },
-    Clear { offset: u64, length: u64 },
+    Write {
+        offset: u64,
+        length: u64,
+        fill: u8,
+    },
+    Clear {
+        offset: u64,
+        length: u64,
+    },
     Flush,
     Freeze,
+    /// A freeze that is durable only with the next act that syncs, announced before or not.
+    Soon {
+        announced: bool,
+    },
     Remove(usize),
     Revert(usize),
     Expand(u64),
@@ -34,7 +45,8 @@ fn act() -> impl Strategy<Value = Act> {
         5 => (0..SIZE - 1, 1..2 * BLOCK, 1..255u8).prop_map(|(offset, length, fill)| Act::Write { offset, length, fill }),
         1 => (0..SIZE - 1, 1..2 * BLOCK).prop_map(|(offset, length)| Act::Clear { offset, length }),
         2 => Just(Act::Flush),
-        2 => Just(Act::Freeze),
+        1 => Just(Act::Freeze),
+        2 => any::<bool>().prop_map(|announced| Act::Soon { announced }),
         1 => (0..4usize).prop_map(Act::Remove),
         1 => (0..4usize).prop_map(Act::Revert),
         1 => (1..3 * BLOCK).prop_map(Act::Expand),
@@ -64,7 +76,9 @@ impl Model {
     fn step(&mut self, act: &Act) -> Option<Step> {
         self.ids += 1;
         match act {
-            Act::Freeze => Some(Step::Freeze { name: format!("s{}", self.ids), head: self.ids }),
+            Act::Freeze | Act::Soon { .. } => {
+                Some(Step::Freeze { name: format!("s{}", self.ids), head: self.ids })
+            }
             Act::Remove(at) => self.snapshots.get(*at).map(|(id, _)| Step::Remove { id: *id }),
             Act::Revert(at) => {
                 self.snapshots.get(*at).map(|(id, _)| Step::Revert { id: *id, head: self.ids })
@@ -108,13 +122,18 @@ impl Model {
     }
 }
 
+fn sync<D: Disk>(layers: &mut Layers<D>, disk: &D, flushes: bool) -> io::Result<()> {
+    let carried = layers.sync_plan(flushes)?.carry_out(disk)?;
+    layers.synced(carried);
+    Ok(())
+}
+
 /// A piece of work, and the sync that it may want.
 fn work<D: Disk>(layers: &mut Layers<D>, disk: &D) -> io::Result<()> {
-    if layers.work(Patience::Wait)? == Worked::WantsSync {
-        layers.sync_plan(false)?.carry_out(disk)?;
-        layers.synced();
+    match layers.work(Patience::Wait)? {
+        Worked::WantsSync => sync(layers, disk, false),
+        Worked::Piece => Ok(()),
     }
-    Ok(())
 }
 
 fn perform(
@@ -123,8 +142,19 @@ fn perform(
     model: &mut Model,
     act: &Act,
 ) -> io::Result<()> {
+    if layers.is_committing() && !matches!(act, Act::Write { .. } | Act::Clear { .. }) {
+        sync(layers, disk, false)?;
+    }
     if let Some(step) = model.step(act) {
-        layers.take_step(&step)?;
+        match act {
+            Act::Soon { announced } => {
+                if *announced && layers.prepare(&step)? {
+                    sync(layers, disk, false)?;
+                }
+                assert!(layers.begin_step(&step)?);
+            }
+            _ => layers.take_step(&step)?,
+        }
         model.apply(&step);
         return Ok(());
     }
@@ -139,13 +169,13 @@ fn perform(
             layers.clear(*offset, length)?;
             model.live[*offset as usize..(offset + length) as usize].fill(0);
         }
-        Act::Flush => layers.sync_plan(true)?.carry_out(disk)?,
+        Act::Flush => sync(layers, disk, true)?,
         Act::Work(pieces) => {
             for _ in 0..*pieces {
                 work(layers, disk)?;
             }
         }
-        Act::Freeze | Act::Remove(_) | Act::Revert(_) | Act::Expand(_) => {}
+        Act::Freeze | Act::Soon { .. } | Act::Remove(_) | Act::Revert(_) | Act::Expand(_) => {}
     }
     Ok(())
 }
@@ -205,10 +235,13 @@ proptest! {
             if result.is_err() {
                 break;
             }
-            // A new head begins with everything below it on disk.
-            let synced = matches!(act, Act::Flush) || next.head != model.head;
-            model = next;
-            if synced {
+            // A new head begins with everything below it on disk, also when it is not yet known there.
+            let before = std::mem::replace(&mut model, next);
+            let is_new = before.head != model.head;
+            if is_new && matches!(act, Act::Soon { .. }) {
+                flushed = before.clone();
+                since = vec![before, model.clone()];
+            } else if is_new || matches!(act, Act::Flush) {
                 flushed = model.clone();
                 since = vec![model.clone()];
             }
@@ -319,8 +352,7 @@ fn damage_that_is_found_during_a_change_is_noted_after_it() {
     assert!(layers.read_snapshot(0, extent(0, BLOCK)).is_err());
     layers.note_damage().unwrap();
     assert_eq!(layers.damage(), None, "the chain has one change at a time");
-    plan.carry_out(&disk).unwrap();
-    layers.synced();
+    layers.synced(plan.carry_out(&disk).unwrap());
     layers.note_damage().unwrap();
     assert!(layers.damage().is_some_and(|what| what.contains("s1")), "{:?}", layers.damage());
     drop(layers);

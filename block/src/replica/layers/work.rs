@@ -9,7 +9,7 @@ use std::io;
 use super::{
     BLOCK, BitFile, Change, Fetch, Frozen, Layers, Patience, Place,
     chain::State,
-    commit::Then,
+    commit::{Then, files_of},
     file_name, next_data,
     reading::View,
     sums::{SumFile, sum},
@@ -127,6 +127,11 @@ impl<D: Disk> Layers<D> {
         }
     }
 
+    /// Whether the work under way has made files.
+    pub(super) fn has_made_files(&self) -> bool {
+        matches!(self.task, Some(Task { job: Job::Seal, stage: Stage::Written, .. }))
+    }
+
     /// The end of the work under way, if it is there when what it has written is durable. The map of a frozen layer
     /// must not speak of blocks before they are: it takes another sync.
     pub(super) fn change_by_work(&self) -> io::Result<Option<Change<D>>> {
@@ -188,7 +193,7 @@ impl<D: Disk> Layers<D> {
         let sums = SumFile::open(&self.disk, &self.sums_name(at), self.length_of(at))?;
         let mut chain = self.chain.now().clone();
         chain.frozen[at].state = State::Sealed;
-        Ok(Change { chain, makes_files: true, frees: None, then: Then::Sealed { at, sums } })
+        Ok(Change::Asked { chain, frees: Vec::new(), then: Then::Sealed { at, sums } })
     }
 
     /// Whether the layer above has a block of its own.
@@ -203,10 +208,14 @@ impl<D: Disk> Layers<D> {
     fn merge(&mut self, at: usize, next: u64, patience: Patience) -> io::Result<Stage> {
         let Some(run) = self.next_piece(at, next)? else {
             if at + 1 == self.frozen.len() {
+                self.head.touch();
                 self.note_merged(at)?;
             }
             return Ok(Stage::Written);
         };
+        if at + 1 == self.frozen.len() {
+            self.head.touch();
+        }
         for block in run.first..run.end() {
             if self.is_above(at, block)? {
                 continue;
@@ -253,7 +262,7 @@ impl<D: Disk> Layers<D> {
     fn merged(&self, at: usize) -> Change<D> {
         let mut chain = self.chain.now().clone();
         let gone = chain.frozen.remove(at);
-        Change { chain, makes_files: false, frees: Some(gone.id), then: Then::Merged { at } }
+        Change::Asked { chain, frees: files_of(gone.id), then: Then::Merged { at } }
     }
 
     /// The layer is gone from the chain.
