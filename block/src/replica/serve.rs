@@ -17,6 +17,7 @@ use std::{
 use super::{
     core::{Input, Known, Output, Replica},
     disk::{Folder, TakeFolder},
+    pace::Pace,
     promise::{BadPromise, PromiseFile},
     store::Store,
     succession::{self, Succession, TakeOverError},
@@ -170,6 +171,8 @@ pub struct Serving {
     outputs: Vec<Output>,
     /// When the next piece of the layers is looked at for damage.
     scrub_at: Instant,
+    /// When the next piece of other work on them is done.
+    pace: Pace,
 }
 
 impl Serving {
@@ -193,7 +196,8 @@ impl Serving {
         let Opened { folder, promise, store, boot } = opened;
         let core = Replica::new(args.volume.clone(), store, promise.standing(), boot);
         let workers = Workers::start(&folder, promise, reactor.waker());
-        Serving { core, folder, workers, outputs: Vec::new(), scrub_at: Instant::now() + SCRUB_EVERY }
+        let (scrub_at, pace) = (Instant::now() + SCRUB_EVERY, Pace::default());
+        Serving { core, folder, workers, outputs: Vec::new(), scrub_at, pace }
     }
 
     /// Goes on where a predecessor stood, with its connections.
@@ -231,7 +235,7 @@ impl Serving {
     /// When `mind` is wanted.
     pub fn deadline(&self) -> Option<Instant> {
         match self.core.has_work() {
-            true => Some(Instant::now()),
+            true => Some(self.pace.next(Instant::now())),
             false => self.core.wants_to_scrub().then_some(self.scrub_at),
         }
     }
@@ -239,7 +243,10 @@ impl Serving {
     pub fn on_event(&mut self, event: Event, reactor: &mut Reactor) -> Result<(), ReplicaError> {
         match event {
             Event::Accepted { .. } | Event::Connected(_) | Event::Readable(_) => Ok(()),
-            Event::Arrived(link) => self.on_arrived(link, reactor),
+            Event::Arrived(link) => {
+                self.pace.heard(Instant::now());
+                self.on_arrived(link, reactor)
+            }
             Event::Closed(link) => self.feed(Input::Closed(link), reactor),
             Event::Woken => self.on_woken(reactor),
         }
@@ -247,10 +254,14 @@ impl Serving {
 
     /// A piece of the work that can wait.
     pub fn mind(&mut self, reactor: &mut Reactor) -> Result<(), ReplicaError> {
-        if self.core.has_work() {
-            return self.feed(Input::Work, reactor);
-        }
         let now = Instant::now();
+        if self.core.has_work() {
+            if self.pace.next(now) <= now {
+                self.feed(Input::Work, reactor)?;
+                self.pace.worked(now, Instant::now());
+            }
+            return Ok(());
+        }
         if now < self.scrub_at {
             return Ok(());
         }
