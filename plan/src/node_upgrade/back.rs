@@ -3,9 +3,10 @@
 //! The way forth ends with the same steps as the way back. The invariant: an upgrade is released only when nothing
 //! that it moved, stopped, marked or made is left.
 
-use midflight_api::NodeName;
+use midflight_api::{NodeName, VolumeName};
 
 use super::facts::{Manager, MoveFailure, Replica, Volume};
+use super::forth::SNAPSHOTS_AT_ONCE;
 use super::node::{Action, Observed, Step, Todo};
 use super::wait::Wait;
 
@@ -135,13 +136,20 @@ pub(super) fn finish(seen: &Observed) -> Todo {
             todo.actions.push(Action::Move { volume: volume.name.clone(), to, image });
         }
     }
+    // The engine removes it, so that of a volume without one goes later.
+    let has_engine = |name: &VolumeName| {
+        seen.volumes.get(name).is_some_and(|volume| volume.is_up() && !volume.node.is_empty())
+    };
+    let mut removing =
+        seen.snapshots.iter().filter(|(name, taken)| taken.deleting && has_engine(name)).count();
     for (name, taken) in &seen.snapshots {
-        // The engine removes it, so that of a volume without one goes later.
-        let has_engine =
-            seen.volumes.get(name).is_some_and(|volume| volume.is_up() && !volume.node.is_empty());
         match taken.deleting {
-            false => todo.actions.push(Action::RemoveSnapshot { volume: name.clone() }),
-            true if has_engine => todo.waits.push(Wait::Removes(name.clone())),
+            false if removing >= SNAPSHOTS_AT_ONCE => {}
+            false => {
+                removing += 1;
+                todo.actions.push(Action::RemoveSnapshot { volume: name.clone() });
+            }
+            true if has_engine(name) => todo.waits.push(Wait::Removes(name.clone())),
             true => {}
         }
     }

@@ -11,7 +11,10 @@ use super::place::{choose, has_copy_elsewhere, is_good};
 use super::preflight::fit;
 use super::wait::Wait;
 
-/// Marks the node, names its volumes, and takes a snapshot of each.
+/// Snapshots that are taken, or removed, at the same time: each is a flush of every copy.
+pub(super) const SNAPSHOTS_AT_ONCE: usize = 4;
+
+/// Marks the node, names its volumes, and takes a snapshot of each, a few at a time.
 pub(super) fn initialize(seen: &Observed) -> Option<Step> {
     let unfit: Vec<Obstacle> =
         seen.touched().filter_map(|volume| fit(volume, &seen.node, &seen.nodes).err()).collect();
@@ -30,9 +33,13 @@ pub(super) fn initialize(seen: &Observed) -> Option<Step> {
     }
     let mut todo = Todo::default();
     // A standby is what its backup is, and has no snapshots.
-    for volume in seen.touched().filter(|volume| !volume.deleting && !volume.serves_nobody()) {
+    let kept = || seen.touched().filter(|volume| !volume.deleting && !volume.serves_nobody());
+    let taking = kept().filter_map(|volume| seen.snapshots.get(&volume.name));
+    let taking = taking.filter(|taken| !taken.ready && taken.error.is_empty()).count();
+    for volume in kept() {
         let name = volume.name.clone();
         match seen.snapshots.get(&volume.name) {
+            None if taking + todo.actions.len() >= SNAPSHOTS_AT_ONCE => {}
             None => todo.actions.push(Action::TakeSnapshot { volume: name }),
             Some(taken) if taken.ready => {}
             Some(taken) if taken.error.is_empty() => todo.waits.push(Wait::Snapshot(name)),

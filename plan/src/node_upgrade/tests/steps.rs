@@ -94,6 +94,47 @@ fn new_manager(seen: &mut Observed) {
     seen.nodes.get_mut("node-1").unwrap().managers = vec![manager("node-1", NEW, 0)];
 }
 
+/// Ten volumes on the node, in a state in which snapshots are taken or removed.
+fn crowd(state: NodeUpgradeState) -> Observed {
+    let names: Vec<String> = (0..10).map(|number| format!("vol-{number}")).collect();
+    let entry = VolumeUpgradeStatus { state, ..Default::default() };
+    change(seen(state, attached("vol-0", 1, &[1, 2, 3])), |seen| {
+        seen.volumes = by_name(names.iter().map(|name| attached(name, 1, &[1, 2, 3])).collect());
+        seen.status.volumes = names.iter().map(|name| (name.as_str().into(), entry.clone())).collect();
+    })
+}
+
+/// Every snapshot is a flush of every copy: not all volumes take theirs, or lose it, at the same time.
+#[test]
+fn snapshots_come_and_go_a_few_at_a_time() {
+    let mut seen = crowd(Initializing);
+    seen.snapshots.clear();
+    while next(&seen) != "failing-replicas" {
+        for action in decide(&seen).actions {
+            let Action::TakeSnapshot { volume } = action else { panic!("{action:?}") };
+            assert_eq!(seen.snapshots.insert(volume, Taken::default()), None, "once");
+        }
+        let taking = || seen.snapshots.values().filter(|taken| !taken.ready).count();
+        assert!((1..=4).contains(&taking()), "{} at once", taking());
+        seen.snapshots.values_mut().find(|taken| !taken.ready).expect("one is taken").ready = true;
+    }
+    assert_eq!(seen.snapshots.len(), 10);
+
+    let mut seen = change(crowd(Finalizing), |all| all.snapshots = seen.snapshots);
+    while !seen.snapshots.is_empty() {
+        for action in decide(&seen).actions {
+            let Action::RemoveSnapshot { volume } = action else { panic!("{action:?}") };
+            seen.snapshots.get_mut(&volume).expect("it is there").deleting = true;
+        }
+        let going = seen.snapshots.iter().filter(|(_, taken)| taken.deleting);
+        assert!((1..=4).contains(&going.clone().count()), "{} at once", going.count());
+        let (gone, _) = seen.snapshots.iter().find(|(_, taken)| taken.deleting).expect("one goes");
+        let gone = gone.clone();
+        seen.snapshots.remove(&gone);
+    }
+    assert_eq!(next(&seen), "completed");
+}
+
 #[test]
 fn each_state_does_what_the_seed_lists_one_step_at_a_time() {
     let well = || attached("vol-1", 1, &[1, 2, 3]);
