@@ -472,6 +472,7 @@ async fn a_change_that_was_made_is_counted_and_told_although_a_cache_is_stale() 
         target: NEW.into(),
         policy: plan::Policy { per_node: 1, ..plan::Policy::default() },
         images: fleet.images().await,
+        ..plan::World::default()
     });
     planned.observe(plan::Volume::of(&volume, NODES.map(NodeName::from).into()), jiff::Timestamp::now());
     let change = planned.next(jiff::Timestamp::now()).unwrap();
