@@ -24,6 +24,7 @@ use midflight_block::{
     },
     nbd::client::{Ask, NbdClient},
     net::address::Address,
+    record::{Attachment, RecordStore},
 };
 use nodes::{Nodes, SIZE, engine, mfblock, replica, target, volume};
 use rustix::process::Signal;
@@ -229,6 +230,38 @@ fn a_volume_with_the_name_of_one_that_is_gone_begins_anew() {
     assert_eq!(of_the_old_one.code(), Code::InvalidArgument, "{of_the_old_one}");
     let too_late = nodes.runtime.block_on(orders.create(engine(0, "", term(1), &members))).unwrap_err();
     assert_eq!(refusal(&too_late).unwrap().0, Reason::StaleEpoch, "{too_late}");
+}
+
+/// Nobody told the frontend that the attachment was over: the instance manager was away.
+#[test]
+fn a_volume_that_the_frontend_has_for_an_attachment_that_is_over_is_offered_anew() {
+    let mut nodes = Nodes::start(1);
+    let members = nodes.create_replicas("");
+    nodes.start_frontend();
+    let mut orders = nodes.orders(0);
+    for attachment in [7, 8] {
+        let record = nodes.record.attach(Attachment::from_bits(attachment)).unwrap();
+        let epoch = term(record.term);
+        nodes.create_engine(0, "", epoch, &members);
+        for round in 1..=2 {
+            let order = proto::AttachRequest { attachment, ..attach(&nodes, epoch) };
+            let endpoint = nodes.runtime.block_on(orders.attach(order)).unwrap().into_inner().endpoint;
+            assert!(endpoint.ends_with(".nbd"), "attachment {attachment}, time {round}: {endpoint}");
+        }
+        nodes.wait_until("the engine listens to the frontend", |nodes| {
+            let mut orders = nodes.orders(0);
+            let status = nodes.runtime.block_on(orders.status(target("e-0", epoch)));
+            status.is_ok_and(|status| status.get_ref().attached && status.get_ref().serving)
+        });
+        let socket = nodes.root().join(format!("{}.nbd", volume()));
+        let mut client = NbdClient::connect(&socket, &volume()).unwrap();
+        let found = client.call(Ask::Read { offset: 0, length: 4096 }).unwrap();
+        let before = if attachment == 7 { 0 } else { 7 };
+        assert!(found.error == 0 && found.data.iter().all(|byte| *byte == before), "as {attachment}");
+        let data = [attachment as u8; 4096];
+        assert_eq!(client.call(Ask::Write { offset: 0, data: &data }).unwrap().error, 0);
+        assert_eq!(client.call(Ask::Flush).unwrap().error, 0);
+    }
 }
 
 #[test]

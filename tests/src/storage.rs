@@ -304,6 +304,15 @@ impl Storage {
         self.start_manager(number).await
     }
 
+    /// Says of a node that it is there, or is not, as its agent would or those who miss it.
+    pub async fn set_ready(&self, node: &str, ready: bool) -> anyhow::Result<()> {
+        let status = if ready { "True" } else { "False" };
+        let said = json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } });
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(said)).await?;
+        Ok(())
+    }
+
     /// Ends the controllers; nobody looks until others are started.
     pub async fn stop_operator(&self) {
         self.operator.abort();

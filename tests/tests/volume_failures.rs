@@ -49,6 +49,42 @@ async fn a_volume_all_of_whose_replicas_failed_serves_again_with_all_of_its_data
     storage.stop().await;
 }
 
+/// The frontend of a node outlives its instance manager, and has a volume until somebody tells it otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_was_detached_without_its_instance_manager_serves_there_again() {
+    let mut storage = Storage::start(1, DataEngine::V2).await.unwrap();
+    storage.create_volume("vol-1", spec(1)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let endpoint = storage.endpoint("vol-1").await.unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "write -P 0x5a 1M 64k", "-c", "flush", &endpoint]).await.unwrap();
+
+    for is_node_lost in [false, true] {
+        storage.kill_manager("node-1").await.unwrap();
+        storage.set_ready("node-1", !is_node_lost).await.unwrap();
+        storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+        if is_node_lost {
+            storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+            storage.set_ready("node-1", true).await.unwrap();
+        } else {
+            let says = async || {
+                let waits = status(&storage, "vol-1").await?;
+                let settled = waits.conditions.get("Settled").map(|settled| settled.message.to_string());
+                Ok(settled.filter(|why| why.starts_with("node node-1 has no running instance manager")))
+            };
+            storage.until("it says that its frontend cannot be told", says).await.unwrap();
+        }
+        storage.restart_manager(1).await.unwrap();
+        storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+        storage.change_volume("vol-1", json!({ "nodeID": "node-1" })).await.unwrap();
+        storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+        let endpoint = storage.endpoint("vol-1").await.unwrap();
+        let read = ["10", "qemu-io", "-f", "raw", "-c", "read -P 0x5a 1M 64k", &endpoint];
+        let read = run("timeout", &read).await;
+        read.unwrap_or_else(|error| panic!("node lost: {is_node_lost}: {error:#}\n{}", storage.logs()));
+    }
+    storage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_detached_volume_is_rebuilt_where_that_is_wanted() {
     let mut storage = Storage::start(2, DataEngine::V2).await.unwrap();

@@ -35,6 +35,8 @@ pub enum Command {
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
     Attached,
+    /// It is offered for another attachment than the one that was named, and stays so until it is detached.
+    AttachedAsAnother,
     Switched(Switched),
     /// The volume is a block device at this path.
     Exposed(PathBuf),

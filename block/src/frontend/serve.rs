@@ -391,8 +391,9 @@ impl Driver {
         (volume, size, socket): (String, u64, PathBuf),
         (engine, attachment): (&str, Option<Attachment>),
     ) -> Option<Answer> {
-        if self.volumes.contains_key(&volume) {
-            return Some(Answer::Attached);
+        if let Some(place) = self.volumes.get(&volume) {
+            let is_another = attachment.is_some() && place.core.standing().attachment != attachment;
+            return Some(if is_another { Answer::AttachedAsAnother } else { Answer::Attached });
         }
         let engine = match engine.parse() {
             Ok(engine) => engine,

@@ -46,7 +46,12 @@ impl Registry {
             socket: doors.inside.join(&file),
             engine: order.engine.to_string(),
         };
-        match control.call(&attach) {
+        let mut answer = control.call(&attach);
+        if let Ok(Answer::AttachedAsAnother) = answer {
+            end_former(&mut control, &volume)?;
+            answer = control.call(&attach);
+        }
+        match answer {
             Ok(Answer::Attached) => {}
             other => return Err(refused("attach the volume", other)),
         }
@@ -90,6 +95,19 @@ impl Registry {
         let inside = path.parent().map(PathBuf::from).unwrap_or_default();
         let outside = world.endpoints.clone().unwrap_or_else(|| inside.clone());
         Ok(Doors { control: Address::Unix(path.clone()), inside, outside })
+    }
+}
+
+/// Ends what the frontend still offers for an attachment that is over, because nobody was there to tell it. No engine listens to
+/// that one any more: whoever still uses its device gets errors instead of waiting for ever.
+fn end_former(control: &mut FrontendControl, volume: &str) -> Result<(), Refused> {
+    tracing::warn!(volume, "the frontend still has it for an attachment that is over");
+    if let Err(error) = control.call(&Command::Withdraw { volume: volume.to_owned() }) {
+        tracing::warn!(volume, %error, "its device goes when its last user does");
+    }
+    match control.call(&Command::Detach { volume: volume.to_owned() }) {
+        Ok(Answer::Detached) => Ok(()),
+        other => Err(refused("end the former attachment", other)),
     }
 }
 

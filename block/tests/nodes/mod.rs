@@ -202,7 +202,7 @@ impl Nodes {
         socket
     }
 
-    fn start_frontend(&mut self) {
+    pub(crate) fn start_frontend(&mut self) {
         let keeper = self.root().join("keeper.sock").display().to_string();
         let log = self.root().join("log");
         let keeping = Process::start(&mfblock(), "keeper", ["--listen", &keeper], &log).unwrap();

@@ -12,7 +12,7 @@ use midflight_api::longhorn::{
     DataEngine, EngineImage, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState, Node,
     OfflineRebuilding, Volume, VolumeSpec,
 };
-use midflight_api::{ImageRef, NodeName, Word};
+use midflight_api::{FrontendSeat, ImageRef, NodeName, Word};
 use midflight_plan::storage::engine_image;
 use midflight_plan::storage::schedule::{Closed, Place};
 use midflight_plan::storage::volume::{
@@ -100,6 +100,7 @@ impl Volumes {
             replicas: replicas.iter().map(|replica| (**replica).clone()).collect(),
             managers: Vec::new(),
             places: Vec::new(),
+            lost: self.lost(record.as_ref().and_then(|record| record.spec.frontend.as_ref()))?,
             serving: None,
             default_image: settings::value(&self.settings, default_image(volume.spec.data_engine))?.into(),
             images: self.deployed(&volume),
@@ -115,6 +116,14 @@ impl Volumes {
         observed.places = self.places(&observed)?;
         observed.serving = self.serving(&observed).await?;
         Ok(Some(Look { volume, record, engine, replicas, observed }))
+    }
+
+    /// The node of an attachment, if it is not Ready or no node of the cluster any more.
+    fn lost(&self, seat: Option<&FrontendSeat>) -> Result<BTreeSet<NodeName>, Stale> {
+        let Some(seat) = seat else { return Ok(BTreeSet::new()) };
+        let node = self.nodes.get(&key(seat.node_id.as_str()))?;
+        let is_there = node.is_some_and(|node| is_ready(&node));
+        Ok(if is_there { BTreeSet::new() } else { BTreeSet::from([seat.node_id.clone()]) })
     }
 
     /// Where the images of a volume are, as last shown: nothing is done because of it, and who refers to an image is written all the
@@ -202,8 +211,7 @@ impl Volumes {
             let name = NodeName::from(node.name_any());
             let status = node.status.as_ref();
             let managers = self.managers.by(self.managers_on, &place(&name, seen.volume.spec.data_engine))?;
-            let is_ready = status.is_some_and(|status| status.conditions.holds("Ready"));
-            let closed = if !is_ready {
+            let closed = if !is_ready(&node) {
                 Some(Closed::NotReady)
             } else if !node.spec.allow_scheduling || node.spec.eviction_requested {
                 Some(Closed::Off)
@@ -262,6 +270,10 @@ fn is_selected(node: &Node, volume: &VolumeSpec) -> bool {
     let has = |tags: &[Word], wanted: &[Word]| wanted.iter().all(|tag| tags.contains(tag));
     has(&node.spec.tags, &volume.node_selector)
         && node.spec.disks.values().any(|disk| has(&disk.tags, &volume.disk_selector))
+}
+
+fn is_ready(node: &Node) -> bool {
+    node.status.as_ref().is_some_and(|status| status.conditions.holds("Ready"))
 }
 
 fn is_running(manager: &InstanceManager) -> bool {

@@ -145,7 +145,7 @@ pub enum Action {
         manager: String,
         engine: Address,
     },
-    /// Stop offering it. Without a manager its node is lost, and with it the clients.
+    /// Stop offering it. Without a manager its node is lost, and with it the frontend and the clients.
     Withdraw {
         manager: Option<String>,
     },

@@ -29,6 +29,9 @@ pub struct Observed {
     pub managers: Vec<Manager>,
     /// Nodes that may get replicas.
     pub places: Vec<Place>,
+    /// The node that it is attached to, if that is lost with all that runs there: it is not Ready, or there is none of its name. One
+    /// that only lacks an instance manager has its frontend still.
+    pub lost: BTreeSet<NodeName>,
     /// What the engine said of itself, if it was reached.
     pub serving: Option<Serving>,
     /// Image of volumes that ask for none: of engines, or of instance managers for v2.

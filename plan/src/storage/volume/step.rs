@@ -92,13 +92,18 @@ fn detached(seen: &Observed) -> Step {
 /// Takes the volume from the node that has it.
 fn detach(seen: &Observed, node: &NodeName) -> Step {
     if seen.endpoint().is_some() {
-        return Ok(withdraw(seen, node));
+        return withdraw(seen, node);
     }
     stop_engine(seen).unwrap_or(Ok(Action::EndAttachment))
 }
 
-fn withdraw(seen: &Observed, node: &NodeName) -> Action {
-    Action::Withdraw { manager: seen.manager(node, "").map(|manager| manager.name.clone()) }
+/// Takes the volume from the clients of its node. The frontend outlives an instance manager: it has to be told by the next one.
+fn withdraw(seen: &Observed, node: &NodeName) -> Step {
+    match seen.manager(node, "") {
+        Some(manager) => Ok(Action::Withdraw { manager: Some(manager.name.clone()) }),
+        None if seen.lost.contains(node) => Ok(Action::Withdraw { manager: None }),
+        None => Err(Wait::NoManager(node.clone())),
+    }
 }
 
 /// Gives the volume to a node that can serve it.
@@ -115,7 +120,7 @@ fn attach(seen: &Observed, node: &NodeName) -> Step {
 /// Brings the volume up where it is attached, and keeps it whole.
 fn serve(seen: &Observed, node: &NodeName) -> Step {
     if seen.asked_node().is_none() && seen.endpoint().is_some() {
-        return Ok(withdraw(seen, node));
+        return withdraw(seen, node);
     }
     if let Some(step) = target::escape(seen) {
         return step;

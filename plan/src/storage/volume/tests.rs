@@ -295,6 +295,49 @@ fn a_node_that_is_lost_with_its_clients_gives_the_volume_up() {
     assert_eq!(world.record().term.number(), 2, "whoever is left on n-1 is fenced out");
 }
 
+/// Its frontend outlives its instance manager, and has to be told.
+#[test]
+fn a_volume_stays_attached_to_a_node_that_cannot_tell_its_frontend_otherwise() {
+    type Change = fn(&mut World);
+    let changes: [(&str, Change); 4] = [
+        ("detached", |world| world.attach("")),
+        ("attached elsewhere", |world| world.attach("n-2")),
+        ("deleted", |world| world.seen.volume.metadata.deletion_timestamp = Some(Time(start()))),
+        ("detached to grow", |world| {
+            world.attach("");
+            world.seen.volume.spec.size = Size::from_bytes(2 << 20);
+        }),
+    ];
+    for (case, change) in changes {
+        let mut world = World::attached();
+        world.lose_manager("n-1");
+        change(&mut world);
+        let wait = world.settle();
+        assert_eq!(wait, Some(Wait::NoManager("n-1".into())), "{case}");
+        assert!(world.seen.endpoint().is_some(), "{case}: the frontend has it still");
+        let told = decide(&world.seen).standing.waiting.expect("it is shown").to_string();
+        assert!(told.starts_with("node n-1 has no running instance manager"), "{case}: {told}");
+        // Either end of that will do.
+        let mut lost = World { seen: world.seen.clone(), released: false, fault: None, trouble: None };
+        world.return_of("n-1");
+        lost.lose("n-1");
+        for mut world in [world, lost] {
+            world.settle();
+            assert!(world.seen.attached_node().is_none_or(|node| node == "n-2"), "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_on_a_node_that_is_gone_for_good_is_deleted() {
+    let mut world = World::attached();
+    world.lose("n-1");
+    world.seen.places.retain(|place| place.node != "n-1");
+    world.seen.volume.metadata.deletion_timestamp = Some(Time(start()));
+    assert_eq!(world.settle(), None);
+    assert!(world.seen.record.is_none() && world.seen.replicas.is_empty());
+}
+
 #[test]
 fn an_attached_volume_follows_its_image_forth_and_back() {
     let mut world = World::attached_v1();

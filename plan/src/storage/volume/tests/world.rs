@@ -101,6 +101,7 @@ impl World {
             replicas: Vec::new(),
             managers: NODES[..nodes].iter().map(manager).collect(),
             places: NODES[..nodes].iter().map(place).collect(),
+            lost: Default::default(),
             serving: None,
             default_image: OLD.into(),
             images: [OLD, NEW].map(on_every_node).into(),
@@ -194,14 +195,20 @@ impl World {
         there.expect("a copy is there").spec.instance.desire_state = state;
     }
 
-    /// A node's processes are gone.
+    /// A node is gone with all that runs there.
     pub(super) fn lose(&mut self, node: &str) {
+        self.seen.lost.insert(node.into());
+        self.lose_manager(node);
+    }
+
+    /// A node's instance manager is gone with all that it hosts; its frontend is still there.
+    pub(super) fn lose_manager(&mut self, node: &str) {
         for manager in self.seen.managers.iter_mut().filter(|manager| manager.node == node) {
             manager.running = false;
             manager.instances.iter_mut().for_each(|instance| instance.state = InstanceState::Stopped);
         }
         for place in self.seen.places.iter_mut().filter(|place| place.node == node) {
-            place.closed = Some(Closed::NotReady);
+            place.closed = Some(Closed::NoManager);
         }
         let seat = self.seen.seat().map(|seat| seat.node_id.clone());
         if seat.is_some_and(|seat| seat == node) {
@@ -212,6 +219,7 @@ impl World {
     }
 
     pub(super) fn return_of(&mut self, node: &str) {
+        self.seen.lost.remove(&NodeName::from(node));
         self.seen
             .managers
             .iter_mut()
