@@ -14,6 +14,7 @@ use super::{
     refused::Refused,
     registry::{Registry, Target},
     service::{Service, name, some_engine},
+    works::Turn,
 };
 use crate::{
     backup::{
@@ -24,6 +25,7 @@ use crate::{
         restore::{self, Restored},
         vault::FolderVault,
     },
+    engine::control::Command,
     epoch::Epoch,
     record::RecordStore,
     role::in_words,
@@ -78,11 +80,14 @@ impl Registry {
         tell: &mut dyn FnMut(&Report),
     ) -> Result<Created, Refused> {
         let target = some_engine(request.engine.as_ref())?;
+        let name = given(&request.backup).unwrap_or(&request.snapshot).to_owned();
+        // Whoever gives the order again hears of the end of the first, and not only of its own.
+        let _turn = self.works().begin(format!("backup {}/{name} in {}", target.volume, request.target));
         let order = create::Order {
             engine: self.address_of(&target)?,
             volume: target.volume.to_string(),
             snapshot: request.snapshot.clone(),
-            name: given(&request.backup).unwrap_or(&request.snapshot).to_owned(),
+            name,
         };
         Ok(create::create(&vault(&request.target)?, &order, tell)?)
     }
@@ -94,6 +99,7 @@ impl Registry {
     ) -> Result<Restored, Refused> {
         let target = some_engine(request.engine.as_ref())?;
         let engine = self.address_of(&target)?;
+        let _turn = self.restoring(&target)?;
         let order = restore::Order {
             engine,
             attachment: self.attachment(&target)?,
@@ -102,6 +108,17 @@ impl Registry {
             name: request.backup.clone(),
         };
         Ok(restore::restore(&vault(&request.target)?, &order, tell)?)
+    }
+
+    /// A volume that is being restored is not restored again at the same time, nor brought back to what it was.
+    fn restoring(&self, target: &Target) -> Result<Turn<'_>, Refused> {
+        let turn = self.works().begin_alone(format!("restore {}", target.key));
+        turn.ok_or_else(|| Refused::Busy(format!("a backup is being restored to {}", target.volume)))
+    }
+
+    pub(super) fn revert(&self, target: &Target, revert: &Command) -> Result<(), Refused> {
+        let _turn = self.restoring(target)?;
+        self.command(target, revert)
     }
 
     /// Whoever writes while nobody uses the volume does it as the frontend of the attachment that the record names.

@@ -10,6 +10,7 @@
 //! | `loops` | where v2 instances live, one loop for each volume |
 //! | `life`, `complaints` | one instance from its start to its end; what engines say is wrong |
 //! | `registry`, `commands`, `attach` | all instances, what can be asked of them and of the frontend |
+//! | `works` | what takes long, once at a time |
 //! | `service`, `backups`, `serve`, `metrics`, `announce` | the same over gRPC |
 //! | `client`, `backup_orders`, `order`, `told` | the other side, for people and programs |
 
@@ -35,6 +36,7 @@ pub mod serve;
 mod service;
 mod spec;
 pub mod told;
+mod works;
 
 pub use names::{Kind, Name};
 pub use process::end_all;

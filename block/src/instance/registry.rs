@@ -22,6 +22,7 @@ use super::{
     process::Process,
     refused::Refused,
     spec::{Particulars, Spec},
+    works::Works,
 };
 use crate::epoch::Epoch;
 
@@ -40,6 +41,8 @@ pub(super) struct Registry {
     /// One command at a time for each instance.
     turns: Mutex<HashMap<Key, Arc<Mutex<()>>>>,
     floors: Mutex<HashMap<Name, Epoch>>,
+    /// Backups that are made or restored.
+    works: Works,
     /// Held as long as this process lives: one instance manager per folder.
     _place: File,
 }
@@ -75,12 +78,17 @@ impl Registry {
             instances: Mutex::new(instances),
             turns: Mutex::default(),
             floors: Mutex::default(),
+            works: Works::default(),
             _place: place,
         })
     }
 
     pub(super) fn world(&self) -> &Arc<World> {
         &self.world
+    }
+
+    pub(super) fn works(&self) -> &Works {
+        &self.works
     }
 
     pub(super) fn list(&self) -> Vec<View> {

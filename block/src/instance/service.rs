@@ -382,7 +382,7 @@ impl InstanceManager for Service {
                 return Err(Refused::Invalid("a revert needs a number of its own".into()));
             }
             let revert = Command::Revert { name: request.snapshot, head: Some(request.head) };
-            registry.command(&target, &revert)
+            registry.revert(&target, &revert)
         })
         .await
     }
