@@ -139,6 +139,41 @@ fn a_standby_volume_follows_the_backups_of_one_under_load() {
     );
 }
 
+#[test]
+fn a_restore_that_fails_in_the_middle_leaves_the_backup_that_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, standby, target] = ["source", "standby", "target"].map(|name| folder.path().join(name));
+    let mut plane = start(&source, SIZE);
+    let engine = plane.engine().address().to_string();
+    let mut back_up = |name: &str, pieces: std::ops::Range<u64>, fill: u8| {
+        pieces.for_each(|piece| write(&plane, piece * PIECE, fill + piece as u8));
+        snapshot(&mut plane, name);
+        run(&["create", "--engine", &engine, "--volume", VOLUME, "--snapshot", name], &target);
+        blocks(&target)
+    };
+    back_up("one", 0..5, 10);
+    let before = back_up("two", 0..3, 20);
+    let after = back_up("three", 3..4, 30);
+    // It is the last that is restored of the three.
+    let lost: Vec<&PathBuf> = after.iter().filter(|block| !before.contains(block)).collect();
+    assert_eq!(lost.len(), 1);
+    std::fs::remove_file(lost[0]).unwrap();
+
+    let mut other = start(&standby, SIZE);
+    let into = other.engine().address().to_string();
+    let attachment = other.record().unwrap().attachment.unwrap().bits().to_string();
+    detach(&mut other);
+    let order = |name: &'static str| {
+        ["restore", "--engine", &into, "--volume", VOLUME, "--attachment", &attachment, "--name", name]
+    };
+    run(&order("one"), &target);
+    let why = refusal(&order("three"), &target);
+    assert!(why.contains("block"), "{why}");
+    until("the engine is alone", || !volume::status(&mut other).attached);
+    drop((plane, other));
+    assert!(content(&source, Some("one")) == content(&standby, None), "it is what it was");
+}
+
 /// Why a command is not carried out.
 fn refusal(arguments: &[impl AsRef<OsStr>], target: &Path) -> String {
     let output = mfblock(arguments, target).output().unwrap();

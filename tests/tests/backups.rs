@@ -95,6 +95,51 @@ async fn a_volume_is_backed_up_restored_and_followed_by_a_standby() {
     storage.stop().await;
 }
 
+/// Part of the next one was written over it before that could not be had.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_activated_standby_serves_the_last_backup_that_it_holds_and_nothing_of_the_next() {
+    let storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    storage.make_backup_target("default").await.unwrap();
+    let endpoint = source(&storage).await;
+    write(&endpoint, "0x33", "4M").await;
+    storage.take_snapshot("vol-1", "sunday").await.unwrap();
+    storage.back_up("sunday", "b-0").await.unwrap();
+    let blocks = std::fs::read_dir(storage.room("backups").join("blocks")).unwrap();
+    let blocks = blocks.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+    let blocks: Vec<_> = blocks.map(|block| block.unwrap().path()).collect();
+    assert_eq!(blocks.len(), 1, "{blocks:?}");
+
+    write(&endpoint, "0x11", "1M").await;
+    write(&endpoint, "0x44", "4M").await;
+    storage.take_snapshot("vol-1", "monday").await.unwrap();
+    let held = storage.back_up("monday", "b-1").await.unwrap().status.unwrap();
+    storage.create_volume("vol-3", spec(&json!({ "fromBackup": held.url, "Standby": true }))).await.unwrap();
+    until_holds(&storage, "vol-3", "b-1").await.unwrap();
+
+    // The next backup needs the block again that is damaged by now, after one that is not.
+    std::fs::write(&blocks[0], b"damaged").unwrap();
+    write(&endpoint, "0x22", "1M").await;
+    write(&endpoint, "0x33", "4M").await;
+    storage.take_snapshot("vol-1", "tuesday").await.unwrap();
+    storage.back_up("tuesday", "b-2").await.unwrap();
+    let fails = async || {
+        let conditions = status_of(&storage, "vol-3").await?.conditions;
+        let message = conditions.get("Restore").map(|condition| condition.message.to_string());
+        Ok(message.filter(|message| message.starts_with("backup b-2 cannot be restored")))
+    };
+    storage.until("the newest cannot be restored", fails).await.unwrap();
+    storage.change_volume("vol-3", json!({ "Standby": false, "nodeID": "node-1" })).await.unwrap();
+    let active = async || {
+        let status = status_of(&storage, "vol-3").await?;
+        Ok((!status.is_standby && status.state.as_str() == "attached").then_some(()))
+    };
+    storage.until("the standby serves", active).await.unwrap();
+    let endpoint = storage.endpoint("vol-3").await.unwrap();
+    read(&endpoint, "0x11", "1M").await;
+    read(&endpoint, "0x44", "4M").await;
+    storage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
     let storage = Storage::start(1, DataEngine::V2).await.unwrap();

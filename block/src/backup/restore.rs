@@ -3,10 +3,11 @@
 //!
 //! ```text
 //! volume at `backup-A` ─ revert ─▶ write the difference ─▶ flush ─▶ snapshot `backup-B` ─▶ forget `backup-A`
+//!              ▲────────────── revert ──────┘ it cannot be had
 //! ```
 //!
 //! Invariant: a snapshot `backup-B` of a volume holds what backup B does. Whatever a
-//! restore that died has left is reverted, or written over.
+//! restore that failed has left is reverted at once, that of one that died before anything else is done, or written over.
 
 use std::{
     collections::BTreeSet,
@@ -84,7 +85,11 @@ pub fn restore(
         engine.call(&Command::Revert { name: marker(&before.name), head: None })?;
     }
     let pieces = difference(before.as_ref(), &wanted, layout.size);
-    let written_bytes = write(vault, &mut writer, &wanted, &pieces, tell)?;
+    let written = write(vault, &mut writer, &wanted, &pieces, tell);
+    if let (Err(_), Some(before)) = (&written, &before) {
+        take_back(&mut writer, &mut engine, before);
+    }
+    let written_bytes = written?;
     if before.as_ref().is_none_or(|before| before.name != wanted.name) {
         engine.call(&Command::Snapshot { name: marker(&wanted.name) })?;
         if let Some(before) = &before {
@@ -93,6 +98,16 @@ pub fn restore(
     }
     let since = before.map(|before| before.name);
     Ok(Restored { volume: order.into.clone(), name: wanted.name, since, pieces: pieces.len(), written_bytes })
+}
+
+/// Makes the volume again what it was. An engine that does not listen to us any more may have other clients by now: then
+/// nothing is thrown away.
+fn take_back(writer: &mut Writer, engine: &mut EngineControl, before: &Manifest) {
+    let revert = Command::Revert { name: marker(&before.name), head: None };
+    let taken_back = writer.flush().and_then(|()| Ok(engine.call(&revert)?));
+    if let Err(error) = taken_back {
+        tracing::warn!(%error, backup = before.name, "part of another backup is left over it");
+    }
 }
 
 /// Whoever wrote last may just have gone.

@@ -34,7 +34,7 @@ pub(crate) struct Backups {
     nodes: Objects<Node>,
     engines: Engines,
     reach: Reach,
-    jobs: Jobs,
+    jobs: Jobs<String>,
 }
 
 pub(crate) struct Look {

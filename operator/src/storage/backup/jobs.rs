@@ -18,25 +18,30 @@ const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// What is not allowed may have been so only at that moment; this often it was not.
 const MEANT: u32 = 3;
 
-struct Job {
-    what: String,
+struct Job<W> {
+    what: W,
     work: Work,
     failures: u32,
     task: AbortHandle,
 }
 
-/// The work of one controller, by the key that it is for.
-#[derive(Default)]
-pub(super) struct Jobs {
-    all: Arc<Mutex<HashMap<Key, Job>>>,
+/// The work of one controller, by the key that it is for; of what kind it is `W` says.
+pub(super) struct Jobs<W> {
+    all: Arc<Mutex<HashMap<Key, Job<W>>>>,
     wake: OnceLock<Wake<Key>>,
 }
 
-fn lock(all: &Mutex<HashMap<Key, Job>>) -> MutexGuard<'_, HashMap<Key, Job>> {
+impl<W> Default for Jobs<W> {
+    fn default() -> Jobs<W> {
+        Jobs { all: Arc::default(), wake: OnceLock::new() }
+    }
+}
+
+fn lock<W>(all: &Mutex<HashMap<Key, Job<W>>>) -> MutexGuard<'_, HashMap<Key, Job<W>>> {
     all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Jobs {
+impl<W: Clone + Default + PartialEq + Send + 'static> Jobs<W> {
     /// Whom to wake when something is heard.
     pub(super) fn wakes(&self, wake: &Wake<Key>) {
         // Set once: a controller is added once.
@@ -44,9 +49,9 @@ impl Jobs {
     }
 
     /// What was ordered last for a key, and how far it is.
-    pub(super) fn of(&self, key: &Key) -> (String, Work) {
+    pub(super) fn of(&self, key: &Key) -> (W, Work) {
         let all = lock(&self.all);
-        all.get(key).map_or_else(|| (String::new(), Work::None), |job| (job.what.clone(), job.work.clone()))
+        all.get(key).map_or_else(|| (W::default(), Work::None), |job| (job.what.clone(), job.work.clone()))
     }
 
     pub(super) fn forget(&self, key: &Key) {
@@ -59,23 +64,41 @@ impl Jobs {
     pub(super) fn follow(
         &self,
         key: &Key,
-        what: String,
+        what: W,
         order: impl Future<Output = Result<Response<Streaming<proto::BackupEvent>>, Status>> + Send + 'static,
     ) {
+        self.begin(key, what, |tell| async move {
+            listen(order, |percent| tell(Ok(Work::Running { percent }))).await
+        });
+    }
+
+    /// Orders something that tells only of its end.
+    pub(super) fn await_end(
+        &self,
+        key: &Key,
+        what: W,
+        order: impl Future<Output = Result<(), Status>> + Send + 'static,
+    ) {
+        self.begin(key, what, |_| async move { order.await.map(|()| Work::Done { new_bytes: 0 }) });
+    }
+
+    /// Begins something that says how far it is, and how it has ended.
+    fn begin<F>(&self, key: &Key, what: W, work: impl FnOnce(Tell) -> F)
+    where
+        F: Future<Output = Result<Work, Status>> + Send + 'static,
+    {
         let Some(wake) = self.wake.get().cloned() else { return };
         let (all, of) = (Arc::clone(&self.all), key.clone());
+        let tell: Tell = Arc::new(move |work| {
+            if let Some(job) = lock(&all).get_mut(&of) {
+                job.hear(work);
+            }
+            wake.one(of.clone());
+        });
+        let work = work(Arc::clone(&tell));
         // Held until the job is known, so that its task finds it.
         let mut jobs = lock(&self.all);
-        let task = tokio::spawn(async move {
-            let tell = |work: Result<Work, Status>| {
-                if let Some(job) = lock(&all).get_mut(&of) {
-                    job.hear(work);
-                }
-                wake.one(of.clone());
-            };
-            let ended = listen(order, |percent| tell(Ok(Work::Running { percent }))).await;
-            tell(ended);
-        });
+        let task = tokio::spawn(async move { tell(work.await) });
         let failures = jobs.get(key).filter(|job| job.what == what).map_or(0, |job| job.failures);
         let job = Job { what, work: Work::Running { percent: 0 }, failures, task: task.abort_handle() };
         if let Some(before) = jobs.insert(key.clone(), job) {
@@ -84,13 +107,16 @@ impl Jobs {
     }
 }
 
-impl Drop for Jobs {
+/// Whom to tell how far something is.
+type Tell = Arc<dyn Fn(Result<Work, Status>) + Send + Sync>;
+
+impl<W> Drop for Jobs<W> {
     fn drop(&mut self) {
         lock(&self.all).values().for_each(|job| job.task.abort());
     }
 }
 
-impl Job {
+impl<W> Job<W> {
     fn hear(&mut self, work: Result<Work, Status>) {
         self.work = work.unwrap_or_else(|status| {
             self.failures += 1;

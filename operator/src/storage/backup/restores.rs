@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use midflight_api::longhorn::{Backup, Condition, ConditionStatus, Engine, NAMESPACE, RestoreStatus, Volume};
 use midflight_plan::storage::backup::{
-    Place, RestoreAction as Action, RestoreDecision as Decision, RestoreSeen as Observed,
-    RestoreWait as Wait, decide_restore as decide,
+    Place, RestoreAction as Action, RestoreDecision as Decision, RestoreOrder as Order,
+    RestoreSeen as Observed, RestoreWait as Wait, decide_restore as decide, marker,
 };
 use midflight_plan::storage::volume::engine_name;
 
@@ -30,7 +30,7 @@ pub(crate) struct Restores {
     backups_at: Index<Backup>,
     objects: Objects<Engine>,
     engines: Engines,
-    jobs: Jobs,
+    jobs: Jobs<Order>,
 }
 
 pub(crate) struct Look {
@@ -81,8 +81,11 @@ impl Restores {
             .await?;
         let state = match &decision.next {
             Err(Wait::Content) => "complete",
-            Err(Wait::Failed { .. } | Wait::Bad(_) | Wait::NoBackup(_)) => "error",
-            Ok(_) | Err(Wait::Restoring { .. } | Wait::NoEngine | Wait::Grows(_)) => "incomplete",
+            Err(Wait::Failed { .. } | Wait::NotReverted { .. } | Wait::Bad(_) | Wait::NoBackup(_)) => "error",
+            Ok(_)
+            | Err(
+                Wait::Restoring { .. } | Wait::NoEngine | Wait::Grows(_) | Wait::Written | Wait::Reverting(_),
+            ) => "incomplete",
         };
         let current = if decision.required { decision.wanted.as_str() } else { "" };
         let restore = RestoreStatus {
@@ -112,7 +115,7 @@ impl Restores {
         let now = seen.observed.now.to_string();
         let (holds, reason, message) = match &decision.next {
             Err(Wait::Content) => (ConditionStatus::False, "", String::new()),
-            Err(Wait::Failed { .. } | Wait::Bad(_) | Wait::NoBackup(_)) => {
+            Err(Wait::Failed { .. } | Wait::NotReverted { .. } | Wait::Bad(_) | Wait::NoBackup(_)) => {
                 (ConditionStatus::False, "RestoreFailure", decision.error.to_string())
             }
             Err(wait) => (ConditionStatus::True, "RestoreInProgress", wait.to_string()),
@@ -155,7 +158,16 @@ impl Restores {
         };
         let mut manager = seat.manager.clone();
         let work = async move { manager.restore_backup(order).await };
-        self.jobs.follow(&Key::of(&*seen.volume), from.backup.clone(), work);
+        self.jobs.follow(&Key::of(&*seen.volume), Order::Restore(from.backup.clone()), work);
+    }
+
+    fn revert(&self, seen: &Look, to: String, number: u64) {
+        let Some(seat) = &seen.seat else { return };
+        let (engine, snapshot) = (Some(seat.engine.clone()), marker(&to));
+        let order = proto::RevertRequest { engine, snapshot, head: number };
+        let mut manager = seat.manager.clone();
+        let work = async move { manager.revert_snapshot(order).await.map(drop) };
+        self.jobs.await_end(&Key::of(&*seen.volume), Order::Revert(to), work);
     }
 }
 
@@ -240,13 +252,22 @@ impl Controller for Restores {
                 self.restore(&seen, &from);
                 Ok(Next::After(LOOK_AGAIN))
             }
-            Err(Wait::Content | Wait::Bad(_)) => Ok(Next::OnChange),
-            Err(Wait::Failed { again, .. }) => {
-                Ok(Next::After(seen.observed.now.duration_until(again).try_into().unwrap_or_default()))
-            }
-            Err(Wait::NoBackup(_) | Wait::NoEngine | Wait::Grows(_) | Wait::Restoring { .. }) => {
+            Ok(Action::Revert { to, number }) => {
+                self.revert(&seen, to, number);
                 Ok(Next::After(LOOK_AGAIN))
             }
+            Err(Wait::Content | Wait::Bad(_)) => Ok(Next::OnChange),
+            Err(Wait::Failed { again, .. } | Wait::NotReverted { again, .. }) => {
+                Ok(Next::After(seen.observed.now.duration_until(again).try_into().unwrap_or_default()))
+            }
+            Err(
+                Wait::NoBackup(_)
+                | Wait::NoEngine
+                | Wait::Grows(_)
+                | Wait::Restoring { .. }
+                | Wait::Written
+                | Wait::Reverting(_),
+            ) => Ok(Next::After(LOOK_AGAIN)),
         }
     }
 }

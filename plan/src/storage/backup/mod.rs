@@ -13,8 +13,8 @@ pub use copy::{
 };
 pub use place::{BadPlace, Folder, Place};
 pub use restore::{
-    Action as RestoreAction, Decision as RestoreDecision, Observed as RestoreSeen, Wait as RestoreWait,
-    decide as decide_restore, marker,
+    Action as RestoreAction, Decision as RestoreDecision, Observed as RestoreSeen, Order as RestoreOrder,
+    Wait as RestoreWait, decide as decide_restore, marker,
 };
 pub use target::{
     Action as TargetAction, Decision as TargetDecision, Listing, Observed as TargetSeen, Wait as TargetWait,

@@ -3,9 +3,11 @@
 //! ```text
 //! fromBackup ──▶ restoring ──▶ restored: a volume like any other
 //! fromBackup, Standby ──▶ restoring ──▶ follows ──Standby: false──▶ the newest is restored ──▶ a volume like any other
+//!                                                       └──▶ it cannot be: back to the one that is held ──▲
 //! ```
 //!
-//! What a volume was brought to is in the engine itself, as a snapshot that is taken when all is written.
+//! What a volume was brought to is in the engine itself, as a snapshot that is taken when all is written. A restore that did not come
+//! to its end has written part of another backup over it: then the volume is what its snapshot says only when it was brought back to that.
 //!
 //! The invariant: clients get the volume only when it holds all of a backup.
 
@@ -29,8 +31,19 @@ pub struct Observed {
     pub backups: Vec<Backup>,
     /// What the engine says, if it was reached.
     pub engine: Option<Serving>,
-    /// The restore that was ordered last, and of which backup.
-    pub work: (String, Work),
+    /// What was ordered last, and how far it is.
+    pub work: (Order, Work),
+}
+
+/// What an instance manager was told to do with the volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Order {
+    #[default]
+    Nothing,
+    /// To bring it to this backup.
+    Restore(String),
+    /// To bring it back to this backup, which it holds.
+    Revert(String),
 }
 
 /// One step. Each is safe to repeat.
@@ -40,6 +53,9 @@ pub enum Action {
     Resize { size: Size },
     /// Let the engine's instance manager write the backup.
     Restore { from: Place },
+    /// Let the engine make the volume what it was when it was brought to the backup that it holds. The number is drawn for this
+    /// order alone: given again with it, the same order throws nothing more away.
+    Revert { to: String, number: u64 },
 }
 
 /// Why nothing is being done. Shown to the user verbatim.
@@ -59,6 +75,14 @@ pub enum Wait {
     Restoring { backup: String, percent: i32 },
     #[error("backup {backup} cannot be restored: {why}; it is tried again")]
     Failed { backup: String, why: String, again: Timestamp },
+    #[error("somebody still writes to the volume; clients get it afterwards")]
+    Written,
+    #[error("the volume is brought back to backup {0}, the last that it holds")]
+    Reverting(String),
+    #[error(
+        "the volume cannot be brought back to backup {backup}, the last that it holds: {why}; it is tried again"
+    )]
+    NotReverted { backup: String, why: String, again: Timestamp },
 }
 
 /// What the status is to say, and what to do.
@@ -106,18 +130,19 @@ pub fn decide(seen: &Observed) -> Option<Decision> {
         (Ok(place), None) => Err(Wait::NoBackup(place.to_string())),
         (Ok(place), Some(wanted)) => step(seen, place, wanted, &held),
     };
-    // An activated standby serves what it holds when the newest cannot be had.
-    let is_stuck = matches!(next, Err(Wait::Failed { .. } | Wait::NoBackup(_)));
-    let has_all =
-        !held.is_empty() && (held == name || (is_stuck && status.is_standby && !seen.volume.spec.standby));
-    let next = if has_all { Err(Wait::Content) } else { next };
+    let next = if !held.is_empty() && held == name { Err(Wait::Content) } else { next };
+    let is_activated = status.is_standby && !seen.volume.spec.standby;
+    let next = if is_activated && !held.is_empty() { activate(seen, &held, next) } else { next };
+    let has_all = next == Err(Wait::Content);
     let percent = match &next {
         Err(Wait::Restoring { percent, .. }) => *percent,
         Err(Wait::Content) => 100,
         Ok(_) | Err(_) => 0,
     };
     let error = match &next {
-        Err(Wait::Content | Wait::Restoring { .. }) | Ok(_) => Message::default(),
+        Err(Wait::Content | Wait::Restoring { .. } | Wait::Written | Wait::Reverting(_)) | Ok(_) => {
+            Message::default()
+        }
         Err(wait) => wait.to_string().into(),
     };
     Some(Decision {
@@ -146,6 +171,39 @@ fn held(seen: &Observed) -> Option<String> {
     engine.snapshots.iter().rev().find_map(|name| Some(name.strip_prefix(MARKER)?.to_owned()))
 }
 
+/// An activated standby serves what it holds: the newest backup, or the last that could be had. Nobody may write to it any more, and it
+/// has to be known that nothing was written over that: this was the last that was ordered, or the volume was brought back to it.
+fn activate(seen: &Observed, held: &str, next: Result<Action, Wait>) -> Result<Action, Wait> {
+    let has_newest = next == Err(Wait::Content);
+    let is_stuck = matches!(next, Err(Wait::Failed { .. } | Wait::NoBackup(_)));
+    let is_written = seen.engine.as_ref().is_none_or(|engine| engine.attached);
+    match &seen.work {
+        (Order::Revert(to), Work::Running { .. }) => return Err(Wait::Reverting(to.clone())),
+        (Order::Revert(to), Work::Done { .. }) if to == held && !is_written => return Err(Wait::Content),
+        (Order::Revert(backup), Work::Failed { why, again, .. }) if *again > seen.now => {
+            let (backup, why) = (backup.clone(), why.clone());
+            return Err(Wait::NotReverted { backup, why, again: *again });
+        }
+        (Order::Restore(backup), Work::Running { percent }) => {
+            return Err(Wait::Restoring { backup: backup.clone(), percent: *percent });
+        }
+        (Order::Restore(last), Work::Done { .. })
+            if last == held && (has_newest || is_stuck) && !is_written =>
+        {
+            return Err(Wait::Content);
+        }
+        (Order::Nothing | Order::Restore(_) | Order::Revert(_), _) => {}
+    }
+    match (has_newest, is_stuck, is_written) {
+        (false, false, _) | (false, true, true) => next,
+        (true, _, true) => Err(Wait::Written),
+        (_, _, false) => {
+            let number = u64::try_from(seen.now.as_nanosecond()).unwrap_or(1);
+            Ok(Action::Revert { to: held.to_owned(), number })
+        }
+    }
+}
+
 fn step(seen: &Observed, place: &Place, wanted: &Backup, held: &str) -> Result<Action, Wait> {
     let name = wanted.name_any();
     let size = wanted.status.as_ref().map(|status| status.volume_size).unwrap_or_default();
@@ -156,13 +214,14 @@ fn step(seen: &Observed, place: &Place, wanted: &Backup, held: &str) -> Result<A
         return Err(Wait::Content);
     }
     match &seen.work {
-        (backup, Work::Running { percent }) => {
+        (Order::Restore(backup), Work::Running { percent }) => {
             return Err(Wait::Restoring { backup: backup.clone(), percent: *percent });
         }
-        (backup, Work::Failed { why, again, .. }) if *backup == name && *again > seen.now => {
+        (Order::Revert(to), Work::Running { .. }) => return Err(Wait::Reverting(to.clone())),
+        (Order::Restore(backup), Work::Failed { why, again, .. }) if *backup == name && *again > seen.now => {
             return Err(Wait::Failed { backup: backup.clone(), why: why.clone(), again: *again });
         }
-        (_, Work::None | Work::Failed { .. } | Work::Done { .. }) => {}
+        (Order::Nothing | Order::Restore(_) | Order::Revert(_), _) => {}
     }
     let engine = seen.engine.as_ref().ok_or(Wait::NoEngine)?;
     if engine.serving && engine.size < size {
@@ -198,14 +257,14 @@ mod tests {
             volume,
             backups: vec![made("a", 10), made("b", 20)],
             engine: Some(engine(false, &[])),
-            work: (String::new(), Work::None),
+            work: (Order::Nothing, Work::None),
         }
     }
 
     fn engine(serving: bool, snapshots: &[&str]) -> Serving {
         let snapshots = snapshots.iter().map(|name| (*name).to_owned()).collect();
         Serving {
-            attached: true,
+            attached: false,
             serving,
             size: Size::from_bytes(8192),
             snapshots,
@@ -235,7 +294,16 @@ mod tests {
 
     fn failed(seen: Observed, backup: &str) -> Observed {
         let work = Work::Failed { why: "no".into(), is_final: false, again: at(1_010) };
-        with(seen, |seen| seen.work = (backup.into(), work))
+        with(seen, |seen| seen.work = (Order::Restore(backup.into()), work))
+    }
+
+    fn done(seen: Observed, order: Order) -> Observed {
+        with(seen, |seen| seen.work = (order, Work::Done { new_bytes: 0 }))
+    }
+
+    /// Whoever restores is at it still, whether anybody listens or not.
+    fn written(seen: Observed) -> Observed {
+        with(seen, |seen| seen.engine.as_mut().unwrap().attached = true)
     }
 
     #[test]
@@ -244,10 +312,11 @@ mod tests {
             let place = Place::parse(&format!("file:///backups?backup={backup}&volume=vol-1")).unwrap();
             Ok(Action::Restore { from: place })
         };
-        let running = |seen: &mut Observed| seen.work = ("a".into(), Work::Running { percent: 7 });
+        let running =
+            |seen: &mut Observed| seen.work = (Order::Restore("a".into()), Work::Running { percent: 7 });
         let failure =
             |backup: &str| Err(Wait::Failed { backup: backup.into(), why: "no".into(), again: at(1_010) });
-        let done = |seen| {
+        let noted = |seen| {
             with(holds(seen, "a"), |seen| {
                 let status = seen.volume.status.get_or_insert_default();
                 status.restore_initiated = true;
@@ -264,21 +333,70 @@ mod tests {
             ("failed",                 failed(restored(false), "a"),                                Some((failure("a"), false, true))),
             ("failed with another",    failed(restored(false), "x"),                                Some((from("a"), false, true))),
             ("restored",               holds(restored(false), "a"),                                 Some((Err(Wait::Content), false, false))),
-            ("restored and noted",     done(restored(false)),                                       None),
+            ("restored and noted",     noted(restored(false)),                                      None),
             ("no backup at all",       with(restored(false), |seen| seen.volume.spec.from_backup = "".into()), None),
             ("new standby",            restored(true),                                              Some((from("b"), true, true))),
             ("standby of an old one",  holds(restored(true), "a"),                                  Some((from("b"), true, true))),
             ("standby of the newest",  holds(restored(true), "b"),                                  Some((Err(Wait::Content), true, false))),
-            ("activated, newest",      holds(activated(restored(true)), "b"),                       Some((Err(Wait::Content), false, false))),
             ("activated, not newest",  holds(activated(restored(true)), "a"),                       Some((from("b"), true, true))),
-            ("activated, store lost",  with(holds(activated(restored(true)), "a"), |seen| seen.backups.clear()), Some((Err(Wait::Content), false, false))),
-            ("activated, newest bad",  failed(holds(activated(restored(true)), "a"), "b"),          Some((Err(Wait::Content), false, false))),
             ("activated with nothing", failed(activated(restored(true)), "b"),                      Some((failure("b"), true, true))),
         ];
         for (case, seen, expected) in cases {
             let decision =
                 decide(&seen).map(|decision| (decision.next, decision.is_standby, decision.required));
             assert_eq!(decision, expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn an_activated_standby_is_what_its_snapshot_says_before_clients_get_it() {
+        let standby = |holds_backup: &str| holds(activated(restored(true)), holds_backup);
+        let back_to = |backup: &str| Ok(Action::Revert { to: backup.into(), number: 1_000_000_000_000 });
+        let revert = || Order::Revert("a".into());
+        let restore = |backup: &str| Order::Restore(backup.into());
+        let lost = |seen| with(seen, |seen: &mut Observed| seen.backups.clear());
+        let nothing = || Err(Wait::NoBackup("file:///backups?backup=a&volume=vol-1".into()));
+        let not_restored = || Err(Wait::Failed { backup: "b".into(), why: "no".into(), again: at(1_010) });
+        let not_reverted = |again| Work::Failed { why: "busy".into(), is_final: false, again: at(again) };
+        let under_way = |order: Order| (order, Work::Running { percent: 0 });
+        let ordered = |seen, work| with(seen, |seen: &mut Observed| seen.work = work);
+        let wait_for_revert =
+            || Err(Wait::NotReverted { backup: "a".into(), why: "busy".into(), again: at(1_010) });
+        // Clients get it where it is content.
+        #[rustfmt::skip]
+        let cases = [
+            ("it was brought to the newest",         done(standby("b"), restore("b")),                        Err(Wait::Content)),
+            ("and whoever did it is still there",    written(done(standby("b"), restore("b"))),               Err(Wait::Written)),
+            ("nobody knows who wrote last",          standby("b"),                                            back_to("b")),
+            ("nobody knows who writes",              written(standby("b")),                                   Err(Wait::Written)),
+            ("a later one was begun and is gone",    failed(standby("b"), "c"),                               back_to("b")),
+            ("a later one is under way and is gone", ordered(standby("b"), under_way(restore("c"))),          Err(Wait::Restoring { backup: "c".into(), percent: 0 })),
+            ("brought back to the newest",           done(standby("b"), Order::Revert("b".into())),           Err(Wait::Content)),
+            ("the newest is bad",                    failed(standby("a"), "b"),                               back_to("a")),
+            ("it is bad, and written still",         written(failed(standby("a"), "b")),                      not_restored()),
+            ("being brought back",                   ordered(standby("a"), under_way(revert())),              Err(Wait::Reverting("a".into()))),
+            ("cannot be brought back now",           ordered(standby("a"), (revert(), not_reverted(1_010))),  wait_for_revert()),
+            ("could not be brought back before",     lost(ordered(standby("a"), (revert(), not_reverted(1_000)))), back_to("a")),
+            ("brought back",                         done(standby("a"), revert()),                            Err(Wait::Content)),
+            ("brought back, and written since",      written(done(standby("b"), Order::Revert("b".into()))),  Err(Wait::Written)),
+            ("brought back to another",              done(standby("b"), revert()),                            back_to("b")),
+            ("the store is lost",                    lost(standby("a")),                                      back_to("a")),
+            ("it is lost, and written still",        lost(written(standby("a"))),                             nothing()),
+            ("it is lost after all was written",     lost(done(standby("a"), restore("a"))),                  Err(Wait::Content)),
+            ("lost, and brought back",               lost(done(standby("a"), revert())),                      Err(Wait::Content)),
+        ];
+        for (case, seen, expected) in cases {
+            let decision = decide(&seen).unwrap();
+            let is_open = expected == Err(Wait::Content);
+            assert_eq!(decision.next, expected, "{case}");
+            assert_eq!((decision.is_standby, decision.required), (!is_open, !is_open), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_standby_that_is_not_activated_is_not_brought_back() {
+        for seen in [holds(restored(true), "b"), written(holds(restored(true), "b"))] {
+            assert_eq!(decide(&seen).unwrap().next, Err(Wait::Content));
         }
     }
 
