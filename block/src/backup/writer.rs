@@ -77,9 +77,12 @@ impl Writer {
             (Kind::Ping, _) => {
                 Ok(self.wire.send(&Frame::bare(frame.header.reply(Status::Ok, self.epoch)))?)
             }
-            (Kind::Reply, Status::Ok) => {
+            (Kind::Reply, status) => {
                 self.under_way -= 1;
-                Ok(())
+                match status {
+                    Status::Ok => Ok(()),
+                    status => Err(BackupError::Refused(format!("{status:?}"))),
+                }
             }
             (_, status) => Err(BackupError::Refused(format!("{status:?}"))),
         }
