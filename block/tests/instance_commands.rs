@@ -309,6 +309,35 @@ async fn back_up(nodes: &Nodes, orders: &mut Orders, epoch: u64) -> Result<(usiz
     last(orders.create_backup(request).await).await
 }
 
+/// Whoever gave the order the first time may be gone; the second hears of the end of both.
+#[test]
+fn an_order_for_a_backup_that_is_being_made_waits_for_its_end() {
+    let mut nodes = Nodes::start(1);
+    let members = nodes.create_replicas("");
+    let epoch = term(1);
+    let made = nodes.create_engine(0, "", epoch, &members);
+    let socket = nodes.attach(&made);
+    let mut client = NbdClient::connect(&socket, &volume()).unwrap();
+    for offset in (0..SIZE).step_by(1 << 20) {
+        let data = vec![1 + (offset >> 20) as u8; 1 << 20];
+        assert_eq!(client.call(Ask::Write { offset, data: &data }).unwrap().error, 0);
+    }
+    let mut orders = nodes.orders(0);
+    nodes.runtime.block_on(orders.create_snapshot(snapshot(epoch, "s"))).unwrap();
+    let ask = async || {
+        let mut orders = orders.clone();
+        match back_up(&nodes, &mut orders, epoch).await.unwrap().1 {
+            Event::Created(made) => made.new_blocks,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (one, two, three) =
+        nodes.runtime.block_on(async { futures::future::join3(ask(), ask(), ask()).await });
+    let mut blocks = [one, two, three];
+    blocks.sort_unstable();
+    assert_eq!(blocks, [0, 0, SIZE >> 21], "one of them has made it");
+}
+
 #[test]
 fn backups_are_made_listed_verified_and_restored_on_order() {
     let mut nodes = Nodes::start(1);

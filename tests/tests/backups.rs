@@ -2,9 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::time::Duration;
+
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use midflight_api::longhorn::{Backup, BackupState, BackupTarget, DataEngine, Engine, NAMESPACE, Volume};
+use midflight_operator::Writer;
 use midflight_tests::pattern;
 use midflight_tests::running::until_holds;
 use midflight_tests::storage::Storage;
@@ -207,6 +210,43 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
     look().await;
     let none = async || Ok(names().await?.is_empty().then_some(()));
     storage.until("the object of b-1 is gone", none).await.unwrap();
+    storage.stop().await;
+}
+
+/// Whoever ordered it is gone, and the instance manager is at it still.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_is_deleted_while_it_is_made_does_not_come_back() {
+    let mut storage = Storage::start(1, DataEngine::V2).await.unwrap();
+    storage.make_backup_target("default").await.unwrap();
+    let one = json!({ "size": SIZE.to_string(), "nodeID": "node-1", "numberOfReplicas": 1 });
+    storage.create_volume("vol-1", spec(&one)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    write(&storage.endpoint("vol-1").await.unwrap(), "0x11", "0").await;
+    storage.take_snapshot("vol-1", "monday").await.unwrap();
+    // A backup waits for whoever sweeps.
+    let folder = storage.room("backups");
+    std::fs::create_dir_all(folder.join("sweeping")).unwrap();
+    std::fs::write(folder.join("sweeping/somebody"), b"").unwrap();
+    let at_work = || std::fs::read_dir(folder.join("running")).map_or(0, Iterator::count);
+    storage.create_backup("monday", "b-1", None).await.unwrap();
+    let backups = storage.backups();
+    let begun = async || {
+        let state = backups.get("b-1").await?.status.unwrap_or_default().state;
+        Ok((state == BackupState::InProgress && at_work() > 0).then_some(()))
+    };
+    storage.until("the backup is being made", begun).await.unwrap();
+
+    storage.stop_operator().await;
+    backups.delete("b-1", &DeleteParams::default()).await.unwrap();
+    storage.replace_operator(Writer::new(storage.client.clone())).await;
+    for _ in 0..30 {
+        assert!(backups.get_opt("b-1").await.unwrap().is_some(), "it stays while it is made");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    std::fs::remove_file(folder.join("sweeping/somebody")).unwrap();
+    let gone = async || Ok((backups.get_opt("b-1").await?.is_none() && at_work() == 0).then_some(()));
+    storage.until("the object is gone and nobody makes it any more", gone).await.unwrap();
+    assert!(!folder.join("volumes/vol-1/b-1").exists(), "nothing of it is left");
     storage.stop().await;
 }
 

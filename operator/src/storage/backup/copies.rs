@@ -175,7 +175,8 @@ impl Controller for Backups {
         let mut observed = self.known(&backup)?;
         let volume = self.volumes.get(&self::key(&observed.volume_name))?;
         let is_settled = matches!(state(&backup), BackupState::Completed | BackupState::Error);
-        let seat = match is_settled || backup.metadata.deletion_timestamp.is_some() {
+        let is_deleting = backup.metadata.deletion_timestamp.is_some();
+        let seat = match is_settled || (is_deleting && !observed.is_unheard_of()) {
             true => None,
             false => self.engines.of(&observed.volume_name)?,
         };

@@ -5,7 +5,7 @@
 //!                               └────────▶ Error             found in the target ──▶ Completed
 //! ```
 //!
-//! The invariant: a backup is `Completed` only when its target has said that it has it.
+//! The invariant: a backup is `Completed` only when its target has said that it has it, and removed only when nobody makes it any more.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -132,6 +132,11 @@ impl Observed {
         self.backup.status.as_ref().map(|status| status.state).unwrap_or_default()
     }
 
+    /// Whether a copy was ordered, and nobody here knows what became of it.
+    pub fn is_unheard_of(&self) -> bool {
+        self.state() == BackupState::InProgress && self.work == Work::None && !self.volume_name.is_empty()
+    }
+
     /// Whether the target has to be asked what it has under this name.
     pub fn wants_to_know(&self) -> bool {
         if self.backup.metadata.deletion_timestamp.is_some() {
@@ -231,6 +236,11 @@ fn delete(seen: &Observed) -> Result<Action, Wait> {
     }
     // What belongs to no target that is known cannot be reached, and holds nothing up.
     match seen.folder() {
+        // Who ordered the copy is gone, and who makes it may be at it still: what is removed before its end would come back. The same
+        // order given again tells of that end.
+        Ok(folder) if seen.is_unheard_of() && seen.engine.as_ref().is_some_and(|engine| engine.serving) => {
+            Ok(Action::Copy { folder })
+        }
         Ok(folder) if was_ordered && !seen.volume_name.is_empty() => Ok(Action::Remove { folder }),
         Ok(_) | Err(_) => Ok(Action::Release),
     }
@@ -240,6 +250,8 @@ fn status(seen: &Observed, next: &Result<Action, Wait>) -> BackupStatus {
     let mut status = seen.backup.status.clone().unwrap_or_default();
     let is_deleting = seen.backup.metadata.deletion_timestamp.is_some();
     status.state = match next {
+        // Until its end is heard it is being made: whoever comes next has to know.
+        Ok(Action::Copy { .. }) | Err(Wait::Copying { .. }) if is_deleting => BackupState::InProgress,
         _ if is_deleting => match status.state {
             BackupState::New | BackupState::Pending => status.state,
             _ => BackupState::Deleting,
@@ -410,7 +422,14 @@ mod tests {
             ("not in the target", with(|seen| { seen.found = Some(Ok(None)); seen.backup.spec.snapshot_name = "".into(); }), Err(Wait::NotThere), Error),
             ("deleted",           deleted(Completed, |_| {}),                          Ok(Action::Remove { folder: folder() }), Deleting),
             ("deleted, never made", deleted(Pending, |_| {}),                          Ok(Action::Release),                     Pending),
-            ("deleted under way", deleted(InProgress, |seen| seen.work = Work::Running { percent: 1 }), Err(Wait::Copying { percent: 1 }), Deleting),
+            ("deleted under way", deleted(InProgress, |seen| seen.work = Work::Running { percent: 1 }), Err(Wait::Copying { percent: 1 }), InProgress),
+            ("deleted, unheard of", deleted(InProgress, |_| {}),                       Ok(Action::Copy { folder: folder() }),   InProgress),
+            ("and being upgraded", deleted(InProgress, |seen| seen.is_upgrading = true), Ok(Action::Copy { folder: folder() }), InProgress),
+            ("and nobody to ask", deleted(InProgress, |seen| seen.engine = None),      Ok(Action::Remove { folder: folder() }), Deleting),
+            ("and no target",     deleted(InProgress, |seen| seen.target = None),      Ok(Action::Release),                     Deleting),
+            ("deleted, it ended", deleted(InProgress, |seen| seen.work = Work::Done { new_bytes: 1 }), Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted, it failed", deleted(InProgress, |seen| seen.work = failed(false, 1001)), Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted, removed half", deleted(Deleting, |_| {}),                       Ok(Action::Remove { folder: folder() }), Deleting),
             ("deleted, target gone", deleted(Completed, |seen| seen.target = None),    Ok(Action::Release),                     Deleting),
         ];
         for (case, seen, expected, state) in cases {
