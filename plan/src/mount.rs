@@ -44,7 +44,9 @@ impl Seen {
     fn is_to_go(&self) -> bool {
         let unwanted = match self.policy {
             Policy::Keep => false,
-            Policy::ReplaceIdle => self.running.as_ref().is_some_and(|running| running.differs(&self.wanted)),
+            Policy::ReplaceIdle => {
+                self.running.as_ref().is_some_and(|running| running.is_behind(&self.wanted))
+            }
             Policy::Remove => true,
         };
         unwanted && self.users == 0 && self.neighbours == 0

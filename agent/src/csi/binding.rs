@@ -55,7 +55,7 @@ fn meet(
             (Some(expects), Some(running)) if running == Version::default() && expects.image.is_some() => {
                 return Ok(false);
             }
-            (Some(expects), Some(running)) if running.differs(expects) => Met::Outdated,
+            (Some(expects), Some(running)) if running.is_behind(expects) => Met::Outdated,
             _ => Met::Served { device },
         };
         Ok(true)

@@ -1,7 +1,7 @@
 //! Which version of a FUSE daemon is wanted, and which one runs.
 //!
-//! The one invariant: versions differ only where both sides say something and say different
-//! things; what is not known never sends a daemon away.
+//! The one invariant: a daemon is behind only where both sides say something and say different
+//! things; what is not known, or newer than what is asked for, never sends a daemon away.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,22 @@ impl Version {
         Version { image: image.and_then(said), generation: labels.and_then(generation_in) }
     }
 
-    pub fn differs(&self, other: &Version) -> bool {
+    /// Whether a daemon of this version is to be replaced by what is asked for.
+    ///
+    /// Generations only grow, and reach the DaemonSet before the claim: a daemon that is ahead of its claim was made from
+    /// what the claim is about to ask for, and any other in its place would be the same.
+    pub fn is_behind(&self, asked: &Version) -> bool {
+        match (self.counter(), asked.counter()) {
+            (Some(runs), Some(asked)) if runs != asked => runs < asked,
+            _ => self.differs(asked),
+        }
+    }
+
+    fn counter(&self) -> Option<u64> {
+        self.generation.as_ref()?.parse().ok()
+    }
+
+    fn differs(&self, other: &Version) -> bool {
         let differ =
             |one: &Option<String>, two: &Option<String>| one.is_some() && two.is_some() && one != two;
         differ(&self.image, &other.image) || differ(&self.generation, &other.generation)
@@ -53,22 +68,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_differ_only_where_both_are_known() {
+    fn a_daemon_is_behind_only_where_both_sides_are_known() {
         let version = |image: &str, generation: &str| {
             let part = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
             Version { image: part(image), generation: part(generation) }
         };
         #[rustfmt::skip]
         let cases = [
-            ("the same",                 version("a:1", "1"), version("a:1", "1"), false),
-            ("another image",            version("a:1", "1"), version("a:2", "1"), true),
-            ("another environment",      version("a:1", "1"), version("a:1", "2"), true),
-            ("no generation on a side",  version("a:1", "1"), version("a:1", ""),  false),
-            ("nothing known",            version("", ""),     version("a:1", "1"), false),
-            ("only the generation",      version("", "1"),    version("a:1", "2"), true),
+            ("the same",                 version("a:1", "1"),  version("a:1", "1"),  false),
+            ("another image",            version("a:1", "1"),  version("a:2", "1"),  true),
+            ("another environment",      version("a:1", "1"),  version("a:1", "2"),  true),
+            ("no generation is asked",   version("a:1", "1"),  version("a:1", ""),   false),
+            ("no generation is told",    version("a:1", ""),   version("a:1", "2"),  false),
+            ("images alone",             version("a:2", ""),   version("a:1", "1"),  true),
+            ("nothing told",             version("", ""),      version("a:1", "1"),  false),
+            ("nothing asked",            version("a:1", "1"),  version("", ""),      false),
+            ("only the generation",      version("", "1"),     version("a:1", "2"),  true),
+            ("ahead of its claim",       version("a:2", "2"),  version("a:1", "1"),  false),
+            ("ahead, the same image",    version("a:1", "2"),  version("a:1", "1"),  false),
+            ("numbers, not words",       version("a:1", "9"),  version("a:2", "10"), true),
+            ("ahead, not words",         version("a:2", "10"), version("a:1", "9"),  false),
+            ("words",                    version("a:1", "b"),  version("a:1", "a"),  true),
         ];
-        for (name, one, two, expected) in cases {
-            assert_eq!((one.differs(&two), two.differs(&one)), (expected, expected), "{name}");
+        for (name, runs, asked, expected) in cases {
+            assert_eq!(runs.is_behind(&asked), expected, "{name}");
         }
     }
 
