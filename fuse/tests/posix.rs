@@ -16,19 +16,21 @@ use std::{
     },
     path::Path,
     process::Command,
+    sync::Barrier,
+    thread,
     time::{Duration, SystemTime},
 };
 
 use rustix::{
     fs::{
         AtFlags, CWD, FallocateFlags, FileType, Gid, Mode as Bits, OFlags, RenameFlags, Uid, XattrFlags,
-        chown, fallocate, getxattr, getxattr_query, listxattr, mknodat, openat, removexattr, renameat_with,
-        setxattr, statvfs, unlinkat,
+        chown, fallocate, fchown, getxattr, getxattr_query, listxattr, mknodat, openat, removexattr,
+        renameat_with, setxattr, statvfs, unlinkat,
     },
     io::Errno,
 };
 
-use support::{MODES, skipped, start};
+use support::{MODES, Mode, skipped, start};
 
 type Check = fn(&Path);
 
@@ -80,6 +82,36 @@ fn behaves_as_a_file_system_should() {
 
 fn kind<T>(result: std::io::Result<T>) -> ErrorKind {
     result.err().unwrap().kind()
+}
+
+/// Whoever does not insist on making the file opens that of the other; it stays as the other made it.
+#[test]
+fn a_file_that_two_make_at_once_belongs_to_the_one_who_made_it() {
+    const ROUNDS: u32 = 300;
+    if skipped() {
+        return;
+    }
+    let served = start(Mode::Shared);
+    let both = Barrier::new(2);
+    for round in 0..ROUNDS {
+        let name = round.to_string();
+        let (at, past) = (served.mount.join(&name), served.source.join(&name));
+        let made_past = thread::scope(|programs| {
+            let other = programs.spawn(|| {
+                both.wait();
+                let mut file = File::create_new(&past).ok()?;
+                fchown(&file, Some(Uid::from_raw(1234)), None).unwrap();
+                file.write_all(b"of the other").unwrap();
+                Some(())
+            });
+            both.wait();
+            OpenOptions::new().create(true).append(true).open(&at).unwrap();
+            other.join().unwrap().is_some()
+        });
+        let seen = fs::metadata(&past).unwrap();
+        let expected = if made_past { (1234, 12) } else { (0, 0) };
+        assert_eq!((seen.uid(), seen.len()), expected, "round {round}, made past the mount: {made_past}");
+    }
 }
 
 fn create(at: &Path) {
@@ -170,7 +202,7 @@ fn nodes(at: &Path) {
     assert_eq!(is("regular").mode() & 0o777, 0o640 & !0o022);
     assert_eq!(make("regular", FileType::RegularFile), Err(Errno::EXIST));
     assert_eq!(make("device", FileType::CharacterDevice), Err(Errno::PERM));
-    let writer = std::thread::spawn({
+    let writer = thread::spawn({
         let pipe = at.join("pipe");
         move || fs::write(pipe, "through the pipe").unwrap()
     });

@@ -1,7 +1,8 @@
 //! Names: finding, making, removing.
 //!
 //! Invariant: what is made belongs to the caller, or to the folder's group where the
-//! folder says so; it is never left behind under another owner.
+//! folder says so; it is never left behind under another owner, and what others made is
+//! never taken for it.
 
 use std::{
     ffi::CStr,
@@ -83,7 +84,7 @@ impl Folder {
         let kind = FileType::from_raw_mode(mode);
         match kind {
             FileType::RegularFile => {
-                let (node, stat) = self.make_file(new, mode, OFlags::EXCL)?;
+                let (node, stat) = self.make_file(new, mode)?;
                 self.tell_entry(&node, &stat, reply);
                 Ok(())
             }
@@ -95,17 +96,22 @@ impl Folder {
         }
     }
 
-    /// Makes a file and opens it.
+    /// Makes a file and opens it. Where somebody else has made one since the kernel looked, it must look again: it has to see
+    /// whether the caller may open that one at all.
     pub(super) fn create(&self, new: New<'_>, mode: u32, flags: u32, reply: &mut Reply) -> Result<(), Errno> {
-        let flags = OFlags::from_bits_retain(flags) & (OFlags::EXCL | OFlags::TRUNC);
-        let (node, stat) = self.make_file(new, mode, flags)?;
+        let insists = OFlags::from_bits_retain(flags).contains(OFlags::EXCL);
+        let (node, stat) = match self.make_file(new, mode) {
+            Err(Errno::EXIST) if !insists => return Err(Errno::STALE),
+            made => made?,
+        };
         self.tell_entry(&node, &stat, reply);
         reply.opened();
         Ok(())
     }
 
-    fn make_file(&self, new: New<'_>, mode: u32, flags: OFlags) -> Result<(Arc<Node>, Stat), Errno> {
-        let flags = flags | OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    /// A file that was not there.
+    fn make_file(&self, new: New<'_>, mode: u32) -> Result<(Arc<Node>, Stat), Errno> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let file = openat2(new.parent.anchor(), new.name.as_c_str(), flags, mode, BENEATH)?;
         let stat = match own(new, &file) {

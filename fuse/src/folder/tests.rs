@@ -1,7 +1,12 @@
-use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::Path,
+    sync::Arc,
+};
 
 use midflight_handover::kernel::{HEAD_OUT, Head, ROOT, code, u32_at, u64_at};
-use rustix::io::Errno;
+use rustix::{fs::OFlags, io::Errno};
 
 use super::{Answer, Caching, Crowd, Folder};
 use crate::wire::{call::Op, reply::Reply};
@@ -11,18 +16,19 @@ use crate::wire::{call::Op, reply::Reply};
 struct Asked {
     folder: Folder,
     reply: Reply,
+    caller: u32,
 }
 
 impl Asked {
     fn of(path: &Path, caching: Caching) -> Asked {
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         let crowd = Arc::new(Crowd::new(usize::MAX, Arc::new(wake)));
-        Asked { folder: Folder::open(path, caching, crowd).unwrap(), reply: Reply::new() }
+        Asked { folder: Folder::open(path, caching, crowd).unwrap(), reply: Reply::new(), caller: 0 }
     }
 
     /// What follows the head of the answer.
     fn ask(&mut self, opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>, Errno> {
-        let head = Head { opcode, unique: 1, node, uid: 0, gid: 0 };
+        let head = Head { opcode, unique: 1, node, uid: self.caller, gid: self.caller };
         self.reply.begin();
         let answer = Op::parse(opcode, body).and_then(|op| self.folder.answer(&head, op, &mut self.reply))?;
         assert_eq!(answer, Answer::Ready);
@@ -60,8 +66,34 @@ fn no_link_is_followed_and_no_name_leads_out() {
     let read = [0u64, 0, 100, 0, 0].map(u64::to_ne_bytes).concat();
     assert_eq!(asked.ask(code::READ, link, &read), Err(Errno::INVAL));
     let create = [&[0; 16][..], b"link\0"].concat();
-    assert_eq!(asked.ask(code::CREATE, ROOT, &create), Err(Errno::LOOP));
+    assert_eq!(asked.ask(code::CREATE, ROOT, &create), Err(Errno::STALE));
     assert_eq!(fs::read(folder.path().join("secret")).unwrap(), b"secret");
+}
+
+/// The kernel saw no such name when it sent the call; somebody else has made it since.
+#[test]
+fn a_file_that_others_made_meanwhile_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, "of others").unwrap();
+    let before = fs::metadata(&path).unwrap();
+    let mut asked = Asked::of(folder.path(), Caching::Shared);
+    let create = |flags: OFlags| {
+        [&flags.bits().to_ne_bytes()[..], &0o600_u32.to_ne_bytes(), &[0; 8], b"file\0"].concat()
+    };
+    for (uid, flags, expected) in [
+        (0, OFlags::RDWR, Errno::STALE),
+        (0, OFlags::RDWR | OFlags::TRUNC, Errno::STALE),
+        (1000, OFlags::WRONLY | OFlags::TRUNC, Errno::STALE),
+        (u32::MAX - 1, OFlags::RDWR, Errno::STALE),
+        (0, OFlags::RDWR | OFlags::EXCL, Errno::EXIST),
+    ] {
+        asked.caller = uid;
+        assert_eq!(asked.ask(code::CREATE, ROOT, &create(flags)), Err(expected), "{uid} {flags:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"of others", "{uid} {flags:?}");
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!((after.uid(), after.mode()), (before.uid(), before.mode()), "{uid} {flags:?}");
+    }
 }
 
 #[test]
