@@ -28,7 +28,8 @@ pub(super) enum Need {
 }
 
 impl Folder {
-    /// A descriptor to the contents; the same one for all who ask.
+    /// A descriptor to the contents; the same one for all who ask. Whoever only reads opens nothing for writing: that would keep
+    /// programs of the folder from being run past the mount, and copy files of lower layers up.
     pub(super) fn data(&self, node: &Arc<Node>, need: Need) -> Result<Arc<OwnedFd>, Errno> {
         let mut held = node.data();
         if let Some(data) = held.as_ref().filter(|data| data.writable || need == Need::Read) {
@@ -36,12 +37,7 @@ impl Folder {
         }
         let data = match (node.kind, need) {
             (FileType::RegularFile, Need::Write) => self.opened(node, OFlags::RDWR)?,
-            (FileType::RegularFile, Need::Read) => match self.opened(node, OFlags::RDWR) {
-                Err(Errno::ROFS | Errno::TXTBSY | Errno::PERM | Errno::ACCESS) => {
-                    self.opened(node, OFlags::RDONLY)?
-                }
-                opened => opened?,
-            },
+            (FileType::RegularFile, Need::Read) => self.opened(node, OFlags::RDONLY)?,
             (FileType::Directory, Need::Read) => self.opened(node, OFlags::RDONLY | OFlags::DIRECTORY)?,
             (FileType::Directory, Need::Write) => return Err(Errno::ISDIR),
             // The kernel serves pipes, sockets and devices itself.

@@ -6,10 +6,16 @@ use std::{
 };
 
 use midflight_handover::kernel::{HEAD_OUT, Head, ROOT, code, u32_at, u64_at};
-use rustix::{fs::OFlags, io::Errno};
+use rustix::{
+    fs::{OFlags, fcntl_getfl},
+    io::Errno,
+};
 
 use super::{Answer, Caching, Crowd, Folder};
-use crate::wire::{call::Op, reply::Reply};
+use crate::wire::{
+    call::{NodeId, Op},
+    reply::Reply,
+};
 
 /// A folder that is asked without a kernel in between: things that a kernel would never send
 /// can be asked, too.
@@ -94,6 +100,27 @@ fn a_file_that_others_made_meanwhile_is_left_alone() {
         let after = fs::metadata(&path).unwrap();
         assert_eq!((after.uid(), after.mode()), (before.uid(), before.mode()), "{uid} {flags:?}");
     }
+}
+
+#[test]
+fn contents_are_open_for_writing_only_where_somebody_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "text").unwrap();
+    let mut asked = Asked::of(folder.path(), Caching::Exclusive);
+    let file = asked.look_up(ROOT, "file").unwrap();
+    let rights = |asked: &Asked| {
+        let node = asked.folder.nodes.get(NodeId(file)).unwrap();
+        let data = node.data();
+        fcntl_getfl(&data.as_ref().unwrap().descriptor).unwrap() & OFlags::RWMODE
+    };
+    let read = [0u64, 0, 100, 0, 0].map(u64::to_ne_bytes).concat();
+    assert_eq!(asked.ask(code::READ, file, &read), Ok(b"text".to_vec()));
+    assert_eq!(rights(&asked), OFlags::RDONLY);
+    let write = [&[0u64, 0, 4, 0, 0].map(u64::to_ne_bytes).concat()[..], b"more"].concat();
+    asked.ask(code::WRITE, file, &write).unwrap();
+    assert_eq!(rights(&asked), OFlags::RDWR);
+    assert_eq!(asked.ask(code::READ, file, &read), Ok(b"more".to_vec()));
+    assert_eq!(rights(&asked), OFlags::RDWR, "one descriptor for all");
 }
 
 #[test]
