@@ -13,6 +13,7 @@ pub mod container;
 pub mod csi;
 pub mod image;
 mod machine;
+mod mount_table;
 mod node;
 pub mod pod;
 pub mod process;

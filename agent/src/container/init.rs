@@ -29,7 +29,10 @@ use rustix::{
 };
 
 use super::{Blueprint, MARK, Mount, Room, RoomError};
-use crate::process::own_namespaces;
+use crate::{
+    mount_table::{self, Line, TABLE},
+    process::own_namespaces,
+};
 
 /// System folders that a program may need, seen as they are on the machine; read-only.
 const SYSTEM: [&str; 10] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "nix"];
@@ -129,13 +132,10 @@ fn shared_trees(blueprint: &Blueprint, is_root: bool) -> Result<Vec<Option<Owned
 /// Makes what is mounted below a folder known to all who have it. A machine whose mounts are private shows it
 /// as a mount of its own for that; once.
 fn share(folder: &Path) -> Result<(), InitError> {
-    let path = Path::new("/proc/self/mountinfo");
-    let table = fs::read_to_string(path).map_err(at("read", path))?;
+    let table = mounts()?;
     let folder = fs::canonicalize(folder).map_err(at("look at", folder))?;
-    let is_it = |line: &&str| place_and_options(line).is_some_and(|(place, _)| place == folder);
-    let own = table.lines().rfind(is_it);
-    let is_shared = own.is_some_and(|line| line.split(" - ").next().unwrap_or_default().contains(" shared:"));
-    if is_shared {
+    let own = table.iter().rfind(|line| line.at == folder);
+    if own.is_some_and(|line| line.is_shared) {
         return Ok(());
     }
     if own.is_none() {
@@ -231,9 +231,7 @@ fn bind(source: &Path, target: &Path) -> Result<(), InitError> {
 
 /// This mount and all below it. What forbids more already goes on forbidding it.
 fn make_read_only(target: &Path) -> Result<(), InitError> {
-    let path = Path::new("/proc/self/mountinfo");
-    let mounts = fs::read_to_string(path).map_err(at("read", path))?;
-    for (place, options) in mounts.lines().filter_map(place_and_options) {
+    for Line { at: place, options, .. } in mounts()? {
         if !place.starts_with(target) {
             continue;
         }
@@ -254,14 +252,8 @@ fn make_read_only(target: &Path) -> Result<(), InitError> {
     Ok(())
 }
 
-/// From a line of the kernel's table: where it is mounted, and what is forbidden there.
-fn place_and_options(line: &str) -> Option<(PathBuf, &str)> {
-    let mut fields = line.split(' ').skip(4);
-    let (place, options) = (fields.next()?, fields.next()?);
-    let plain = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(place.to_owned(), |text, (escape, plain)| text.replace(escape, plain));
-    Some((plain.into(), options))
+fn mounts() -> Result<Vec<Line>, InitError> {
+    mount_table::read().map_err(at("read", Path::new(TABLE)))
 }
 
 /// Makes it the root, and lets go of what was the root before.
@@ -279,16 +271,4 @@ fn at<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> InitErro
 
 fn system(doing: &'static str) -> impl Fn(io::Error) -> InitError {
     move |source| InitError::System { doing, source }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_the_kernels_table_of_mounts() {
-        let line = r"36 35 98:0 /a /mnt/with\040blank rw,noatime shared:1 - ext4 /dev/sda rw";
-        assert_eq!(place_and_options(line), Some(("/mnt/with blank".into(), "rw,noatime")));
-        assert_eq!(place_and_options("36 35"), None);
-    }
 }

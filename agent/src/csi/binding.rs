@@ -186,7 +186,10 @@ fn repair(
     Record { attributes, published, .. }: &Record,
 ) -> io::Result<()> {
     let table = mounts.table()?;
-    let top = |at: &Path| table.iter().rfind(|mounted| mounted.at == at).map(|mounted| &mounted.device);
+    let top = |at: &Path| {
+        let listed = mounts.listed(at);
+        table.iter().rfind(|mounted| mounted.at == listed).map(|mounted| &mounted.device)
+    };
     let Some(device) = top(&attributes.mount) else { return Ok(()) };
     // Also one that shows nothing: a repair that was interrupted.
     let is_old = |at: &&Published| top(&at.target) != Some(device);

@@ -5,7 +5,7 @@
 use std::{
     fs::{self, File},
     io,
-    os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -22,7 +22,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-const TABLE: &str = "/proc/self/mountinfo";
+use crate::mount_table::{self, Line, TABLE, as_listed};
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,35 +30,6 @@ pub(crate) struct Mounted {
     /// Major and minor number of the file system.
     pub(super) device: String,
     pub(crate) at: PathBuf,
-}
-
-fn parse(table: &str) -> Vec<Mounted> {
-    let line = |line: &str| {
-        let mut words = line.split(' ').skip(2);
-        let device = words.next()?.to_owned();
-        Some(Mounted { device, at: unescaped(words.nth(1)?) })
-    };
-    table.lines().filter_map(line).collect()
-}
-
-/// Blanks and the like are octal in the table.
-fn unescaped(word: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        let code = behind.get(..3).and_then(|code| std::str::from_utf8(code).ok());
-        match (*first, code.and_then(|code| u8::from_str_radix(code, 8).ok())) {
-            (b'\\', Some(byte)) => {
-                bytes.push(byte);
-                rest = &behind[3..];
-            }
-            (byte, _) => {
-                bytes.push(byte);
-                rest = behind;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 /// What is at a place.
@@ -101,14 +72,24 @@ pub(crate) enum Mounts {
 
 impl Mounts {
     pub(crate) fn table(&self) -> io::Result<Vec<Mounted>> {
+        let mounted = |Line { device, at, .. }| Mounted { device, at };
         match self {
-            Mounts::Machine => Ok(parse(&fs::read_to_string(TABLE)?)),
+            Mounts::Machine => Ok(mount_table::read()?.into_iter().map(mounted).collect()),
             Mounts::Hollow(table) => Ok(table.lock().unwrap_or_else(PoisonError::into_inner).clone()),
         }
     }
 
+    /// A place as the table has it.
+    pub(super) fn listed(&self, at: &Path) -> PathBuf {
+        match self {
+            Mounts::Machine => as_listed(at),
+            Mounts::Hollow(_) => at.to_owned(),
+        }
+    }
+
     pub(super) fn look(&self, at: &Path) -> io::Result<Place> {
-        let top = self.table()?.into_iter().rfind(|mounted| mounted.at == at);
+        let listed = self.listed(at);
+        let top = self.table()?.into_iter().rfind(|mounted| mounted.at == listed);
         let Some(Mounted { device, .. }) = top else { return Ok(Place::Plain) };
         match self {
             Mounts::Hollow(_) => Ok(Place::Served { device }),
@@ -123,6 +104,7 @@ impl Mounts {
 
     /// How many places show a file system, beside its own.
     pub(super) fn users(&self, device: &str, own: &Path) -> io::Result<usize> {
+        let own = self.listed(own);
         Ok(self.table()?.iter().filter(|mounted| mounted.device == device && mounted.at != own).count())
     }
 
@@ -152,7 +134,8 @@ impl Mounts {
     pub(super) fn uncover(&self, at: &Path) -> io::Result<()> {
         match self {
             Mounts::Machine => {
-                let layers = self.table()?.iter().filter(|mounted| mounted.at == at).count();
+                let listed = self.listed(at);
+                let layers = self.table()?.iter().filter(|mounted| mounted.at == listed).count();
                 for _ in 1..layers {
                     unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
                 }
@@ -288,17 +271,6 @@ fn clear(at: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_table_is_read() {
-        let text = "22 27 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n\
-                    99 27 0:52 /sub /mnt/with\\040blank\\134 rw - fuse.midflight midflight rw\n";
-        let expected = [("0:20", "/sys"), ("0:52", "/mnt/with blank\\")];
-        let read: Vec<_> = parse(text);
-        let read: Vec<_> =
-            read.iter().map(|mounted| (mounted.device.as_str(), mounted.at.to_str().unwrap())).collect();
-        assert_eq!(read, expected);
-    }
 
     #[test]
     fn a_plain_folder_is_not_a_mount() {

@@ -3,6 +3,7 @@
 mod idle;
 mod recovery;
 mod refused;
+mod trouble;
 mod world;
 
 use std::{

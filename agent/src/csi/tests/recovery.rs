@@ -1,6 +1,6 @@
 //! Daemons that die under their workloads, and those that take their place.
 
-use std::{fs, sync::Arc};
+use std::{fs, os::unix::fs::symlink, sync::Arc};
 
 use tonic::Code;
 
@@ -99,5 +99,37 @@ async fn a_workload_that_ends_during_a_recovery_leaves_nothing() {
         repairing.await.unwrap().unwrap();
         assert_eq!((world.mounts(), world.path("one").exists()), (1, false));
     }
+    world.end().await;
+}
+
+/// The table of mounts knows no links.
+#[tokio::test(flavor = "multi_thread")]
+async fn places_behind_links_are_bound_once() {
+    let Some(world) = World::new().await else { return };
+    for (real, link) in [("served", "runtime"), ("workloads", "behind")] {
+        fs::create_dir(world.path(real)).unwrap();
+        symlink(world.path(real), world.path(link)).unwrap();
+    }
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("behind/one").await.unwrap();
+    for _ in 0..3 {
+        world.plugin.repair().unwrap();
+        world.publish("behind/one").await.unwrap();
+        assert_eq!(world.mounts(), 2);
+    }
+    world.want("fuse:2").await;
+    assert_eq!(world.unstage().await, Err(Code::FailedPrecondition), "a workload is there");
+    for _ in 0..3 {
+        world.daemon_goes();
+        world.daemon_comes("fuse:1");
+        world.plugin.repair().unwrap();
+        world.plugin.repair().unwrap();
+        assert_eq!(world.mounts(), 3, "one on top of what the workload was given");
+    }
+    world.unpublish("behind/one").await.unwrap();
+    assert_eq!(world.mounts(), 1);
+    world.unstage().await.unwrap();
+    assert!(!world.labelled().await);
     world.end().await;
 }
