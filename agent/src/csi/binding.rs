@@ -11,7 +11,7 @@ use tonic::Status;
 use super::{
     mounts::{self, Bound, Mounted, Mounts, Place},
     node::{Busy, NodeService, aside, failed},
-    record::{Leaving, Published, Record},
+    record::{Published, Record},
     staging::reported,
     volume::{Attributes, Crowd, VolumeId},
 };
@@ -114,7 +114,7 @@ impl NodeService {
         }
         let known = before.is_some();
         let daemon = record.attributes.daemon();
-        if self.records.leaving(&daemon).map_err(failed("read the note"))? != Leaving::No {
+        if self.records.is_leaving(&daemon).map_err(failed("read the note"))? {
             return Err(Status::unavailable("the daemon was sent away; stage the volume again"));
         }
         let (mounts, patience) = (self.mounts.clone(), self.config.patience);

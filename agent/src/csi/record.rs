@@ -41,17 +41,6 @@ pub(super) struct Published {
     pub(super) access: Access,
 }
 
-/// How far a daemon is sent away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leaving {
-    No,
-    Begun,
-    /// The node's label is gone; the daemon may still be there.
-    LabelTaken,
-}
-
-const LABEL_TAKEN: &[u8] = b"label taken";
-
 /// All that is kept of a node: a file for each volume that is staged, one for each daemon that
 /// was sent away and has not been seen gone, and one for each daemon that nobody uses.
 #[derive(Debug)]
@@ -117,24 +106,14 @@ impl Records {
         removed(&self.volumes, &self.path(volume))
     }
 
-    pub(super) fn leaving(&self, daemon: &Daemon) -> io::Result<Leaving> {
-        match fs::read(self.leaving.join(daemon.as_str())) {
-            Ok(raw) if raw == LABEL_TAKEN => Ok(Leaving::LabelTaken),
-            Ok(_) => Ok(Leaving::Begun),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Leaving::No),
-            Err(error) => Err(error),
-        }
+    /// Whether a daemon was sent away and has not been seen gone.
+    pub(super) fn is_leaving(&self, daemon: &Daemon) -> io::Result<bool> {
+        self.leaving.join(daemon.as_str()).try_exists()
     }
 
-    /// Notes how far a daemon is sent away; written down when this returns.
-    pub(super) fn leaves(&self, daemon: &Daemon, how_far: Leaving) -> io::Result<()> {
-        let path = self.leaving.join(daemon.as_str());
-        match how_far {
-            Leaving::No => return self.has_left(daemon),
-            Leaving::Begun => drop(File::create(path)?),
-            // Where this is lost, the label is taken once more.
-            Leaving::LabelTaken => fs::write(path, LABEL_TAKEN)?,
-        }
+    /// Notes that a daemon is sent away; written down when this returns.
+    pub(super) fn leaves(&self, daemon: &Daemon) -> io::Result<()> {
+        File::create(self.leaving.join(daemon.as_str()))?;
         File::open(&self.leaving)?.sync_all()
     }
 

@@ -12,7 +12,7 @@ use super::{
     cluster::{Label, Wish},
     mounts::{self, Place},
     node::{Busy, NodeService, aside, failed},
-    record::{Leaving, Record},
+    record::Record,
     volume::{Attributes, VolumeId},
 };
 
@@ -42,7 +42,7 @@ impl NodeService {
         wish: &Wish,
     ) -> Result<Seen, Status> {
         let daemon = attributes.daemon();
-        let leaving = self.records.leaving(&daemon).map_err(failed("read the note"))? != Leaving::No;
+        let leaving = self.records.is_leaving(&daemon).map_err(failed("read the note"))?;
         let neighbours = self.records.neighbours(volume, &daemon).map_err(failed("read the records"))?;
         let (mounts, looked_at) = (self.mounts.clone(), attributes.clone());
         let (running, users) = aside("look at the mount", move || {
@@ -60,16 +60,18 @@ impl NodeService {
         Ok(Seen { policy: wish.policy, wanted: wish.version.clone(), running, users, neighbours, leaving })
     }
 
-    /// Notes that the daemon goes, then takes its label; each once.
+    /// Notes that the daemon goes, then takes its label. As long as the daemon is there the label is taken again and again: a
+    /// write that was given up as lost may have brought it back, and the daemon would stay for ever.
     async fn send_away(&self, attributes: &Attributes) -> Result<(), Status> {
         let daemon = attributes.daemon();
-        if self.records.leaving(&daemon).map_err(failed("read the note"))? == Leaving::LabelTaken {
-            return Ok(());
+        let goes_already = self.records.is_leaving(&daemon).map_err(failed("read the note"))?;
+        if !goes_already {
+            self.records.leaves(&daemon).map_err(failed("write the note"))?;
         }
-        self.records.leaves(&daemon, Leaving::Begun).map_err(failed("write the note"))?;
         self.cluster.label(&attributes.label, Label::Absent).await?;
-        self.records.leaves(&daemon, Leaving::LabelTaken).map_err(failed("write the note"))?;
-        tracing::info!(daemon = daemon.as_str(), "the daemon is idle and not what is wanted: sent away");
+        if !goes_already {
+            tracing::info!(daemon = daemon.as_str(), "the daemon is idle and not what is wanted: sent away");
+        }
         Ok(())
     }
 
@@ -103,7 +105,7 @@ impl NodeService {
                 self.await_end(&attributes).await?;
             }
         }
-        if self.records.leaving(&daemon).map_err(failed("read the note"))? != Leaving::No {
+        if self.records.is_leaving(&daemon).map_err(failed("read the note"))? {
             forget_report(&attributes.metadata());
             self.records.has_left(&daemon).map_err(failed("remove the note"))?;
         }

@@ -118,3 +118,25 @@ async fn nothing_is_bound_of_a_daemon_that_is_going_away() {
     world.publish("one").await.unwrap();
     world.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_that_comes_back_late_is_taken_again() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.want("fuse:2").await;
+    world.unstage().await.unwrap();
+    assert!(!world.labelled().await);
+    for _ in 0..2 {
+        world.label_comes_back().await;
+        world.plugin.look_at_resting().await.unwrap();
+        assert!(!world.labelled().await, "seen when idle daemons are looked at");
+        world.label_comes_back().await;
+        assert_eq!(world.stage().await, Err(Code::Unavailable), "the old daemon is still there");
+        assert!(!world.labelled().await, "seen by the next workload");
+    }
+    world.daemon_goes();
+    world.stage().await.unwrap();
+    assert!(world.labelled().await);
+    world.end().await;
+}

@@ -113,6 +113,13 @@ impl World {
         node.metadata.labels.is_some_and(|labels| labels.get(LABEL).is_some_and(|value| value == "true"))
     }
 
+    /// A write of the label that was given up as lost is carried out late.
+    pub(super) async fn label_comes_back(&self) {
+        let patch = json!({ "metadata": { "labels": { LABEL: "true" } } });
+        let nodes = Api::<NodeObject>::all(self.client.clone());
+        nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
     /// What a daemon's pod does when it starts.
     pub(super) fn daemon_comes(&self, image: &str) {
         fs::create_dir_all(self.mount()).unwrap();
