@@ -28,12 +28,8 @@ enum Met {
 }
 
 /// Waits for the mount of a daemon; for one that says what it is, where that matters.
-fn meet(
-    mounts: &Mounts,
-    attributes: &Attributes,
-    expects: Option<&Version>,
-    patience: Duration,
-) -> io::Result<Met> {
+fn meet(mounts: &Mounts, record: &Record, patience: Duration) -> io::Result<Met> {
+    let (attributes, given) = (&record.attributes, record.targets());
     let mut met = Met::Nobody;
     mounts::wait_until(patience, || {
         let device = match mounts.look(&attributes.mount)? {
@@ -45,8 +41,8 @@ fn meet(
             Place::Plain => return Ok(false),
         };
         // Whoever shares it with others takes it as it is.
-        let expects = match mounts.users(&device, &attributes.mount)? {
-            0 => expects,
+        let expects = match mounts.users(&device, &attributes.mount, &given)? {
+            0 => record.expects.as_ref(),
             _ => None,
         };
         let running = expects.map(|_| reported(&attributes.metadata()));
@@ -117,9 +113,8 @@ impl NodeService {
         if self.records.is_leaving(&daemon).map_err(failed("read the note"))? {
             return Err(Status::unavailable("the daemon was sent away; stage the volume again"));
         }
-        let (mounts, patience) = (self.mounts.clone(), self.config.patience);
-        let (attributes, expects) = (record.attributes.clone(), record.expects.clone());
-        let meeting = move || meet(&mounts, &attributes, expects.as_ref(), patience);
+        let (mounts, patience, looked_at) = (self.mounts.clone(), self.config.patience, record.clone());
+        let meeting = move || meet(&mounts, &looked_at, patience);
         let met = aside("wait for the daemon", meeting).await?;
         let device = match met {
             Met::Served { device } => device,

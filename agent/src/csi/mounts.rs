@@ -3,6 +3,7 @@
 //! Invariant: what a workload was given is covered once at most, and what is removed is removed wholly.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io,
     os::fd::OwnedFd,
@@ -102,10 +103,17 @@ impl Mounts {
         }
     }
 
-    /// How many places show a file system, beside its own.
-    pub(super) fn users(&self, device: &str, own: &Path) -> io::Result<usize> {
+    /// How many places use a file system: show it, beside its own, or are among those that workloads were given, whatever
+    /// they show. A daemon that took the place of another has its users before they see it.
+    pub(super) fn users(&self, device: &str, own: &Path, given: &[PathBuf]) -> io::Result<usize> {
         let own = self.listed(own);
-        Ok(self.table()?.iter().filter(|mounted| mounted.device == device && mounted.at != own).count())
+        let given: BTreeSet<PathBuf> = given.iter().map(|at| self.listed(at)).collect();
+        let table = self.table()?;
+        let uses = |mounted: &&Mounted| {
+            mounted.at != own && (mounted.device == device || given.contains(&mounted.at))
+        };
+        let places: BTreeSet<&Path> = table.iter().filter(uses).map(|mounted| mounted.at.as_path()).collect();
+        Ok(places.len())
     }
 
     /// Shows a folder of a mount at another place, which is made; nothing if the mount is not there any more.

@@ -33,6 +33,13 @@ pub(super) struct Record {
     pub(super) published: Vec<Published>,
 }
 
+impl Record {
+    /// The places of its workloads.
+    pub(super) fn targets(&self) -> Vec<PathBuf> {
+        self.published.iter().map(|published| published.target.clone()).collect()
+    }
+}
+
 /// A place where a workload has a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

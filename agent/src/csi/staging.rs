@@ -44,6 +44,8 @@ impl NodeService {
         let daemon = attributes.daemon();
         let leaving = self.records.is_leaving(&daemon).map_err(failed("read the note"))?;
         let neighbours = self.records.neighbours(volume, &daemon).map_err(failed("read the records"))?;
+        let record = volume.map(|volume| self.record(volume)).transpose()?.flatten();
+        let given = record.map(|record| record.targets()).unwrap_or_default();
         let (mounts, looked_at) = (self.mounts.clone(), attributes.clone());
         let (running, users) = aside("look at the mount", move || {
             let device = match mounts.look(&looked_at.mount)? {
@@ -54,7 +56,7 @@ impl NodeService {
                 }
                 Place::Plain => return Ok((None, 0)),
             };
-            Ok((Some(reported(&looked_at.metadata())), mounts.users(&device, &looked_at.mount)?))
+            Ok((Some(reported(&looked_at.metadata())), mounts.users(&device, &looked_at.mount, &given)?))
         })
         .await?;
         Ok(Seen { policy: wish.policy, wanted: wish.version.clone(), running, users, neighbours, leaving })

@@ -133,3 +133,33 @@ async fn places_behind_links_are_bound_once() {
     assert!(!world.labelled().await);
     world.end().await;
 }
+
+/// Its workload does not see it yet: whoever would bind it waits for the call that looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_took_the_place_of_another_is_used_by_its_workloads() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    // As good as the old one: nobody who comes later may insist on another.
+    world.daemon_goes();
+    world.daemon_comes("fuse:0");
+    world.publish("two").await.unwrap();
+    world.unpublish("two").await.unwrap();
+
+    world.want("fuse:2").await;
+    world.daemon_goes();
+    world.daemon_comes("fuse:1");
+    assert_eq!(world.unstage().await, Err(Code::FailedPrecondition));
+    world.stage().await.unwrap();
+    assert!(world.labelled().await, "it is used");
+    world.publish("two").await.unwrap();
+    world.plugin.repair().unwrap();
+    for target in ["one", "two"] {
+        assert_eq!(fs::read_to_string(world.path(target).join("served-by")).unwrap(), "fuse:1");
+        world.unpublish(target).await.unwrap();
+    }
+    world.unstage().await.unwrap();
+    assert!(!world.labelled().await, "that was the last one");
+    world.end().await;
+}
