@@ -164,17 +164,20 @@ impl NodeService {
 
     /// Gives workloads the mount of the daemon that serves now, where theirs is of one before.
     pub(super) fn repair(&self) -> io::Result<()> {
-        for (volume, _) in self.records.all()? {
+        for volume in self.records.volumes()? {
             // Whoever works on it sees to it, or the next look does.
             let Ok(_turn) = self.turn(Busy::Volume(volume.clone())) else { continue };
-            // Read once more: nobody changes it now.
-            let Some(record) = self.records.get(&volume)? else { continue };
-            repair(&self.mounts, &volume, &record)?;
+            let repaired = self.records.get(&volume).and_then(|record| match record {
+                Some(record) => repair(&self.mounts, &volume, &record),
+                None => Ok(()),
+            });
+            self.tell_trouble(&volume, repaired);
         }
         Ok(())
     }
 }
 
+/// Gives workloads of one volume the mount of the daemon that serves now, each that can have it.
 fn repair(
     mounts: &Mounts,
     volume: &VolumeId,
@@ -192,14 +195,16 @@ fn repair(
     if old.is_empty() || !matches!(mounts.look(&attributes.mount)?, Place::Served { .. }) {
         return Ok(());
     }
+    let mut repaired = Ok(());
     for at in old {
-        match show(mounts, attributes, device, at, true)? {
-            Shown::TheVolume => {
+        match show(mounts, attributes, device, at, true) {
+            Ok(Shown::TheVolume) => {
                 tracing::info!(volume = volume.as_str(), target = %at.target.display(), "bound to the new daemon");
             }
             // The next look finds the daemon that comes.
-            Shown::Nothing | Shown::Others | Shown::NoFolder => {}
+            Ok(Shown::Nothing | Shown::Others | Shown::NoFolder) => {}
+            Err(error) => repaired = Err(error),
         }
     }
-    Ok(())
+    repaired
 }

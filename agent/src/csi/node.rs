@@ -4,7 +4,7 @@
 //! after a crash at any point the next one finds what it needs in records and mounts.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
     sync::{Mutex, PoisonError},
@@ -40,6 +40,8 @@ pub(super) struct NodeService {
     pub(super) mounts: Mounts,
     /// What calls work on.
     busy: Mutex<BTreeSet<Busy>>,
+    /// What was last said of volumes that cannot be looked after.
+    troubles: Mutex<BTreeMap<VolumeId, String>>,
 }
 
 /// How long a call waits for its turn.
@@ -82,7 +84,14 @@ impl NodeService {
     pub(super) fn open(config: CsiConfig, client: Client, mounts: Mounts) -> io::Result<NodeService> {
         let records = Records::open(&config.state)?;
         let cluster = Cluster::new(client, config.node.clone());
-        Ok(NodeService { cluster, records, mounts, busy: Mutex::default(), config })
+        Ok(NodeService {
+            cluster,
+            records,
+            mounts,
+            busy: Mutex::default(),
+            troubles: Mutex::default(),
+            config,
+        })
     }
 
     pub(super) fn turn(&self, with: Busy) -> Result<Turn<'_>, Status> {
@@ -101,6 +110,20 @@ impl NodeService {
                 Err(_) if Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
                 answer => return answer,
             }
+        }
+    }
+
+    /// Says why a volume cannot be looked after, once: the others are, and the next look comes soon.
+    pub(super) fn tell_trouble(&self, volume: &VolumeId, looked: io::Result<()>) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(error) = looked else {
+            troubles.remove(volume);
+            return;
+        };
+        let error = error.to_string();
+        if troubles.get(volume) != Some(&error) {
+            tracing::warn!(volume = volume.as_str(), error, "the mounts of its workloads cannot be repaired");
+            troubles.insert(volume.clone(), error);
         }
     }
 

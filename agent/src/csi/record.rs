@@ -1,7 +1,8 @@
 //! What has to be known of volumes and daemons after a crash.
 //!
 //! Invariant: a volume's record is there before the node is labelled and before anything is
-//! bound, and a note stands before the label of a daemon is taken; so whatever was begun is known.
+//! bound, and a note stands before the label of a daemon is taken; so whatever was begun is known. What
+//! cannot be read stands for one volume or daemon alone.
 
 use std::{
     fs::{self, File},
@@ -79,34 +80,31 @@ impl Records {
         }
     }
 
-    pub(super) fn all(&self) -> io::Result<Vec<(VolumeId, Record)>> {
+    /// The volumes that are staged.
+    pub(super) fn volumes(&self) -> io::Result<Vec<VolumeId>> {
         let mut all = Vec::new();
         for file in fs::read_dir(&self.volumes)? {
-            let name = file?.file_name();
             // What was not finished has no name of a volume.
-            let Some(volume) = name.to_str().and_then(|name| VolumeId::new(name).ok()) else { continue };
-            all.extend(self.get(&volume)?.map(|record| (volume, record)));
+            all.extend(file?.file_name().to_str().and_then(|name| VolumeId::new(name).ok()));
         }
         Ok(all)
     }
 
-    /// How many volumes of a daemon are staged, beside one that a call speaks of.
+    /// How many volumes of a daemon are staged, beside one that a call speaks of. One whose record cannot be read may be of any daemon.
     pub(super) fn neighbours(&self, volume: Option<&VolumeId>, daemon: &Daemon) -> io::Result<usize> {
-        let all = self.all()?;
-        let others = all
-            .iter()
-            .filter(|(other, record)| Some(other) != volume && record.attributes.daemon() == *daemon);
-        Ok(others.count())
+        let is_one = |other: &VolumeId| match self.get(other) {
+            Ok(record) => record.is_some_and(|record| record.attributes.daemon() == *daemon),
+            Err(error) => {
+                tracing::warn!(volume = other.as_str(), %error, "its record cannot be read: no daemon is sent away");
+                true
+            }
+        };
+        Ok(self.volumes()?.iter().filter(|other| Some(*other) != volume && is_one(other)).count())
     }
 
     /// Written down when this returns.
     pub(super) fn put(&self, volume: &VolumeId, record: &Record) -> io::Result<()> {
-        let new = self.volumes.join(format!("{UNFINISHED}{}", volume.as_str()));
-        let mut file = File::create(&new)?;
-        file.write_all(&serde_json::to_vec(record)?)?;
-        file.sync_all()?;
-        fs::rename(&new, self.path(volume))?;
-        File::open(&self.volumes)?.sync_all()
+        written(&self.volumes, volume.as_str(), &serde_json::to_vec(record)?)
     }
 
     pub(super) fn remove(&self, volume: &VolumeId) -> io::Result<()> {
@@ -124,12 +122,9 @@ impl Records {
         File::open(&self.leaving)?.sync_all()
     }
 
-    /// Notes that nobody uses a daemon. Where this is lost, the next workload finds the daemon all the same.
+    /// Notes that nobody uses a daemon; written down when this returns.
     pub(super) fn rests(&self, attributes: &Attributes) -> io::Result<()> {
-        let name = attributes.daemon();
-        let new = self.idle.join(format!("{UNFINISHED}{}", name.as_str()));
-        fs::write(&new, serde_json::to_vec(attributes)?)?;
-        fs::rename(new, self.idle.join(name.as_str()))
+        written(&self.idle, attributes.daemon().as_str(), &serde_json::to_vec(attributes)?)
     }
 
     /// A daemon is asked for, or has gone.
@@ -145,8 +140,14 @@ impl Records {
         let mut all = Vec::new();
         for file in fs::read_dir(&self.idle)? {
             let file = file?;
-            if file.file_name().as_encoded_bytes().first() != Some(&(UNFINISHED as u8)) {
-                all.push(serde_json::from_slice(&fs::read(file.path())?)?);
+            if file.file_name().as_encoded_bytes().first() == Some(&(UNFINISHED as u8)) {
+                continue;
+            }
+            match fs::read(file.path()).and_then(|raw| Ok(serde_json::from_slice(&raw)?)) {
+                Ok(attributes) => all.push(attributes),
+                Err(error) => {
+                    tracing::warn!(note = %file.path().display(), %error, "a note of an idle daemon cannot be read");
+                }
             }
         }
         Ok(all)
@@ -159,6 +160,16 @@ impl Records {
 
 /// Begins the name of a file that is being written; no id of a volume begins so.
 pub(super) const UNFINISHED: char = '.';
+
+/// Puts a file in the place of another of its name, wholly or not at all.
+fn written(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+    let new = folder.join(format!("{UNFINISHED}{name}"));
+    let mut file = File::create(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&new, folder.join(name))?;
+    File::open(folder)?.sync_all()
+}
 
 fn removed(folder: &Path, path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {

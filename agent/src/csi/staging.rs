@@ -13,7 +13,7 @@ use super::{
     mounts::{self, Place},
     node::{Busy, NodeService, aside, failed},
     record::Record,
-    volume::{Attributes, VolumeId},
+    volume::{Attributes, Daemon, VolumeId},
 };
 
 /// What a daemon's pod has written down of itself.
@@ -146,18 +146,25 @@ impl NodeService {
             let daemon = attributes.daemon();
             // Whoever works on it sees to it, or the next look does.
             let Ok(_turn) = self.turn(Busy::Daemon(daemon.clone())) else { continue };
-            let wish = self.cluster.wish(&attributes).await?;
-            let seen = self.observe(None, &attributes, &wish).await?;
-            match rest(&seen) {
-                Rest::Keep => {}
-                Rest::SendAway => self.send_away(&attributes).await?,
-                Rest::Forget => {
-                    forget_report(&attributes.metadata());
-                    self.records.has_left(&daemon).map_err(failed("remove the note"))?;
-                    self.records.rests_no_more(&daemon).map_err(failed("remove the note"))?;
-                }
+            if let Err(status) = self.look_at_one(&daemon, &attributes).await {
+                let error = status.message();
+                tracing::warn!(daemon = daemon.as_str(), error, "an idle daemon cannot be looked at");
             }
         }
         Ok(())
+    }
+
+    async fn look_at_one(&self, daemon: &Daemon, attributes: &Attributes) -> Result<(), Status> {
+        let wish = self.cluster.wish(attributes).await?;
+        let seen = self.observe(None, attributes, &wish).await?;
+        match rest(&seen) {
+            Rest::Keep => Ok(()),
+            Rest::SendAway => self.send_away(attributes).await,
+            Rest::Forget => {
+                forget_report(&attributes.metadata());
+                self.records.has_left(daemon).map_err(failed("remove the note"))?;
+                self.records.rests_no_more(daemon).map_err(failed("remove the note"))
+            }
+        }
     }
 }

@@ -3,8 +3,54 @@
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::json;
 
 use super::world::World;
+
+/// So many that some come before the good one, in whatever order they are read.
+const BAD: usize = 16;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_cannot_be_read_stops_no_other_volume() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    let bad: Vec<_> = (0..BAD).map(|number| world.path(&format!("state/volumes/bad-{number}"))).collect();
+    bad.iter().for_each(|path| fs::write(path, "{ torn").unwrap());
+    world.daemon_goes();
+    world.daemon_comes("fuse:again");
+    world.plugin.repair().unwrap();
+    assert_eq!(fs::read_to_string(world.path("one/served-by")).unwrap(), "fuse:again");
+
+    world.want("fuse:2").await;
+    world.unpublish("one").await.unwrap();
+    world.unstage().await.unwrap();
+    assert!(world.labelled().await, "they may be volumes of the same daemon");
+    world.stage().await.unwrap();
+    bad.iter().for_each(|path| fs::remove_file(path).unwrap());
+    world.unstage().await.unwrap();
+    assert!(!world.labelled().await);
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_daemon_that_cannot_be_looked_at_stops_no_other() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.unstage().await.unwrap();
+    for number in 0..BAD {
+        fs::write(world.path(&format!("state/idle/torn-{number}")), "{ torn").unwrap();
+        // No file can have its name.
+        let attributes = json!({ "mount": "/none", "namespace": "n".repeat(300), "name": "n", "label": "l" });
+        fs::write(world.path(&format!("state/idle/odd-{number}")), attributes.to_string()).unwrap();
+    }
+    world.want("fuse:2").await;
+    world.plugin.look_at_resting().await.unwrap();
+    assert!(!world.labelled().await);
+    world.end().await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mount_whose_name_is_no_text_is_none_of_our_business() {
