@@ -10,7 +10,7 @@
 //! the node has it any more.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs, io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -22,6 +22,7 @@ use kube::{Api, Client, ResourceExt};
 use midflight_api::fluid::DRIVER;
 use serde::{Deserialize, Serialize};
 
+use super::observe;
 use crate::{
     Config,
     container::Room,
@@ -73,6 +74,14 @@ pub(crate) struct Claims {
 /// Where a volume of a pod is for its containers.
 pub(super) fn source(data: &Path, uid: &Path, volume: &str) -> PathBuf {
     data.join(VOLUMES).join(uid).join(volume).join(TARGET)
+}
+
+/// The pods that have volumes of claims.
+pub(super) fn pods(data: &Path) -> io::Result<BTreeSet<String>> {
+    match observe::pods(&data.join(VOLUMES)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        pods => pods,
+    }
 }
 
 /// Whether the pod of a container has volumes of claims.

@@ -28,7 +28,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     fs, io,
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -57,6 +57,9 @@ use crate::{
     image::{Digest, Puller},
 };
 
+/// Folder of the pods, in that of the node.
+const PODS: &str = "pods";
+
 /// What all workers share.
 #[derive(Debug)]
 pub(crate) struct Shell {
@@ -67,7 +70,7 @@ pub(crate) struct Shell {
 
 impl Shell {
     fn pods(&self) -> PathBuf {
-        self.config.data.join("pods")
+        self.config.data.join(PODS)
     }
 }
 
@@ -162,9 +165,8 @@ impl Crew {
 
     /// What is on disk or has a worker, and is not in the API, has to go.
     fn dismiss_all_but(&mut self, listed: &BTreeSet<String>) -> io::Result<()> {
-        let root = self.shell.pods();
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
-        let mut all = observe::pods(&root)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.shell.pods())?;
+        let mut all = on_disk(&self.shell.config.data)?;
         all.extend(self.assigned.keys().cloned());
         for uid in all.difference(listed) {
             self.tell(uid.clone(), Assigned::Gone);
@@ -191,6 +193,29 @@ impl Crew {
     }
 }
 
+/// The pods of which something is on disk. Volumes come before the first container is planned.
+fn on_disk(data: &Path) -> io::Result<BTreeSet<String>> {
+    let mut all = observe::pods(&data.join(PODS))?;
+    all.extend(claim::pods(data)?);
+    Ok(all)
+}
+
 fn is_uid(uid: &str) -> bool {
     !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The agent may die when a pod has its volumes and no container is planned.
+    #[test]
+    fn a_pod_is_known_by_its_volumes_alone() {
+        let data = tempfile::tempdir().unwrap();
+        fs::create_dir_all(data.path().join("pods/with-containers")).unwrap();
+        assert_eq!(on_disk(data.path()).unwrap(), ["with-containers".to_owned()].into());
+        fs::create_dir_all(data.path().join("volumes/with-volumes/v")).unwrap();
+        let expected = ["with-containers", "with-volumes"].map(str::to_owned);
+        assert_eq!(on_disk(data.path()).unwrap(), expected.into());
+    }
 }

@@ -88,7 +88,7 @@ pub fn kill_all(data: &Path) -> Result<(), RoomError> {
 }
 
 fn running(data: &Path) -> Result<Vec<Newest>, RoomError> {
-    let root = data.join("pods");
+    let root = data.join(super::PODS);
     let mut all = Vec::new();
     // A node that never had a pod has no folder for them.
     for uid in observe::pods(&root).unwrap_or_default() {
