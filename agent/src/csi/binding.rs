@@ -3,7 +3,7 @@
 //! Invariant: a place shows the volume once, however often it is asked for or repaired, and
 //! nothing that others have mounted is touched.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use midflight_plan::mount::Version;
 use tonic::Status;
@@ -143,16 +143,19 @@ impl NodeService {
     }
 
     pub(super) async fn unpublish(&self, volume: &VolumeId, target: &Path) -> Result<(), Status> {
+        let record = self.record(volume);
+        let names_it = |record: &Record| record.published.iter().any(|published| published.target == target);
+        let is_named = matches!(&record, Ok(Some(record)) if names_it(record));
         let (mounts, at) = (self.mounts.clone(), target.to_owned());
         aside("remove the bind mount", move || {
-            mounts.clear(&at)?;
-            match fs::remove_dir(&at) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
+            if is_named {
+                // Of a process that died while it made the mount ready.
+                mounts.remove(&mounts::beside(&at))?;
             }
+            mounts.remove(&at)
         })
         .await?;
-        if let Some(mut record) = self.record(volume)? {
+        if let Some(mut record) = record? {
             let before = record.published.len();
             record.published.retain(|published| published.target != target);
             if record.published.len() < before {

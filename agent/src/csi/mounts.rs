@@ -153,6 +153,15 @@ impl Mounts {
         }
     }
 
+    /// Removes everything that is mounted at a place, and the folder.
+    pub(super) fn remove(&self, at: &Path) -> io::Result<()> {
+        self.clear(at)?;
+        match fs::remove_dir(at) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes everything that is mounted at a place.
     pub(super) fn clear(&self, at: &Path) -> io::Result<()> {
         match self {
@@ -244,11 +253,16 @@ fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -
     Ok(Bound::There)
 }
 
-/// A mount that nobody can write to, before anyone sees it.
-fn read_only(folder: &OwnedFd, at: &Path) -> io::Result<OwnedFd> {
+/// Where a mount is made ready that is to be shown at a place.
+pub(super) fn beside(at: &Path) -> PathBuf {
     let mut name = at.file_name().unwrap_or_default().to_owned();
     name.push(".new");
-    let aside = at.with_file_name(name);
+    at.with_file_name(name)
+}
+
+/// A mount that nobody can write to, before anyone sees it.
+fn read_only(folder: &OwnedFd, at: &Path) -> io::Result<OwnedFd> {
+    let aside = beside(at);
     clear(&aside)?;
     fs::create_dir_all(&aside)?;
     mount_bind(format!("/proc/self/fd/{}", rustix::path::DecInt::from_fd(folder).as_str()), &aside)?;

@@ -2,6 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink, sync::Arc};
 
+use rustix::mount::mount_bind;
 use tonic::Code;
 
 use super::world::{VOLUME, Workload, World};
@@ -161,5 +162,22 @@ async fn a_daemon_that_took_the_place_of_another_is_used_by_its_workloads() {
     }
     world.unstage().await.unwrap();
     assert!(!world.labelled().await, "that was the last one");
+    world.end().await;
+}
+
+/// A mount is made read-only beside its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_process_left_that_died_while_it_bound_is_removed() {
+    let Some(mut world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish_as(VOLUME, "one", Mode::MultiNodeReaderOnly).await.unwrap();
+    fs::create_dir(world.path("one.new")).unwrap();
+    mount_bind(world.mount(), world.path("one.new")).unwrap();
+    world.restart();
+    world.unpublish("one").await.unwrap();
+    assert!(!world.path("one").exists() && !world.path("one.new").exists());
+    assert_eq!(world.mounts(), 1);
+    world.unstage().await.unwrap();
     world.end().await;
 }
