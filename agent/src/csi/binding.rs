@@ -137,8 +137,11 @@ impl NodeService {
             Shown::Others => Status::failed_precondition("something else is mounted at target_path"),
             Shown::NoFolder => Status::not_found("the dataset has no folder fluid_sub_path"),
         };
-        record.published.retain(|published| *published != at);
-        self.write(volume, &record)?;
+        // A workload that has it already goes on waiting for it there.
+        if !known {
+            record.published.retain(|published| *published != at);
+            self.write(volume, &record)?;
+        }
         Err(refused)
     }
 
@@ -147,14 +150,18 @@ impl NodeService {
         let names_it = |record: &Record| record.published.iter().any(|published| published.target == target);
         let is_named = matches!(&record, Ok(Some(record)) if names_it(record));
         let (mounts, at) = (self.mounts.clone(), target.to_owned());
-        aside("remove the bind mount", move || {
+        let removed = aside("remove the bind mount", move || {
             if is_named {
                 // Of a process that died while it made the mount ready.
                 mounts.remove(&mounts::beside(&at))?;
+            } else if mounts.is_of_others(&at)? {
+                return Ok(false);
             }
-            mounts.remove(&at)
-        })
-        .await?;
+            mounts.remove(&at).map(|()| true)
+        });
+        if !removed.await? {
+            return Err(Status::failed_precondition("something else is mounted at target_path"));
+        }
         if let Some(mut record) = record? {
             let before = record.published.len();
             record.published.retain(|published| published.target != target);

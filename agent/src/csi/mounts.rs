@@ -25,6 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::mount_table::{self, Line, TABLE, as_listed};
 
+/// What FUSE calls itself.
+const FUSE: rustix::fs::FsWord = 0x6573_5546;
+
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mounted {
@@ -94,12 +97,7 @@ impl Mounts {
         let Some(Mounted { device, .. }) = top else { return Ok(Place::Plain) };
         match self {
             Mounts::Hollow(_) => Ok(Place::Served { device }),
-            Mounts::Machine => match rustix::fs::stat(at) {
-                Ok(_) => Ok(Place::Served { device }),
-                Err(Errno::NOTCONN) => Ok(Place::Dead),
-                Err(Errno::NOENT) => Ok(Place::Plain),
-                Err(errno) => Err(errno.into()),
-            },
+            Mounts::Machine => place(device, rustix::fs::stat(at).map(drop)),
         }
     }
 
@@ -114,6 +112,18 @@ impl Mounts {
         };
         let places: BTreeSet<&Path> = table.iter().filter(uses).map(|mounted| mounted.at.as_path()).collect();
         Ok(places.len())
+    }
+
+    /// Whether something is at a place that no daemon serves or served.
+    pub(super) fn is_of_others(&self, at: &Path) -> io::Result<bool> {
+        match (self, self.look(at)?) {
+            (Mounts::Hollow(_), _) | (Mounts::Machine, Place::Plain | Place::Dead) => Ok(false),
+            (Mounts::Machine, Place::Served { .. }) => match rustix::fs::statfs(at) {
+                Ok(seen) => Ok(seen.f_type != FUSE),
+                Err(errno) if is_unserved(errno) => Ok(false),
+                Err(errno) => Err(errno.into()),
+            },
+        }
     }
 
     /// Shows a folder of a mount at another place, which is made; nothing if the mount is not there any more.
@@ -174,6 +184,21 @@ impl Mounts {
     }
 }
 
+/// A connection that its daemon has closed, or that somebody has cut.
+fn is_unserved(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
+}
+
+/// What is at a place where a file system is mounted, by what it answers.
+fn place(device: String, answer: Result<(), Errno>) -> io::Result<Place> {
+    match answer {
+        Ok(()) => Ok(Place::Served { device }),
+        Err(errno) if is_unserved(errno) => Ok(Place::Dead),
+        Err(Errno::NOENT) => Ok(Place::Plain),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Waits until the machine's table changes, or for so long.
 pub(super) fn change(at_most: Duration) -> io::Result<()> {
     wait(&File::open(TABLE)?, at_most)
@@ -212,13 +237,14 @@ fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = match open(&mounted.at, flags, Mode::empty()) {
         Ok(root) => root,
-        Err(Errno::NOTCONN | Errno::NOENT) => return Ok(Bound::Gone),
+        Err(errno) if is_unserved(errno) || errno == Errno::NOENT => return Ok(Bound::Gone),
         Err(errno) => return Err(errno.into()),
     };
     // The daemon may have ended since it was looked at: what is there then is the folder below its mount.
     match fstat(&root) {
         Ok(stat) if device(stat.st_dev) == mounted.device => {}
-        Ok(_) | Err(Errno::NOTCONN) => return Ok(Bound::Gone),
+        Ok(_) => return Ok(Bound::Gone),
+        Err(errno) if is_unserved(errno) => return Ok(Bound::Gone),
         Err(errno) => return Err(errno.into()),
     }
     let folder = openat2(
@@ -230,7 +256,7 @@ fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -
     );
     let folder = match folder {
         Ok(folder) => folder,
-        Err(Errno::NOTCONN) => return Ok(Bound::Gone),
+        Err(errno) if is_unserved(errno) => return Ok(Bound::Gone),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => return Ok(Bound::NoFolder),
         Err(errno) => return Err(errno.into()),
     };
@@ -293,6 +319,22 @@ fn clear(at: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_is_known_by_its_answer() {
+        let served = || Place::Served { device: "0:1".into() };
+        #[rustfmt::skip]
+        let cases = [
+            ("served",               Ok(()),                   Some(served())),
+            ("its daemon has ended", Err(Errno::NOTCONN),      Some(Place::Dead)),
+            ("cut by somebody",      Err(Errno::CONNABORTED),  Some(Place::Dead)),
+            ("gone meanwhile",       Err(Errno::NOENT),        Some(Place::Plain)),
+            ("no answer to that",    Err(Errno::IO),           None),
+        ];
+        for (name, answer, expected) in cases {
+            assert_eq!(place("0:1".into(), answer).ok(), expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_plain_folder_is_not_a_mount() {

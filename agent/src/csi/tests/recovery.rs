@@ -165,6 +165,24 @@ async fn a_daemon_that_took_the_place_of_another_is_used_by_its_workloads() {
     world.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_waits_for_its_folder() {
+    let Some(world) = World::new().await else { return };
+    world.stage_as("other", &[("fluid_sub_path", "room")]).await.unwrap();
+    world.daemon_comes("fuse:1");
+    fs::create_dir(world.mount().join("room")).unwrap();
+    world.publish_as("other", "one", Mode::MultiNodeMultiWriter).await.unwrap();
+    world.daemon_goes();
+    world.daemon_comes("fuse:1");
+    let published = world.publish_as("other", "one", Mode::MultiNodeMultiWriter).await;
+    assert_eq!(published, Err(Code::NotFound), "the folder is not there yet");
+    fs::create_dir(world.mount().join("room")).unwrap();
+    fs::write(world.mount().join("room/file"), "there again").unwrap();
+    world.plugin.repair().unwrap();
+    assert_eq!(fs::read_to_string(world.path("one/file")).unwrap(), "there again");
+    world.end().await;
+}
+
 /// A mount is made read-only beside its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_process_left_that_died_while_it_bound_is_removed() {

@@ -144,3 +144,24 @@ async fn a_folder_that_a_dataset_does_not_have_is_not_found() {
     assert_eq!((world.mounts(), world.notes()), (1, 1));
     world.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_mounted_is_not_removed() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    fs::create_dir(world.path("one")).unwrap();
+    mount("others", world.path("one"), "tmpfs", MountFlags::empty(), None).unwrap();
+    fs::write(world.path("one/file"), "of others").unwrap();
+    for volume in [VOLUME, "unknown"] {
+        assert_eq!(world.unpublish_as(volume, "one").await, Err(Code::FailedPrecondition), "{volume}");
+        assert_eq!(fs::read(world.path("one/file")).unwrap(), b"of others", "{volume}");
+    }
+    // What a daemon left goes, also where its record was lost.
+    fs::create_dir(world.path("two")).unwrap();
+    world.daemon_dies_at(&world.path("two"));
+    world.unpublish("two").await.unwrap();
+    assert!(!world.path("two").exists());
+    assert_eq!(world.mounts(), 2);
+    world.end().await;
+}
