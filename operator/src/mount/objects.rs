@@ -139,6 +139,8 @@ impl<'a> Design<'a> {
             "metadata": { "labels": labels, "annotations": fuse.pod_metadata.annotations },
             "spec": {
                 "nodeSelector": selector,
+                // Wherever a workload may run, its daemon must.
+                "tolerations": [{ "operator": "Exists" }],
                 "containers": [{
                     "name": self.named("fuse"),
                     "image": image(fuse),

@@ -239,6 +239,7 @@ async fn the_objects_have_the_fields_of_the_seed() {
     assert_eq!(set["spec"]["updateStrategy"]["type"], "OnDelete");
     let pod = &set["spec"]["template"]["spec"];
     assert_eq!(pod["nodeSelector"], json!({ "fluid.io/f-default-data": "true" }));
+    assert_eq!(pod["tolerations"], json!([{ "operator": "Exists" }]), "wherever a workload may run");
     let folder = "/runtime-mnt/juicefs/default/data";
     let container = &pod["containers"][0];
     assert_eq!(container["env"][0]["name"], "RUNTIMEINFO_FUSE_IMAGE_VERSION");
