@@ -98,6 +98,9 @@ impl Look {
         if let Some(set) = &self.daemon_set {
             progress::say(&progress::counted(set), self.policy(), &mut status);
         }
+        if let Some(design) = self.design() {
+            progress::say_unheeded(&design.unheeded(), &mut status);
+        }
         status
     }
 

@@ -23,6 +23,8 @@ use crate::controller::Key;
 const TEMPLATE_ANNOTATION: &str = "midflight.dev/fuse-template";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const STORAGE_CLASS: &str = "fluid";
+/// How many threads a daemon may have.
+const THREADS: std::ops::RangeInclusive<u16> = 1..=64;
 /// Where daemons mount on every node, by the type of their runtime.
 const MOUNT_ROOT: &str = "/runtime-mnt";
 
@@ -113,6 +115,17 @@ impl<'a> Design<'a> {
         )
     }
 
+    /// The options that daemons do not have, or not with that value; by name.
+    pub(super) fn unheeded(&self) -> Vec<&str> {
+        let is_heeded = |(name, value): &(&str, &str)| match *name {
+            "exclusive" => true,
+            "threads" => threads(value).is_some(),
+            _ => false,
+        };
+        let all = self.fuse.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        all.filter(|option| !is_heeded(option)).map(|(name, _)| name).collect()
+    }
+
     fn arguments(&self) -> Value {
         let mut command: Vec<String> =
             ["fuse", "--source", self.source, "--mount", &self.mount()].map(str::to_owned).into();
@@ -120,6 +133,9 @@ impl<'a> Design<'a> {
         let options = &self.fuse.options;
         let is_set = |name: &str| options.get(name).is_some_and(|value| value.as_str() != "false");
         command.extend(is_set("exclusive").then(|| "--exclusive".to_owned()));
+        if let Some(threads) = options.get("threads").and_then(|value| threads(value.as_str())) {
+            command.extend(["--threads".to_owned(), threads.to_string()]);
+        }
         json!(command)
     }
 
@@ -303,6 +319,11 @@ pub(super) fn is_ours(volume: &PersistentVolume) -> bool {
     volume.labels().get(MANAGED_BY).is_some_and(|by| by == "midflight")
 }
 
+/// What a daemon can be told; another number would keep it from starting.
+fn threads(value: &str) -> Option<u16> {
+    value.parse().ok().filter(|threads| THREADS.contains(threads))
+}
+
 #[cfg(test)]
 mod tests {
     use midflight_api::fluid::UpdateStrategy;
@@ -361,6 +382,44 @@ mod tests {
             let (set, volume) = (json!(design.daemon_set(Generation::FIRST)), json!(design.volume()));
             assert_eq!(set["spec"]["template"]["spec"]["nodeSelector"], json!({ &expected: "true" }));
             assert_eq!(volume["spec"]["csi"]["volumeAttributes"]["mount_pod_node_selector_key"], expected);
+        }
+    }
+
+    #[test]
+    fn options_that_change_nothing_are_named() {
+        let dataset: Dataset = object(json!({
+            "metadata": { "name": "data" }, "spec": { "mounts": [{ "mountPoint": "local:///srv/data" }] },
+        }));
+        let (key, options) = (Key::new("default", "data"), |options: Value| -> JuiceFSRuntime {
+            object(
+                json!({ "metadata": { "name": "data", "uid": "1" }, "spec": { "fuse": { "options": options } } }),
+            )
+        });
+        let runtime =
+            options(json!({ "exclusive": "true", "threads": "65", "cache-size": "1", "verbose": "" }));
+        let design = Design::new(&key, &runtime, &dataset).unwrap();
+        assert_eq!(design.unheeded(), ["cache-size", "threads", "verbose"]);
+        let runtime = options(json!({ "exclusive": "true", "threads": "2" }));
+        assert!(Design::new(&key, &runtime, &dataset).unwrap().unheeded().is_empty());
+    }
+
+    #[test]
+    fn a_daemon_has_the_threads_that_are_asked_for() {
+        let dataset: Dataset = object(json!({
+            "metadata": { "name": "data" }, "spec": { "mounts": [{ "mountPoint": "local:///srv/data" }] },
+        }));
+        let key = Key::new("default", "data");
+        for (threads, expected) in
+            [("8", Some("8")), ("64", Some("64")), ("0", None), ("65", None), ("many", None)]
+        {
+            let runtime: JuiceFSRuntime = object(json!({
+                "metadata": { "name": "data", "uid": "1" }, "spec": { "fuse": { "options": { "threads": threads } } },
+            }));
+            let set = json!(Design::new(&key, &runtime, &dataset).unwrap().daemon_set(Generation::FIRST));
+            let pod = &set["spec"]["template"]["spec"];
+            let arguments = pod["containers"][0]["args"].as_array().unwrap();
+            let given = arguments.iter().skip_while(|argument| **argument != "--threads").nth(1);
+            assert_eq!(given.and_then(|given| given.as_str()), expected, "{threads}");
         }
     }
 

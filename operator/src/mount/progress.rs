@@ -1,6 +1,6 @@
-//! Tells how far the daemons of a dataset are: in the status of its runtime, in events and in figures.
+//! Tells how the daemons of a dataset stand: in the status of its runtime, in events and in figures.
 //!
-//! The invariant: everything comes from what the DaemonSet counts, so that no pod is looked at and nothing is told per node.
+//! The invariant: everything comes from what the runtime says and the DaemonSet counts, so that no pod is looked at and nothing is told per node.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::jiff::Timestamp;
@@ -13,6 +13,8 @@ use super::objects::daemons;
 
 /// Condition of a runtime: whether its daemons are what is wanted.
 const UP_TO_DATE: &str = "FusesUpToDate";
+/// Condition of a runtime: whether all options of its daemons mean something; absent if they do.
+const HEEDED: &str = "FuseOptionsHeeded";
 
 pub(super) fn counted(set: &DaemonSet) -> Counted {
     let seen = set.status.clone().unwrap_or_default();
@@ -25,8 +27,8 @@ pub(super) fn counted(set: &DaemonSet) -> Counted {
     }
 }
 
-fn condition(status: &JuiceFSRuntimeStatus) -> Option<&RuntimeCondition> {
-    status.conditions.iter().find(|condition| condition.kind.as_str() == UP_TO_DATE)
+fn condition<'a>(status: &'a JuiceFSRuntimeStatus, kind: &str) -> Option<&'a RuntimeCondition> {
+    status.conditions.iter().find(|condition| condition.kind.as_str() == kind)
 }
 
 /// Says it in a status.
@@ -37,7 +39,26 @@ pub(super) fn say(counted: &Counted, policy: Policy, status: &mut JuiceFSRuntime
         _ => (ConditionStatus::False, "SomeOutdated"),
     };
     status.fuse_reason = if is_so == ConditionStatus::True { "".into() } else { words.as_str().into() };
-    let before = condition(status);
+    put(status, UP_TO_DATE, (is_so, reason), &words);
+}
+
+/// Names the options that change nothing, if there are any.
+pub(super) fn say_unheeded(options: &[&str], status: &mut JuiceFSRuntimeStatus) {
+    /// A message has an end.
+    const NAMED: usize = 8;
+    if options.is_empty() {
+        status.conditions.retain(|condition| condition.kind.as_str() != HEEDED);
+        return;
+    }
+    let (named, more) = options.split_at(options.len().min(NAMED));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    let words =
+        format!("daemons do not have these options, or not with that value: {}{more}", named.join(", "));
+    put(status, HEEDED, (ConditionStatus::False, "SomeUnheeded"), &words);
+}
+
+fn put(status: &mut JuiceFSRuntimeStatus, kind: &str, (is_so, reason): (ConditionStatus, &str), words: &str) {
+    let before = condition(status, kind);
     if before.is_some_and(|before| before.message.as_str() == words) {
         return;
     }
@@ -45,20 +66,20 @@ pub(super) fn say(counted: &Counted, policy: Policy, status: &mut JuiceFSRuntime
     let since =
         before.filter(|before| before.status == is_so).map(|before| before.last_transition_time.clone());
     let told = RuntimeCondition {
-        kind: UP_TO_DATE.into(),
+        kind: kind.into(),
         status: is_so,
         reason: reason.into(),
         message: words.into(),
         last_probe_time: now.as_str().into(),
         last_transition_time: since.unwrap_or_else(|| now.as_str().into()),
     };
-    status.conditions.retain(|condition| condition.kind.as_str() != UP_TO_DATE);
+    status.conditions.retain(|condition| condition.kind.as_str() != kind);
     status.conditions.push(told);
 }
 
 /// What is news to somebody who was told the status before: the last old daemon has gone.
 pub(super) fn arrival(before: Option<&JuiceFSRuntimeStatus>, now: &JuiceFSRuntimeStatus) -> Option<String> {
-    let (before, now) = (before.and_then(condition)?, condition(now)?);
+    let (before, now) = (condition(before?, UP_TO_DATE)?, condition(now, UP_TO_DATE)?);
     let is_news = now.status == ConditionStatus::True && now.message != before.message;
     is_news.then(|| now.message.as_str().to_owned())
 }

@@ -163,6 +163,24 @@ async fn until_said(client: &Client, message: &str) -> i32 {
     said.unwrap_or_else(|_| panic!("{last:#?} does not say: {message}"))
 }
 
+#[tokio::test]
+async fn options_that_daemons_do_not_have_are_told() {
+    let (cluster, running) = with_dataset().await;
+    let client = &cluster.client;
+    change(client, json!({ "options": { "exclusive": "true", "cache-size": "1", "threads": "many" } })).await;
+    until_said(client, "daemons do not have these options, or not with that value: cache-size, threads")
+        .await;
+    change(client, json!({ "options": { "cache-size": null, "threads": "8" } })).await;
+    let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
+    eventually("nothing is said of options that are known", async || {
+        let status = runtimes.get("data").await.unwrap().status.unwrap_or_default();
+        status.conditions.iter().all(|condition| condition.reason.as_str() != "SomeUnheeded")
+    })
+    .await;
+    running.abort();
+    cluster.close().await;
+}
+
 /// Waits until something holds.
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let reached = async {
