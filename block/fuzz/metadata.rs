@@ -9,7 +9,12 @@ use std::{
 
 use midflight_block::{
     extent::Extent,
-    replica::{disk::Disk, layers::Patience, promise::PromiseFile, store::Store},
+    replica::{
+        disk::Disk,
+        layers::{Patience, Worked},
+        promise::PromiseFile,
+        store::Store,
+    },
     wire::layout::Step,
 };
 
@@ -195,9 +200,17 @@ pub(crate) fn replica_metadata(bytes: &[u8]) {
     let _ = store.absent.get(9);
     let _ = store.write(0, &[4; 4096]);
     for _ in 0..16 {
-        if store.has_work() && store.work(Patience::Wait).is_err() {
+        let worked = if store.has_work() { store.work(Patience::Wait) } else { Ok(Worked::Piece) };
+        let synced = match worked {
+            Ok(Worked::Piece) => Ok(()),
+            Ok(Worked::WantsSync) => store
+                .sync_plan(false)
+                .and_then(|plan| plan.carry_out(&files))
+                .and_then(|carried| store.synced(carried)),
+            Err(error) => Err(error),
+        };
+        if synced.is_err() {
             return;
         }
-        store.work_synced();
     }
 }

@@ -131,9 +131,9 @@ fn seal(copy: &Path) {
     let mut store = Store::open(&folder, SIZE, boot()).expect("the plane works");
     while store.has_work() {
         if store.work(Patience::Wait).expect("the plane works") == Worked::WantsSync {
-            let plan = store.sync_plan().expect("the plane works");
-            plan.carry_out(&folder).expect("the plane works");
-            store.work_synced();
+            let plan = store.sync_plan(false).expect("the plane works");
+            let carried = plan.carry_out(&folder).expect("the plane works");
+            store.synced(carried).expect("the plane works");
         }
     }
 }

@@ -75,8 +75,9 @@ async fn a_standby_follows_through_the_upgrade_of_every_node() {
     volumes.create(&PostParams::default(), &serde_json::from_value(standby).unwrap()).await.unwrap();
     until_holds(&fleet, "monday").await;
 
+    fleet.make("vol-2", ("v2", SIZE), "node-1", &NODES).await.unwrap();
     fleet.make_default(NEXT).await.unwrap();
-    let load = Load::on(&fleet.endpoint("vol-1").await.unwrap(), "vol-1", 1).unwrap();
+    let load = Load::on(&fleet.endpoint("vol-2").await.unwrap(), "vol-2", 1).unwrap();
     fleet.begin(json!({ "dataEngine": "v2" })).await.unwrap();
     fleet.until_run(UpgradeState::Completed).await.unwrap();
     fleet.is_whole().await.unwrap();

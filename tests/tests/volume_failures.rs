@@ -186,7 +186,7 @@ async fn until_unsettled(storage: &Storage, volume: &str, reason: &str, message:
         let notes = told(storage, volume, reason).await?;
         Ok((is_so && notes.iter().any(|note| note.contains(message))).then_some(()))
     };
-    storage.until(&format!("{volume} says {reason}: {message}"), says).await.unwrap();
+    storage.until(&format!("{volume} says {reason}: {message}"), says).await.expect("it is said");
 }
 
 #[tokio::test(flavor = "multi_thread")]

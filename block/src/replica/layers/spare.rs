@@ -33,7 +33,7 @@ impl<D: Disk> Layers<D> {
         if self.has_layer(id) {
             return Ok(false);
         }
-        if !self.spare.as_ref().is_some_and(|spare| (spare.id, spare.size) == (id, size)) {
+        if self.spare.as_ref().is_none_or(|spare| (spare.id, spare.size) != (id, size)) {
             self.take_spare(id)?;
             let head = Head::make(&self.disk, (id, size), true, self.boot)?;
             self.spare = Some(Spare { id, size, head, stage: Stage::Made });

@@ -264,7 +264,7 @@ impl Volumes {
                 .await?;
             }
             Action::DoubtReplica { replica } => {
-                self.note(&seen, |engine| {
+                self.note(seen, |engine| {
                     let known = &mut engine.status.get_or_insert_default().current_replica_address_map;
                     known.insert(replica, Address::default());
                 })

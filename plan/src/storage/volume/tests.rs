@@ -318,7 +318,7 @@ fn a_volume_stays_attached_to_a_node_that_cannot_tell_its_frontend_otherwise() {
         let told = decide(&world.seen).standing.waiting.expect("it is shown").to_string();
         assert!(told.starts_with("node n-1 has no running instance manager"), "{case}: {told}");
         // Either end of that will do.
-        let mut lost = World { seen: world.seen.clone(), released: false, fault: None, trouble: None };
+        let mut lost = world.clone();
         world.return_of("n-1");
         lost.lose("n-1");
         for mut world in [world, lost] {

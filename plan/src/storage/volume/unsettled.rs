@@ -146,6 +146,7 @@ fn doing(seen: &Observed, action: &Action) -> Option<String> {
         | Action::MoveEngine { .. }
         | Action::ClearTarget
         | Action::EndSwitch
+        | Action::DoubtReplica { .. }
         | Action::DeleteReplica { .. }
         | Action::DeleteEngine
         | Action::DeleteRecord

@@ -42,6 +42,7 @@ pub(super) enum Trouble {
     NodeDies,
 }
 
+#[derive(Clone)]
 pub(super) struct World {
     pub(super) seen: Observed,
     pub(super) released: bool,
