@@ -26,6 +26,7 @@ use crate::{
 };
 
 const ENGINE: LinkId = LinkId::from_bits(1);
+const NEXT_ENGINE: LinkId = LinkId::from_bits(2);
 const BLOCK: u32 = 1 << BLOCK_BITS;
 const BLOCKS: u64 = 64;
 const EPOCH: Epoch = Epoch::of_term(1);
@@ -256,6 +257,29 @@ fn writes_go_on_while_layers_are_sealed_removed_and_merged() {
     }
     let names: Vec<String> = bench.disk.names().unwrap();
     assert!(!names.contains(&"layer-0000000000000000.img".to_owned()), "its room is given back: {names:?}");
+}
+
+/// It copies layers by their places: none may come or go once it has been told of them.
+#[test]
+fn an_engine_hears_which_layers_there_are_when_what_the_one_before_has_begun_is_over() {
+    let mut bench = Bench::new();
+    bench.write(3, 1);
+    bench.freeze();
+    bench.is_slow = true;
+    bench.works_beside_writes();
+    assert_eq!(tags(&bench.step(80, &Step::Remove { id: 0 })), []);
+
+    let epoch = EPOCH.next_term();
+    let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 8, size: 0, epoch };
+    bench.feed(Input::Frame(NEXT_ENGINE, Frame::with(Header::new(Kind::Hello, 0, epoch), hello.encode())));
+    let promise = Frame::bare(Header::new(Kind::Promise, 81, epoch));
+    assert_eq!(tags(&bench.feed(Input::Frame(NEXT_ENGINE, promise))), []);
+
+    let answers = bench.finish_sync();
+    let answer = answers.iter().find(|answer| answer.header.tag == 81).expect("the promise");
+    let promised = Promised::decode(&answer.payload).expect("a promise");
+    assert_eq!(promised.layout.snapshots, []);
+    assert_eq!(promised.layout, bench.core.store().layout());
 }
 
 /// Where there is no room to change the list of layers, work on them is tried again later, and whoever asked is told.

@@ -114,13 +114,23 @@ impl<D: Disk> Layers<D> {
         Ok(Some(Commit { draft, is_put, frees }))
     }
 
-    /// The sync whose plan was made last has ended. Without room for its change the work begins anew when it is tried again.
+    /// Whether it is open which layout will be durable: a step was ordered, and its sync has not ended.
+    pub fn is_stepping(&self) -> bool {
+        let step = |outcome: &Outcome<D>| match outcome {
+            Outcome::Durable | Outcome::Changed { then: Then::Nothing, .. } => true,
+            Outcome::Changed { then: Then::Sealed { .. } | Then::Merged { .. }, .. } => false,
+        };
+        self.asked.is_some() || self.committing.as_ref().is_some_and(step)
+    }
+
+    /// The sync whose plan was made last has ended. Without room for its change the work asks for the same again: one of the two
+    /// places of the chain may speak of it already, so what it has written stays.
     pub fn synced(&mut self, carried: Carried) {
         self.head.synced();
         self.spare_synced();
         match self.committing.take() {
             None => self.work_synced(),
-            Some(_) if carried == Carried::ButForTheChain => self.task = None,
+            Some(_) if carried == Carried::ButForTheChain => {}
             Some(Outcome::Durable) => {}
             Some(Outcome::Changed { draft, then }) => {
                 self.chain.settle(draft);
