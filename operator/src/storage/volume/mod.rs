@@ -184,7 +184,9 @@ impl Controller for Volumes {
             Ok(action) => {
                 tracing::info!(volume = %Key::of(&*seen.volume), ?action, "step");
                 if let Err(error) = Box::pin(self.carry_out(&seen, action.clone())).await {
-                    self.note_refusal(&seen, &action, &error).await?;
+                    if let Err(unsaid) = self.note_refusal(&seen, &action, &error).await {
+                        tracing::warn!(volume = %Key::of(&*seen.volume), error = %unsaid, "why a step failed is not told");
+                    }
                     return Err(error);
                 }
                 // What an instance manager was told it tells again, as a change of its object.

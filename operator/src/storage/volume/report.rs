@@ -82,13 +82,18 @@ impl Volumes {
         let Some(unsettled) = why else { return Ok(()) };
         let before = seen.volume.status.as_ref().and_then(|status| status.conditions.get(SETTLED));
         let is_known = before.is_some_and(|before| before.reason == unsettled.reason());
-        let now = Timestamp::now().to_string();
-        self.volumes
-            .report_over(&mut Arc::clone(&seen.volume), |volume| {
-                let conditions = &mut volume.status.get_or_insert_default().conditions;
-                conditions.set(settled(Some(&unsettled), &now));
-            })
-            .await?;
+        // A write wakes the volume at once: the same news again must not be one.
+        let is_said = before
+            .is_some_and(|before| unsettled.is_said_by(before.reason.as_str(), before.message.as_str()));
+        if !is_said {
+            let now = Timestamp::now().to_string();
+            self.volumes
+                .report_over(&mut Arc::clone(&seen.volume), |volume| {
+                    let conditions = &mut volume.status.get_or_insert_default().conditions;
+                    conditions.set(settled(Some(&unsettled), &now));
+                })
+                .await?;
+        }
         if is_known {
             let (reason, note) = (unsettled.reason(), unsettled.to_string());
             let by = <Volumes as Controller>::NAME;
@@ -410,15 +415,17 @@ fn health(replica: &mut Replica, seen: &Observed) {
     let mode = members.into_iter().find(|member| member.replica == name.as_str()).map(|member| member.mode);
     let (now, left) = (seen.now.to_string(), is_leaving(replica));
     let spec = &mut replica.spec;
+    let is_there =
+        seen.managers.iter().any(|manager| manager.running && manager.node == spec.instance.node_id);
     match mode {
         Some(MemberMode::ReadWrite) if spec.healthy_at.is_empty() => {
             (spec.healthy_at, spec.last_healthy_at, spec.failed_at) =
                 (now.as_str().into(), now.into(), "".into());
         }
         // One that is rebuilt is back: the time that it may take to come back begins anew if it is lost again.
-        Some(MemberMode::WriteOnly) => (spec.healthy_at, spec.failed_at) = ("".into(), "".into()),
+        Some(MemberMode::WriteOnly) if is_there => (spec.healthy_at, spec.failed_at) = ("".into(), "".into()),
         Some(MemberMode::Error) if left => (spec.healthy_at, spec.failed_at) = ("".into(), "".into()),
-        Some(MemberMode::Error) if spec.failed_at.is_empty() => {
+        Some(MemberMode::Error | MemberMode::WriteOnly) if spec.failed_at.is_empty() => {
             (spec.failed_at, spec.last_failed_at, spec.healthy_at) =
                 (now.as_str().into(), now.into(), "".into());
         }

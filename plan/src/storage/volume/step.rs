@@ -368,8 +368,9 @@ fn evict(seen: &Observed) -> Option<Step> {
 /// Nothing can be copied while nobody serves the volume.
 fn keep_evicted(seen: &Observed) -> Option<Step> {
     let leaving = seen.evicted().next()?;
-    if seen.rebuilds_detached && seen.not_evicted().count() < seen.wanted_replicas() {
-        return another(seen).filter(Result::is_err);
+    let lacks_place = seen.not_evicted().count() < seen.wanted_replicas();
+    if let Some(Err(no_place)) = another(seen).filter(|_| seen.rebuilds_detached && lacks_place) {
+        return Some(Err(no_place));
     }
     let (replica, node) = (leaving.name_any().into(), node_of(leaving).clone());
     Some(Err(Wait::CannotLeave { replica, node }))

@@ -45,6 +45,19 @@ impl Unsettled {
         }
     }
 
+    /// Whether a condition says this already; the words of a refusal may be others each time.
+    pub fn is_said_by(&self, reason: &str, message: &str) -> bool {
+        let says = match self {
+            Unsettled::Refused { doing, .. } => message.starts_with(&format!("{doing}: ")),
+            Unsettled::Waiting(_)
+            | Unsettled::NoEngineImage(_)
+            | Unsettled::ImageOnNoNode { .. }
+            | Unsettled::ImageNotOnNode { .. }
+            | Unsettled::EngineFails(_) => message == self.to_string(),
+        };
+        says && reason == self.reason()
+    }
+
     /// Whether a condition with this reason ends when nodes get an image.
     pub fn waits_for_image(reason: &str) -> bool {
         matches!(reason, "NoEngineImage" | "ImageOnNoNode" | "ImageNotOnNode")
@@ -60,7 +73,8 @@ pub(super) fn of_step(seen: &Observed, action: &Action) -> Option<Unsettled> {
 pub fn refused(seen: &Observed, action: &Action, why: &str) -> Option<Unsettled> {
     let doing = doing(seen, action)?;
     let why = why.chars().take(LONGEST).collect();
-    Some(missing_image(seen, action).unwrap_or(Unsettled::Refused { doing, why }))
+    let known = missing_image(seen, action).or_else(|| engine_fails(seen));
+    Some(known.unwrap_or(Unsettled::Refused { doing, why }))
 }
 
 /// Whether the image of a process that is to be started is not where it is to be.

@@ -110,6 +110,24 @@ fn copies_that_all_have_failed_are_started_again_and_say_why_they_are_not() {
     assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
 }
 
+/// Every word that is new is a write, and every write wakes the volume.
+#[test]
+fn what_is_said_of_a_step_before_and_after_it_is_refused_is_the_same() {
+    let mut world = World::attached();
+    world.in_charge().state = InstanceState::Error;
+    world.in_charge().why = "it ended".into();
+    let start = world.look().expect("it is started again");
+    let shown = decide(&world.seen).standing.waiting.expect("it does not run");
+    assert_eq!(refused(&world.seen, &start, "the disk is full"), Some(shown));
+
+    let (world, start) = to_start(OLD, DataEngine::V2);
+    let why = |why: &str| refused(&world.seen, &start, why).expect("it was an order");
+    let (first, again) = (why("port 1 is taken"), why("port 2 is taken"));
+    assert!(again.is_said_by(first.reason(), &first.to_string()));
+    assert!(!again.is_said_by("Waiting", &first.to_string()));
+    assert!(!again.is_said_by(first.reason(), "stop replica r on node n: port 1 is taken"));
+}
+
 #[test]
 fn steps_that_no_instance_manager_is_ordered_are_refused_by_none() {
     let (world, _) = to_start(OLD, DataEngine::V2);
