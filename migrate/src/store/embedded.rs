@@ -224,8 +224,10 @@ impl Store for Embedded {
         let so_far = AtomicU64::new(0);
         let check = |(table, piece): (&Table, &[(&RowKey, &Bytes)])| {
             let same = holds_piece(&stored, table, piece)?;
-            let piece = piece.len() as u64;
-            found(so_far.fetch_add(piece, Relaxed) + piece);
+            if same {
+                let piece = piece.len() as u64;
+                found(so_far.fetch_add(piece, Relaxed) + piece);
+            }
             Ok(same)
         };
         let tables: Vec<(&Table, Vec<_>)> =
