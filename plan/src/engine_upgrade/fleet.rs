@@ -102,8 +102,10 @@ impl Fleet {
     /// Looks again at the volumes that limits and deadlines tell something about, and at the room of every node; what all others
     /// wait for is as it was.
     fn change_limits(&mut self, now: Timestamp) {
+        let runs = |last: &Attempt| last.outcome == Outcome::Running;
         let is_moving = |entry: &Entry| {
-            entry.issued.is_some() || entry.volume.attempt.is_some() || entry.volume.is_upgrading()
+            let volume = &entry.volume;
+            entry.issued.is_some() || volume.is_upgrading() || volume.attempt.as_ref().is_some_and(runs)
         };
         let moving = self.volumes.iter().filter(|(_, entry)| is_moving(entry));
         for name in moving.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
