@@ -73,6 +73,8 @@ impl Nodes {
             return self.give_up(session, &upgrades).await;
         }
         let deadline = Instant::now() + Duration::from_secs(self.timeout);
+        // What was in the way before it began: what is under way looks like trouble of its own.
+        let mut begun = None;
         if self.pause {
             self.known(&upgrades).await?;
             self.set_paused(&upgrades, true).await?;
@@ -87,24 +89,29 @@ impl Nodes {
                     drive::until_settled(&client, image, within).await?;
                 }
             }
-            self.begin(&client, &upgrades, deadline).await?;
+            let plan = self.plan(&client).await?;
+            begun = self.begin(&client, &upgrades, deadline).await?.then_some(plan);
         }
         if self.wait {
             return follow::follow(session, &client, &self.name, deadline).await;
         }
-        let plan = self.plan(&client).await?;
+        let is_new = begun.is_some();
+        let plan = match begun {
+            Some(plan) => plan,
+            None => self.plan(&client).await?,
+        };
         session.answer(&shown(&plan))?;
         session.say(format_args!("`midflight upgrade nodes --name {} --wait` follows it", self.name));
-        if self.pause { Ok(()) } else { verdict(&plan) }
+        if is_new { verdict(&plan) } else { Ok(()) }
     }
 
-    /// Makes the upgrade, in place of one that is over. One that is under way is followed.
+    /// Makes the upgrade, in place of one that is over; says whether. One that is under way is followed.
     async fn begin(
         &self,
         client: &Client,
         upgrades: &Api<DataEngineUpgradeManager>,
         deadline: Instant,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<bool> {
         self.refuse_what_the_api_would(client).await?;
         let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
         let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)?;
@@ -116,7 +123,7 @@ impl Nodes {
                     until_gone(upgrades, &self.name, deadline).await?;
                 }
                 UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
         }
@@ -126,7 +133,8 @@ impl Nodes {
             max_parallel_nodes: self.parallel,
             paused: false,
         };
-        drive::begin(client, &self.name, spec).await
+        drive::begin(client, &self.name, spec).await?;
+        Ok(true)
     }
 
     /// What is refused when the object is created is in the way as everything else is, and told as such.

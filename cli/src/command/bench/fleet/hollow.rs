@@ -111,7 +111,11 @@ pub(super) async fn engines(client: Client, takes: Duration) {
 async fn upgrade(volumes: Api<Volume>, volume: Volume, takes: Duration) {
     tokio::time::sleep(takes).await;
     let image = Patch::Merge(json!({ "status": { "currentImage": volume.spec.image } }));
-    while volumes.patch_status(&volume.name_any(), &PatchParams::default(), &image).await.is_err() {
-        tokio::time::sleep(ASK_AGAIN).await;
+    loop {
+        match volumes.patch_status(&volume.name_any(), &PatchParams::default(), &image).await {
+            Ok(_) => return,
+            Err(kube::Error::Api(status)) if status.is_not_found() => return,
+            Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+        }
     }
 }

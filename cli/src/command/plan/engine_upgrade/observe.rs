@@ -28,7 +28,7 @@ pub(crate) async fn cluster(client: &Client) -> anyhow::Result<(World, Vec<plan:
         all::<Setting>(client),
     )?;
     let (world, volumes) = seen(&volumes, &replicas, &images, &settings);
-    Ok((World { take_over: take_over(client).await, ..world }, volumes))
+    Ok((World { take_over: take_over(client).await?, ..world }, volumes))
 }
 
 /// The same, of objects that were read already.
@@ -50,11 +50,15 @@ pub(crate) fn seen(
 }
 
 /// Engines of ours have records of who has which volume, those of Longhorn have none.
-async fn take_over(client: &Client) -> TakeOver {
+async fn take_over(client: &Client) -> anyhow::Result<TakeOver> {
     let records: Api<VolumeRecord> = Api::namespaced(client.clone(), NAMESPACE);
     match records.list(&ListParams::default().limit(1)).await {
-        Ok(first) if !first.items.is_empty() => TakeOver::OfAnyAge,
-        Ok(_) | Err(_) => TakeOver::OfOlder,
+        Ok(first) if !first.items.is_empty() => Ok(TakeOver::OfAnyAge),
+        Ok(_) => Ok(TakeOver::OfOlder),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_forbidden() => {
+            Ok(TakeOver::OfOlder)
+        }
+        Err(error) => Err(refusal(error)).context("look for the records of volumes"),
     }
 }
 
