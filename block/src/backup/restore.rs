@@ -28,7 +28,10 @@ use super::{
     writer::Writer,
 };
 use crate::{
-    caller::EngineControl, engine::control::Command, extent::Extent, net::address::Address,
+    caller::{ControlError, EngineControl},
+    engine::control::Command,
+    extent::Extent,
+    net::address::Address,
     record::Attachment,
 };
 
@@ -57,6 +60,7 @@ pub struct Restored {
 }
 
 const GONE_WITHIN: Duration = Duration::from_secs(1);
+const REBUILT_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 fn marker(name: &str) -> String {
@@ -82,7 +86,7 @@ pub fn restore(
         None => None,
     };
     if let Some(before) = &before {
-        engine.call(&Command::Revert { name: marker(&before.name), head: None })?;
+        insist(&mut engine, &Command::Revert { name: marker(&before.name), head: None })?;
     }
     let pieces = difference(before.as_ref(), &wanted, layout.size);
     let written = write(vault, &mut writer, &wanted, &pieces, tell);
@@ -91,9 +95,9 @@ pub fn restore(
     }
     let written_bytes = written?;
     if before.as_ref().is_none_or(|before| before.name != wanted.name) {
-        engine.call(&Command::Snapshot { name: marker(&wanted.name) })?;
+        insist(&mut engine, &Command::Snapshot { name: marker(&wanted.name) })?;
         if let Some(before) = &before {
-            engine.call(&Command::RemoveSnapshot { name: marker(&before.name) })?;
+            insist(&mut engine, &Command::RemoveSnapshot { name: marker(&before.name) })?;
         }
     }
     let since = before.map(|before| before.name);
@@ -104,9 +108,20 @@ pub fn restore(
 /// nothing is thrown away.
 fn take_back(writer: &mut Writer, engine: &mut EngineControl, before: &Manifest) {
     let revert = Command::Revert { name: marker(&before.name), head: None };
-    let taken_back = writer.flush().and_then(|()| Ok(engine.call(&revert)?));
+    let taken_back = writer.flush().and_then(|()| Ok(insist(engine, &revert)?));
     if let Err(error) = taken_back {
         tracing::warn!(%error, backup = before.name, "part of another backup is left over it");
+    }
+}
+
+/// Changes the layers. While a copy is rebuilt that has to wait.
+fn insist(engine: &mut EngineControl, command: &Command) -> Result<(), ControlError> {
+    let began = Instant::now();
+    loop {
+        match engine.call(command) {
+            Err(ControlError::Busy(_)) if began.elapsed() < REBUILT_WITHIN => std::thread::sleep(LOOK_AGAIN),
+            answer => return answer.map(drop),
+        }
     }
 }
 
