@@ -117,6 +117,10 @@ impl Engine {
             link,
             Frame::bare(Header { extent: self.whole(), flags: CONTINUED, ..header }),
         ));
+        // The one before may have gone without an answer.
+        if !self.replayed {
+            self.tell_frontend(out);
+        }
     }
 
     /// The frontend is gone, or another has come: what it asked for and nobody began is asked for again by
