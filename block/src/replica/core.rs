@@ -287,7 +287,10 @@ impl<D: Disk> Replica<D> {
             Kind::Ping => self.answer(link, &frame.header, Status::Ok, out),
             Kind::Prepare => self.on_prepare(link, &frame.header, out),
             // What an engine before has begun ends before the next one hears which layers there are.
-            Kind::Promise if self.store.layers().is_stepping() => self.awaiting_sync.push((link, frame)),
+            Kind::Promise if self.store.layers().is_stepping() => {
+                self.awaiting_sync.push((link, frame));
+                self.sync_for_nobody(out);
+            }
             Kind::Promise => self.on_promise(link, &frame.header, out),
             // What comes after a change of the layers is done after it.
             Kind::Write | Kind::Flush | Kind::Trim | Kind::Zero if self.is_change_awaited() => {

@@ -208,7 +208,7 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Syncs what the layers have to have on disk; no client is told.
-    fn sync_for_nobody(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn sync_for_nobody(&mut self, out: &mut Vec<Output>) {
         let done = Header::new(Kind::Reply, 0, self.promised());
         self.to_sync.push((LinkId::NOBODY, Frame::bare(done)));
         self.start_sync(out);

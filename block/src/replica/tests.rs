@@ -276,7 +276,8 @@ fn an_engine_hears_which_layers_there_are_when_what_the_one_before_has_begun_is_
     assert_eq!(tags(&bench.feed(Input::Frame(NEXT_ENGINE, promise))), []);
 
     let answers = bench.finish_sync();
-    let answer = answers.iter().find(|answer| answer.header.tag == 81).expect("the promise");
+    let is_promise = |answer: &&Frame| (answer.header.tag, answer.header.status) == (81, Status::Ok);
+    let answer = answers.iter().find(is_promise).expect("the one before is told another thing");
     let promised = Promised::decode(&answer.payload).expect("a promise");
     assert_eq!(promised.layout.snapshots, []);
     assert_eq!(promised.layout, bench.core.store().layout());
