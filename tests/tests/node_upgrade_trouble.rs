@@ -28,10 +28,24 @@ async fn upgrade(fleet: &Fleet, end: UpgradeState) -> String {
     fleet.until_run(end).await.unwrap().status.unwrap().message.to_string()
 }
 
+async fn all_serve(fleet: &Fleet, nodes: &[&str], image: &str) {
+    for node in nodes {
+        let serves = async || fleet.serves(node, image).await;
+        fleet.until(&format!("{node} serves with {image}"), serves).await.expect("it serves");
+    }
+}
+
 /// Seed 004, the layouts that must fail: with a single replica nothing is begun, wherever it is.
 async fn a_single_replica_is_named_and_nothing_is_changed(fleet: &Fleet) {
     for replica in ["node-1", "node-2"] {
+        // Nodes that run the image already are in nobody's way, and those with nothing on them get it at once.
+        fleet.make_default(&fleet.this).await.unwrap();
+        all_serve(fleet, &NODES, &fleet.this).await;
         let load = busy(fleet, "vol-1", 1, "node-1", &[replica]).await;
+        fleet.make_default(NEXT).await.unwrap();
+        let idle: Vec<&str> =
+            NODES.into_iter().filter(|node| *node != "node-1" && *node != replica).collect();
+        all_serve(fleet, &idle, NEXT).await;
         let before = NODES.map(|node| fleet.processes(node).unwrap());
         let message = upgrade(fleet, UpgradeState::Error).await;
         assert!(message.contains("single replica of vol-1"), "{message}");
@@ -53,9 +67,7 @@ async fn an_image_that_does_not_start_is_left_again(fleet: &Fleet) {
     std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     fleet.pack("broken", &program).await.unwrap();
     // Nodes with nothing on them have got the next one at once, and would get the broken one so.
-    for node in NODES {
-        fleet.until(&format!("{node} serves"), async || fleet.serves(node, NEXT).await).await.unwrap();
-    }
+    all_serve(fleet, &NODES, NEXT).await;
     let load = busy(fleet, "vol-2", 2, "node-1", ALL).await;
     fleet.make_default("midflight.local/instance-manager:broken").await.unwrap();
     fleet.set("node-upgrade-retry-limit", "0").await.unwrap();
@@ -78,7 +90,6 @@ async fn an_image_that_does_not_start_is_left_again(fleet: &Fleet) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_upgraded_is_left_as_it_was() {
     let fleet = Fleet::up().await.unwrap();
-    fleet.make_default(NEXT).await.unwrap();
     a_single_replica_is_named_and_nothing_is_changed(&fleet).await;
     an_image_that_does_not_start_is_left_again(&fleet).await;
 }
