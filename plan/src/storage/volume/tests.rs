@@ -95,14 +95,20 @@ fn a_frontend_that_has_forgotten_a_volume_is_told_of_it_again() {
     assert_eq!(world.settle(), Some(Wait::Content));
 }
 
-#[test]
-fn a_detached_volume_is_rebuilt_where_that_is_wanted() {
+/// A volume that was detached while one of its three copies was lost, and the node of that one.
+fn detached_without_one() -> (World, String) {
     let mut world = World::attached();
     let lost = world.nodes().into_iter().find(|node| node != "n-1").unwrap();
     world.lose(&lost);
     world.settle();
     world.attach("");
     world.settle();
+    (world, lost)
+}
+
+#[test]
+fn a_detached_volume_is_rebuilt_where_that_is_wanted() {
+    let (mut world, lost) = detached_without_one();
     assert_eq!((world.standing().0, world.seen.in_service().count()), (VolumeState::Detached, 2));
 
     world.seen.rebuilds_detached = true;
@@ -191,12 +197,7 @@ fn a_replica_that_is_deleted_stays_until_another_that_is_whole_can_be_reached() 
 
 #[test]
 fn a_detached_volume_is_not_rebuilt_under_an_upgrade_of_its_nodes() {
-    let mut world = World::attached();
-    let lost = world.nodes().into_iter().find(|node| node != "n-1").unwrap();
-    world.lose(&lost);
-    world.settle();
-    world.attach("");
-    world.settle();
+    let (mut world, lost) = detached_without_one();
     world.return_of(&lost);
     world.seen.rebuilds_detached = true;
     let close = |world: &mut World, closed| {
