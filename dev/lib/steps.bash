@@ -30,6 +30,7 @@ step() {
     fi
     steps_summary+=("$(printf '%-34s %-8s %s' "$name" "$outcome" "$(since "$began")")")
     ((status != 75)) || steps_summary+=("$(sed -n 's/^SKIPPED: /    /p' "$steps_log")")
+    mapfile -t -O "${#steps_summary[@]}" steps_summary < <(sed -n 's/^UNSTEADY: /    UNSTEADY: /p' "$steps_log")
     say "-- $name: $(since "$began")"
 }
 
