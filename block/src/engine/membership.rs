@@ -142,13 +142,23 @@ impl Engine {
         }
     }
 
-    /// The record says that a member which was let go is out.
+    /// The record says that a member is out. One that came back while it was leaving was not asked for anything on that
+    /// connection: it is met anew on the next one, when it may return.
     fn part_from(&mut self, at: usize, out: &mut Vec<Output>) {
         let member = self.members.get(at);
         out.extend(member.part().map(Output::Close));
         member.promise = None;
         self.members.untell(at);
         self.reread(at, out);
+    }
+
+    /// Whoever came back before this engine served was asked too early to return, and is met anew.
+    pub(super) fn part_from_absent(&mut self, out: &mut Vec<Output>) {
+        for at in 0..self.members.iter().count() {
+            if self.members.service(at) == Service::Out {
+                self.part_from(at, out);
+            }
+        }
     }
 
     /// Whoever was let go when this engine gave the volume away is not asked to promise again: it leaves at once.
@@ -280,14 +290,10 @@ impl Engine {
         self.version = change.version;
         let member = self.members.get(change.member);
         match (change.mode, member.service) {
-            (Mode::Out, Service::Departing) => {
-                member.service = Service::Out;
-                self.discount(change.member, out);
-                self.part_from(change.member, out);
-            }
             (Mode::Out, _) => {
                 member.service = Service::Out;
                 self.discount(change.member, out);
+                self.part_from(change.member, out);
             }
             (Mode::Rebuilding, Service::Returning) => {
                 member.service = Service::Joining;

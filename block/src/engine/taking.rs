@@ -91,6 +91,7 @@ impl Engine {
     /// Serves from now on; what earlier engines left unsynced is synced when there is time.
     pub(super) fn serve(&mut self, tag: u64, out: &mut Vec<Output>) {
         self.reach(Phase::Serving, tag, out);
+        self.part_from_absent(out);
         self.replayed = false;
         self.tell_frontend(out);
         self.tell_standing(out);

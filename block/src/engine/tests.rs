@@ -445,6 +445,55 @@ fn a_member_that_fails_before_it_was_let_go_returns_unless_it_is_to_go_still() {
     }
 }
 
+/// A connection that was on its way when a copy was given up may stand before the record says so. Nobody asks for
+/// anything on it, so the copy has to be met anew, or it would never return.
+#[test]
+fn a_member_that_greets_while_it_leaves_is_met_again_when_it_is_out() {
+    let second = LinkId::from_bits(2);
+    let mut bench = Bench::with_copies(3, 10);
+    bench.all_answer(Kind::Standing);
+    bench.feed(Input::Closed(second));
+    bench.connect(2);
+    assert_eq!(bench.engine.services()[1], Service::Leaving);
+    bench.out.retain(|output| *output != Output::Close(second));
+    bench.all_answer(Kind::Depart);
+    bench.record_changes();
+    assert!(bench.out.contains(&Output::Close(second)));
+    assert!(bench.engine.may_connect(1));
+    bench.connect(2);
+    bench.promise(2, 1);
+    bench.record_changes();
+    assert_eq!(bench.engine.services()[1], Service::Joining);
+}
+
+/// The same where the engine that gave it up does not serve yet: what it promises then is too early to return.
+#[test]
+fn a_member_that_promises_before_the_engine_serves_is_met_again_when_it_does() {
+    let second = LinkId::from_bits(2);
+    let members = (0..3).map(|key| (key, Mode::InService)).collect();
+    let seat = Seat { volume: "v".into(), epoch: EPOCH, sender: 9, version: 1, members };
+    let mut bench = Bench { engine: Engine::new(seat), out: Vec::new(), copies: 3 };
+    bench.connect(1);
+    bench.connect(3);
+    bench.go(10);
+    bench.promise(1, 1);
+    bench.feed(Input::Unreachable { member: 1 });
+    bench.promise(3, 1);
+    bench.all_answer(Kind::Depart);
+    // Of two that are to be given up the first is; the frontend is not served before both are.
+    bench.feed(Input::Closed(LinkId::from_bits(3)));
+    bench.record_changes();
+    assert_eq!(bench.engine.services(), [Service::In, Service::Out, Service::Leaving]);
+    bench.connect(2);
+    bench.promise(2, 1);
+    assert!(!bench.is_served(10));
+    bench.all_answer(Kind::Depart);
+    bench.record_changes();
+    assert!(bench.is_served(10));
+    assert!(bench.out.contains(&Output::Close(second)));
+    assert!(bench.engine.may_connect(1));
+}
+
 /// An engine that gets the volume back does not speak again to one that it was about to let go.
 #[test]
 fn a_member_that_departs_when_the_volume_is_given_away_does_not_come_back_with_it() {
