@@ -49,7 +49,7 @@ fn skipped() -> bool {
     why.is_some()
 }
 
-const SWITCHED_WITHIN: Duration = Duration::from_secs(120);
+const SWITCHED_WITHIN: Duration = Duration::from_secs(150);
 
 fn layout(folder: &Path, size: u64) -> Layout {
     Layout {
@@ -246,7 +246,7 @@ fn dirtying_twice_the_memory_there_is_does_not_hang() {
         .args([format!("of={file}"), format!("count={megabytes}")])
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_secs(150);
     let status = loop {
         if let Some(status) = writer.try_wait().unwrap() {
             break status;

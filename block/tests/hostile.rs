@@ -147,7 +147,7 @@ fn what_all_clients_of_a_volume_keep_together_is_bounded() {
         .collect();
     let began = std::time::Instant::now();
     while resident(frontend).0 < bare + 200 * MIB {
-        assert!(began.elapsed() < Duration::from_secs(60), "they never get their part");
+        assert!(began.elapsed() < Duration::from_secs(150), "they never get their part");
         thread::sleep(Duration::from_millis(5));
     }
     for _ in 0..50 {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 use crate::place;
 use crate::server::Embedded;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const NODE: &str = "node-1";
 

@@ -137,7 +137,7 @@ pub async fn install(server: &Endpoint) -> anyhow::Result<()> {
         let plural = crd["spec"]["names"]["plural"].as_str().expect("it has a plural");
         let scope = if plural == "beacons" { "" } else { "namespaces/default/" };
         let path = format!("/apis/{GROUP}/v1/{scope}{plural}");
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(150);
         loop {
             let answer = send(server, "POST", &path, &instance).await?;
             if [201, 409].contains(&answer.status.as_u16()) {

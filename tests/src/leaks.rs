@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 const RESTLESS: [&str; 2] = ["Event", "Lease"];
 /// What the names of processes begin with.
 const PROCESS: &str = "process ";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Things by their kind and name, and how many of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

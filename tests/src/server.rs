@@ -146,7 +146,7 @@ impl Killable {
     }
 
     async fn await_ready(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(150);
         loop {
             if let Some(status) = self.child.try_wait()? {
                 anyhow::bail!("the server ended: {status}");

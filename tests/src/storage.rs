@@ -35,7 +35,7 @@ use crate::network::{End, Network};
 use crate::place;
 use crate::server::Embedded;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The engine image of this build, where there are two.

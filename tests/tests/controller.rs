@@ -35,7 +35,7 @@ const ROUNDS: i64 = 4;
 const HISTORY: usize = 200;
 /// How many writes are done when the server is killed: a part of the objects is there, or all of them.
 const KILLS: [usize; 4] = [700, 1700, 2700, 3700];
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(150);
 /// Objects that are changed once more at a time: less than the history holds, with what is written about them.
 const NUDGED: usize = HISTORY / 4;
 

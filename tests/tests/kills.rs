@@ -49,7 +49,7 @@ const VICTIMS: [Victim; 7] = [
 /// What a volume is made of: data engine and frontend. Engines and replicas of the second are no processes of their own.
 const SHAPES: [(&str, &str); 2] = [("v1", "nbd"), ("v2", "blockdev")];
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(150);
 /// The longest between the begin of a part and the death in it.
 const LATEST: u64 = 400;
 const NODES: i32 = 3;

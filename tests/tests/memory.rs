@@ -35,7 +35,7 @@ const DEAF_WATCHES: usize = 20;
 /// What is stored (some 70 objects), what of it is under way, the events kept for watchers: 64, 64 and 32 MiB; what
 /// is made of the bodies while they are looked at comes on top.
 const MOST_MIB: u64 = 400;
-const PATIENCE: Duration = Duration::from_secs(100);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 fn large(name: &str) -> Vec<u8> {
     let map = json!({

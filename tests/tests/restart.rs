@@ -13,7 +13,7 @@ use midflight_tests::endpoint::Endpoint;
 use midflight_tests::pattern;
 use tokio::time::{Instant, sleep};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 async fn endpoint(cluster: &Cluster, volume: &str) -> String {
     let client = Endpoint::from_kubeconfig(&cluster.kubeconfig()).await.unwrap().client();

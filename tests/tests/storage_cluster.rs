@@ -42,7 +42,7 @@ impl Kubectl<'_> {
 
     /// Waits until there are so many replicas in all; says on which nodes.
     async fn until_replicas(&self, count: usize) -> Vec<String> {
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + Duration::from_secs(150);
         loop {
             let nodes =
                 self.run(&["get", "replicas.longhorn.io", "-o", "jsonpath={.items[*].spec.nodeID}"]).await;

@@ -12,7 +12,7 @@ use std::{
 
 use midflight_block::check::workload::{Report, Workload, WorkloadError};
 
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(60);
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(150);
 
 /// A client that writes, reads and judges until it is told to stop.
 pub(crate) struct Load {

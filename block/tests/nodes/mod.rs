@@ -34,7 +34,7 @@ use midflight_block::{
 use tokio::runtime::Runtime;
 
 pub(crate) const SIZE: u64 = 8 << 20;
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(150);
 
 /// The volume of this test. No two tests have the same: an address that one has left may
 /// be another's next, and then whoever still looks there is told that this is another volume.

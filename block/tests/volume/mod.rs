@@ -18,7 +18,7 @@ use midflight_block::{
 };
 
 pub(crate) const VOLUME: &str = "vol-1";
-pub(crate) const WHOLE_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const WHOLE_WITHIN: Duration = Duration::from_secs(150);
 
 pub(crate) fn layout(folder: &Path, size: u64) -> Layout {
     Layout {

@@ -22,7 +22,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_midflight");
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The next version of the binary. After `dev/test` has built it, cargo finds nothing left to do.
 pub(crate) fn next() -> PathBuf {

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use tempfile::TempDir;
 
 /// Longest that anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Whether this machine cannot mount; says so, and fails where that may not be.
 #[allow(clippy::print_stderr)]

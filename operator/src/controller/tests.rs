@@ -15,7 +15,7 @@ use super::*;
 use crate::testing::Cluster;
 use crate::write::{Cut, Moment, Writer};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Writes into `copy` what `text` says. Fails the first turns if told to.
 struct Copyist {

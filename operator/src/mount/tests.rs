@@ -17,7 +17,7 @@ use crate::testing::Cluster;
 use crate::write::{Cut, Moment, Writer};
 use crate::{Figures, bootstrap, run, run_counting};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// What a dataset has become, as far as daemons and nodes are told.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -14,7 +14,7 @@ use crate::testing::Cluster;
 use crate::write::{Cut, Moment, Writer};
 use crate::{bootstrap, run};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Names of the images there are, with how many refer to each.
 type Images = BTreeMap<String, i32>;

@@ -17,7 +17,7 @@ use crate::controller::Operator;
 use crate::testing::Cluster;
 use crate::write::Writer;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 struct World {
     cluster: Cluster,

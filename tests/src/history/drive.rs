@@ -22,7 +22,7 @@ const ASKED_BY_EACH: u64 = 9;
 const OBJECTS: [&str; 2] = ["a", "b"];
 
 /// Longer than any answer or restart takes, however busy the machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// How many requests a history makes.
 pub const REQUESTS: usize = (CLIENTS * ASKED_BY_EACH) as usize;

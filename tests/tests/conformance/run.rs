@@ -15,7 +15,7 @@ use crate::report::Server;
 use crate::scenario::{Call, Caller, Scenario, Step};
 
 /// How long anything may take that is not immediate: collection, also of new kinds, publication, a watch event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// A server with the callers that scenarios know.
