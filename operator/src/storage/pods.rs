@@ -41,6 +41,17 @@ pub(super) const ADMITTED: &str = "midflight.dev/pre-pull";
 const ON_DELETE: &str = "OnDelete";
 /// What a holder does, in any image that has a shell.
 const HOLD: [&str; 3] = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"];
+/// The same where the binary has to stay on the node, too: it is looked for, and put there again when somebody has removed it.
+/// `$1` is this program, `$2` where it has to be, and the rest what puts it there. A shell needs less memory than the program.
+const KEEP: [&str; 3] = [
+    "/bin/sh",
+    "-c",
+    "trap 'exit 0' TERM; program=$1 place=$2; shift 2; \
+     while :; do [ -x \"$place\" ] || { echo \"$place is gone, and put there again\"; \"$program\" \"$@\"; }; \
+     sleep 2 & wait $!; done",
+];
+/// Where the program of an image is in it.
+const PROGRAM: &str = "/midflight";
 /// Where instance managers find the binaries of engines, on the node and in their pods.
 const BINARIES: &str = "/engine-binaries";
 /// Sockets of a node, in its `/run`.
@@ -183,7 +194,13 @@ pub(super) fn engine_image_set(name: &str) -> String {
 pub(super) fn engine_image(object: &EngineImage, pull: &str) -> DaemonSet {
     let (name, image) = (object.name_any(), &object.spec.image);
     let labels = json!({ MANAGED_BY: MANAGER, COMPONENT: "engine-image", ENGINE_IMAGE: name });
-    let binary = format!("--binary=.{BINARIES}/{}", engine_image::binary(image));
+    let path = engine_image::binary(image);
+    let install =
+        ["engine-image".to_owned(), "--node=/node".to_owned(), format!("--binary=.{BINARIES}/{path}")];
+    let keep = KEEP.into_iter().chain(["hold", PROGRAM]).map(str::to_owned);
+    let keep: Vec<String> = keep.chain([format!("/node{BINARIES}/{path}")]).chain(install.clone()).collect();
+    // The whole node, since links do not lead from one mount to another.
+    let mounts = json!([{ "name": "node", "mountPath": "/node" }]);
     let set = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {
@@ -201,11 +218,12 @@ pub(super) fn engine_image(object: &EngineImage, pull: &str) -> DaemonSet {
                         "name": INSTALLER,
                         "image": image,
                         "imagePullPolicy": pull,
-                        "args": ["engine-image", "--node=/node", binary],
-                        // The whole node, since links do not lead from one mount to another.
-                        "volumeMounts": [{ "name": "node", "mountPath": "/node" }],
+                        "args": install,
+                        "volumeMounts": mounts,
                     }],
-                    "containers": [{ "name": HOLDER, "image": image, "imagePullPolicy": pull, "command": HOLD }],
+                    "containers": [{
+                        "name": HOLDER, "image": image, "imagePullPolicy": pull, "command": keep, "volumeMounts": mounts,
+                    }],
                     "volumes": [{ "name": "node", "hostPath": { "path": "/", "type": "Directory" } }],
                 },
             },
