@@ -22,11 +22,13 @@
 //! | [`instance`] | the instance manager: hosts engines and replicas, or minds their processes |
 //! | [`record`] | who may write and who is in service: the record, its file, its scribe |
 //! | [`role`] | the processes as commands |
+//! | [`about`] | what the engines of this build can do |
 //! | [`tour`] | a whole data plane on one machine, for tour and tests |
 //!
 //! In each of replica, engine and frontend `core` is a state machine without I/O
 //! and `serve` the only place that meets sockets, disks and clocks.
 
+pub mod about;
 pub mod backup;
 mod blockdev;
 pub mod blocks;

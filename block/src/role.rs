@@ -123,7 +123,7 @@ impl Role {
 }
 
 /// An answer as one JSON value.
-fn tell_json(told: &impl Serialize) -> io::Result<()> {
+pub fn tell_json(told: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout();
     serde_json::to_writer(&mut out, told)?;
     writeln!(out)

@@ -33,7 +33,7 @@ fn own_images(sandbox: &Sandbox) -> Vec<Value> {
         if images.len() == OWN.len() {
             return images;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "{images:?}{}", sandbox.logs());
+        assert!(began.elapsed() < Duration::from_secs(150), "{images:?}{}", sandbox.logs());
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -105,11 +105,16 @@ fn mistakes_are_named_and_nothing_is_published() {
     sandbox.ok(&["up", "--detach"]);
     let before = own_images(&sandbox);
     let plain = script(&sandbox, "text", 0o644);
+    let other = sandbox.dir().with_file_name("other");
+    std::fs::copy(script(&sandbox, "#!/bin/sh\necho '{\"version\":\"9\"}'\n", 0o755), &other).unwrap();
+    script(&sandbox, "text", 0o644);
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["--tag", "a:v1", "--binary", plain.to_str().unwrap()], "nobody may execute it"),
         (&["--tag", "a:v1", "--binary", "/does/not/exist"],       "/does/not/exist"),
         (&["--tag", "a:v1", "--binary", "/tmp"],                  "it is not a file"),
+        (&["--tag", "engine:v9", "--binary", "/bin/true"],        "/bin/true is neither an engine nor an instance manager, as midflight.local/engine:v9 has to be"),
+        (&["--tag", "instance-manager:v9", "--binary", other.to_str().unwrap()], "does not say which versions"),
         (&["--tag", "quay.io/a:v1"],                              "belongs to another registry"),
         (&["--tag", &format!("a@sha256:{}", "0".repeat(64))],     "is named by its digest"),
     ];

@@ -4,21 +4,41 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use midflight_block::role::{REFUSED, Role, in_words};
+use midflight_block::{
+    about::about,
+    role::{REFUSED, Role, in_words, tell_json},
+};
 
 /// Replicated block volumes that change engines while they serve.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     #[command(subcommand)]
-    role: Role,
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Role(Box<Role>),
+    /// Say what this binary is, as `midflight version -o json` does.
+    Version {
+        #[arg(short, value_parser = ["json"], default_value = "json")]
+        output: String,
+    },
 }
 
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match Arguments::parse().role.run() {
+    let role = match Arguments::parse().command {
+        Command::Role(role) => role,
+        Command::Version { .. } => {
+            return if tell_json(&about()).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+    };
+    match role.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{}", in_words(&error));

@@ -3,15 +3,18 @@
 mod prepull;
 mod rm;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use midflight_agent::image::{ImageName, Layout, PackError, Published, pack};
-use serde::Serialize;
+use midflight_api::settings;
+use midflight_plan::storage::engine_image::About;
+use serde::{Deserialize, Serialize};
 
 use crate::{
+    command::version,
     failure::Failure,
     folder::Folder,
     output::{Answer, Paint, duration, size, table},
@@ -81,12 +84,41 @@ impl Pack {
             ));
         }
         let binary = match self.binary {
-            Some(binary) => binary,
+            Some(binary) => {
+                if let Some(image) = self.tag.iter().find(|image| runs_engines(image)) {
+                    session.block_on(refuse_another(image, &binary))?;
+                }
+                binary
+            }
             None => std::env::current_exe().context("find our own binary")?,
         };
         let images = pack(layout, &self.tag, &binary).map_err(explain)?;
         session.answer(&Listed { images })
     }
+}
+
+/// Whether engines or instance managers are started from images of this name: the settings call theirs so.
+fn runs_engines(image: &ImageName) -> bool {
+    let names = ["default-engine-image", "default-instance-manager-image"];
+    let defaults = names.into_iter().filter_map(settings::find);
+    let mut defaults = defaults.filter_map(|setting| setting.default.parse::<ImageName>().ok());
+    defaults.any(|default| default.repository() == image.repository())
+}
+
+/// Nodes would get what is packed by this name as an engine, and find out one by one that it is none.
+async fn refuse_another(image: &ImageName, binary: &Path) -> anyhow::Result<()> {
+    let cannot = match version::ask(binary).await {
+        Ok(answer) if About::deserialize(&answer).is_ok() => return Ok(()),
+        Ok(_) => "it does not say which versions of the engine's interfaces it has".to_owned(),
+        Err(error) => format!("{error:#}"),
+    };
+    Err(Failure::usage(
+        format!(
+            "{} is neither an engine nor an instance manager, as {image} has to be: {cannot}",
+            binary.display()
+        ),
+        "name a build of midflight with --binary PATH, or give the image another name with --tag",
+    ))
 }
 
 fn registry_of(folder: &Folder) -> anyhow::Result<Layout> {

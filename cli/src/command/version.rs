@@ -1,8 +1,13 @@
 //! `midflight version`: what this binary is. Other processes ask it of an image's binary, too.
 
+use std::{path::Path, process::Stdio, time::Duration};
+
+use anyhow::Context;
 use clap::Args;
-use midflight_block::{instance, replica::layers::FORMATS, wire::hello::VERSIONS};
+use midflight_block::about::{self, Ranges};
 use serde::Serialize;
+use serde_json::Value;
+use tokio::{process::Command, time::timeout};
 
 use crate::{
     output::{Answer, Paint},
@@ -24,33 +29,10 @@ pub(crate) struct About {
     engine: Ranges,
 }
 
-/// Versions, from the oldest to the newest.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Ranges {
-    /// Of the instance manager's API.
-    api: Range,
-    /// Of what engines, replicas and frontends say to each other.
-    wire: Range,
-    /// Of replica folders.
-    disk: Range,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Range {
-    oldest: u32,
-    newest: u32,
-}
-
 impl Answer for About {
     fn to_table(&self, _: Paint) -> String {
         format!("midflight {} ({}, {}/{})\n", self.version, self.profile, self.os, self.architecture)
     }
-}
-
-fn range((oldest, newest): (u32, u32)) -> Range {
-    Range { oldest, newest }
 }
 
 /// What this binary is.
@@ -60,12 +42,21 @@ pub(crate) fn about() -> About {
         profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         os: std::env::consts::OS,
         architecture: std::env::consts::ARCH,
-        engine: Ranges {
-            api: range(instance::API),
-            wire: range((VERSIONS.oldest.into(), VERSIONS.newest.into())),
-            disk: range((*FORMATS.start(), *FORMATS.end())),
-        },
+        engine: about::about().engine,
     }
+}
+
+/// The longest that a program takes to say what it is; one that reads from somebody would never end.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Asks another program what it is.
+pub(crate) async fn ask(program: &Path) -> anyhow::Result<Value> {
+    let mut question = Command::new(program);
+    question.args(["version", "-o", "json"]).stdin(Stdio::null()).kill_on_drop(true);
+    let asking = || format!("ask {} what it is", program.display());
+    let answer = timeout(ANSWERS_WITHIN, question.output()).await.context("it does not answer");
+    let answer = answer.with_context(asking)?.with_context(asking)?;
+    serde_json::from_slice(&answer.stdout).context("it does not answer in JSON").with_context(asking)
 }
 
 impl Version {

@@ -138,9 +138,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
 
 /// Asks the program what it is.
 async fn refuse_our_like(program: &Path) -> anyhow::Result<()> {
-    let asking = || format!("ask {} what it is", program.display());
-    let output = Command::new(program).args(["version", "-o", "json"]).kill_on_drop(true).output().await;
-    let theirs: Value = serde_json::from_slice(&output.with_context(asking)?.stdout).with_context(asking)?;
+    let theirs = version::ask(program).await?;
     let ours = serde_json::to_value(version::about()).context("say what we are")?;
     if theirs["engine"] == ours["engine"] {
         return Err(Failure::usage(
