@@ -515,12 +515,15 @@ impl World {
                 if !wants || node.paused || node.links[member].is_some() {
                     continue;
                 }
+                let is_promising =
+                    matches!(node.core.as_ref().map(Engine::phase), Some(Phase::Promising { .. }));
                 let cut = self.network.is_cut(Node::Engine(at), Node::Replica(member));
-                if self.replicas[member].core.is_none() || cut {
-                    let phase = node.core.as_ref().map(Engine::phase);
-                    if matches!(phase, Some(Phase::Promising { .. })) && self.dice().is_multiple_of(20) {
-                        self.feed_engine(at, engine::Input::Unreachable { member });
-                    }
+                let is_away = self.replicas[member].core.is_none() || cut;
+                // It may also be given up while the connection to it is on its way.
+                if is_promising && self.dice().is_multiple_of(20) {
+                    self.feed_engine(at, engine::Input::Unreachable { member });
+                }
+                if is_away {
                     continue;
                 }
                 let link = self.network.connect(Node::Engine(at), Node::Replica(member));
