@@ -92,6 +92,14 @@ pub(crate) fn duration(seconds: i64) -> String {
     }
 }
 
+/// How long something is expected to take.
+pub(crate) fn about(seconds: u64) -> String {
+    match i64::try_from(seconds).unwrap_or(i64::MAX) {
+        0 => "less than a second".to_owned(),
+        seconds => format!("about {}", duration(seconds)),
+    }
+}
+
 /// A moment to the second; what is no moment stays as it is.
 pub(crate) fn moment(text: &str) -> String {
     match text.parse::<jiff::Timestamp>() {

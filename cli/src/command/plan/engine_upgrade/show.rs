@@ -5,7 +5,7 @@ use std::time::Duration;
 use midflight_plan::engine_upgrade::{Forecast, LeftOut, Move, UnderWay, Wave};
 use serde::Serialize;
 
-use crate::output::{Answer, Paint, duration, size, table};
+use crate::output::{Answer, Paint, about, duration, size, table};
 
 /// A plan as programs read it.
 #[derive(Debug, Serialize)]
@@ -129,9 +129,9 @@ impl Shown {
         text += &match self.expected.volumes {
             0 => "moves       no volume\n".to_owned(),
             count => format!(
-                "moves       {}, wave by wave, in about {} ({pace})\n",
+                "moves       {}, wave by wave, in {} ({pace})\n",
                 volumes(count),
-                seconds(self.expected.seconds)
+                about(self.expected.seconds)
             ),
         };
         text += &format!("there       {}\n", volumes(self.there));

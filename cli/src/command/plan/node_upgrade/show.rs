@@ -3,7 +3,7 @@
 use midflight_plan::node_upgrade::{Forecast, Obstacle, Stage, Target};
 use serde::Serialize;
 
-use crate::output::{Answer, Paint, duration, table};
+use crate::output::{Answer, Paint, about, duration, table};
 
 /// A plan as programs read it.
 #[derive(Debug, Serialize)]
@@ -99,10 +99,10 @@ impl Answer for Shown {
         text += &match self.nodes {
             0 => "upgrades    no node\n".to_owned(),
             count => format!(
-                "upgrades    {}, in about {} ({} each; {pace})\n",
+                "upgrades    {}, in {} ({} each; {pace})\n",
                 nodes(count),
-                seconds(self.expected_seconds),
-                seconds(self.seconds_per_node)
+                about(self.expected_seconds),
+                about(self.seconds_per_node)
             ),
         };
         text += &format!("there       {}\n", nodes(self.there.len()));
