@@ -12,6 +12,7 @@ pub mod longhorn;
 mod names;
 mod record;
 mod reference;
+mod registry;
 pub mod settings;
 mod size;
 mod wire;
@@ -31,4 +32,5 @@ pub use record::{
     VolumeRecordSpec,
 };
 pub use reference::reference;
+pub use registry::{LOCAL_REGISTRY, split_registry};
 pub use size::Size;

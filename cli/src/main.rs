@@ -9,6 +9,7 @@ mod command;
 mod credentials;
 mod failure;
 mod folder;
+mod image_name;
 mod listen;
 mod logging;
 mod lookout;

@@ -35,7 +35,7 @@ impl Seen {
         self.volumes.insert(volume.name_any(), volume);
         let mut nodes: BTreeMap<NodeName, usize> = BTreeMap::new();
         for (name, volume) in &self.volumes {
-            let volume = plan::Volume::of(volume, BTreeSet::new());
+            let volume = plan::Volume::of(volume, plan::Replicas::default());
             if volume.is_upgrading() {
                 *nodes.entry(volume.seat().cloned().unwrap_or_default()).or_default() += 1;
                 self.moved.insert(name.clone());

@@ -4,10 +4,10 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Digest, digest::DigestError};
+pub use midflight_api::LOCAL_REGISTRY as LOCAL;
+use midflight_api::split_registry;
 
-/// Stands for the registry of the cluster itself, wherever that listens.
-pub const LOCAL: &str = "midflight.local";
+use super::{Digest, digest::DigestError};
 
 const DOCKER_HUB: &str = "docker.io";
 /// Where Docker Hub keeps what has no owner.
@@ -95,7 +95,7 @@ impl FromStr for ImageName {
 
 /// Read by hand: as a regular expression the grammar takes megabytes of every process that knows an image.
 fn parse(text: &str) -> Result<ImageName, Flaw> {
-    let (host, rest) = split_host(text);
+    let (host, rest) = split_registry(text).unwrap_or((LOCAL, text));
     let (rest, digest) = match rest.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest.parse()?)),
         None => (rest, None),
@@ -118,12 +118,6 @@ fn parse(text: &str) -> Result<ImageName, Flaw> {
         _ => repository.to_owned(),
     };
     Ok(ImageName { host: host.to_owned(), repository, tag: tag.map(str::to_owned), digest })
-}
-
-/// As everywhere: what stands before the first slash is a host if it looks like one.
-fn split_host(text: &str) -> (&str, &str) {
-    let looks_like_one = |first: &str| first.contains(['.', ':']) || first == "localhost";
-    text.split_once('/').filter(|(first, _)| looks_like_one(first)).unwrap_or((LOCAL, text))
 }
 
 /// A domain or an address, and maybe a port.

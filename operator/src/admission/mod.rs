@@ -1,16 +1,16 @@
 //! Answers the API server's questions: whether a volume may be asked for another engine image or attached to a node,
-//! whether an engine image may be made or deleted, and whether an upgrade of nodes may begin.
+//! whether an image may be called so, whether an engine image may be made or deleted, and whether an upgrade of nodes may begin.
 //!
 //! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
 //! question is judged by what the API says at that moment, never by a cache.
 
 mod certificate;
+mod images;
 mod nodes;
 mod register;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,11 +22,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
-use midflight_plan::engine_upgrade::{self as plan, World, admit};
-use midflight_plan::storage::engine_image;
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -140,42 +136,11 @@ async fn judge(about: &str, request: &Value, client: &Client) -> Result<Result<(
     match about {
         register::ATTACHMENT => nodes::may_be_attached(&request["object"], client).await,
         register::NODE_UPGRADE => nodes::may_begin(&request["object"], client).await,
-        register::ENGINE_IMAGE_OBJECT if request["operation"] == "CREATE" => may_be_made(&request["object"]),
-        register::ENGINE_IMAGE_OBJECT => may_be_deleted(&request["oldObject"], client).await,
-        _ => may_change(request, client).await,
+        register::ENGINE_IMAGE_OBJECT if request["operation"] == "CREATE" => {
+            images::may_be_made(&request["object"])
+        }
+        register::ENGINE_IMAGE_OBJECT => images::may_be_deleted(&request["oldObject"], client).await,
+        register::IMAGE_NAME => images::may_be_named(&request["object"], client).await,
+        _ => images::may_change(request, client).await,
     }
-}
-
-fn may_be_made(image: &Value) -> Result<Result<(), String>, kube::Error> {
-    let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
-    Ok(engine_image::may_come(&image.name_any(), &image.spec.image).map_err(|wrong| wrong.to_string()))
-}
-
-async fn may_be_deleted(image: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
-    let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
-    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
-    let default = settings.get_opt("default-engine-image").await?.map(|setting| setting.value);
-    let references = image.status.map_or(0, |status| status.ref_count);
-    let verdict = engine_image::may_go(&image.spec.image, &default.unwrap_or_default(), references);
-    Ok(verdict.map_err(|needed| needed.to_string()))
-}
-
-async fn may_change(request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
-    let read =
-        |object: &Value| serde_json::from_value::<Volume>(object.clone()).map_err(kube::Error::SerdeError);
-    let (old, new) = (read(&request["oldObject"])?, read(&request["object"])?);
-    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
-    let images: Api<EngineImage> = Api::namespaced(client.clone(), NAMESPACE);
-    let replicas: Api<Replica> = Api::namespaced(client.clone(), NAMESPACE);
-    let all = ListParams::default();
-    let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={}", old.name_any()));
-    let (settings, images, replicas) =
-        tokio::try_join!(settings.list(&all), images.list(&all), replicas.list(&of_volume))?;
-    let values: BTreeMap<String, String> =
-        settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
-    let value = |name: &str| values.get(name).map(String::as_str);
-    let world = World::of(value, &images);
-    let nodes = replicas.into_iter().map(|replica| replica.spec.instance.node_id);
-    let volume = plan::Volume::of(&old, nodes.filter(|node| !node.is_empty()).collect());
-    Ok(admit(&volume, &new.spec.image, &world).map_err(|refusal| refusal.to_string()))
 }

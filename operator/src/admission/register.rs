@@ -1,7 +1,7 @@
 //! Tells the API server which questions to ask, and where.
 //!
-//! The invariant: while nobody answers, only the controllers may ask for another engine image or delete one, and
-//! everybody may go back; nothing else depends on the webhook.
+//! The invariant: while nobody answers, only the controllers may ask for another engine image, call one by a short name or
+//! delete one, and everybody may go back; nothing else depends on the webhook.
 
 use std::net::SocketAddr;
 
@@ -19,6 +19,7 @@ const NAME: &str = "midflight";
 /// What a question is about: the path that it comes to.
 const ENGINE_IMAGE: &str = "engine-image";
 pub(super) const ENGINE_IMAGE_OBJECT: &str = "engine-image-object";
+pub(super) const IMAGE_NAME: &str = "image-name";
 pub(super) const ATTACHMENT: &str = "attachment";
 pub(super) const NODE_UPGRADE: &str = "node-upgrade";
 
@@ -39,6 +40,14 @@ pub(super) async fn register(
     let somebody_else_asks = json!({ "name": "somebody-else-asks", "expression": format!("request.userInfo.username != {user:?}") });
     let is_attached = "has(object.spec.nodeID) && object.spec.nodeID != '' && \
          (oldObject == null || !has(oldObject.spec.nodeID) || object.spec.nodeID != oldObject.spec.nodeID)";
+    // As `midflight_api::split_registry` sees it.
+    let has_host = ".matches('^(localhost|[^/]*[.:][^/]*)/')";
+    let is_short_default = format!(
+        "object.metadata.name in ['default-engine-image', 'default-instance-manager-image', 'default-share-manager-image'] && \
+         !object.value{has_host} && (oldObject == null || object.value != oldObject.value)"
+    );
+    let is_short =
+        format!("has(object.spec.image) && object.spec.image != '' && !object.spec.image{has_host}");
     let client_config =
         |about: &str| json!({ "url": format!("https://{address}/{about}"), "caBundle": ca_bundle });
     let configuration = json!({
@@ -66,6 +75,27 @@ pub(super) async fn register(
                 "operations": ["CREATE", "DELETE"], "scope": "Namespaced",
             }],
             "matchConditions": [somebody_else_asks],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "default-image-name.midflight.dev",
+            "clientConfig": client_config(IMAGE_NAME),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["settings"],
+                "operations": ["CREATE", "UPDATE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [
+                { "name": "it-is-short", "expression": is_short_default },
+                somebody_else_asks,
+            ],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "image-name.midflight.dev",
+            "clientConfig": client_config(IMAGE_NAME),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
+                "operations": ["CREATE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [{ "name": "it-is-short", "expression": is_short }, somebody_else_asks],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "attachment.midflight.dev",

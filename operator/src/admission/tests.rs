@@ -1,17 +1,23 @@
 //! The guards hold at the API, whoever writes: seed 000, case 2, and user experience 3.
 
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use midflight_api::longhorn::{
     DataEngineUpgradeManager, EngineImage, NAMESPACE, Node, Replica, Setting, Volume,
 };
 use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
 use super::Admission;
 use crate::bootstrap;
 use crate::testing::Cluster;
 use crate::write::Writer;
+
+const PATIENCE: Duration = Duration::from_secs(150);
 
 async fn make<K>(client: &Client, name: &str, spec: Value, status: Value)
 where
@@ -78,7 +84,10 @@ async fn only_the_default_image_can_be_chosen_while_upgrades_are_automatic() {
     assert!(ask(user, "dr", "nobody's").await.is_err());
 
     limit(user, "0").await.unwrap();
-    assert!(ask(user, "dr", "nobodys").await.unwrap_err().contains("there is no EngineImage for nobodys"));
+    let unknown = ask(user, "dr", "midflight.local/nobodys:v1").await.unwrap_err();
+    assert!(unknown.contains("there is no EngineImage for midflight.local/nobodys:v1"), "{unknown}");
+    let short = ask(user, "dr", "nobodys:v1").await.unwrap_err();
+    assert!(short.contains("write midflight.local/nobodys:v1"), "{short}");
     ask(user, "dr", "mine").await.unwrap();
 
     serving.abort();
@@ -121,6 +130,87 @@ async fn an_engine_image_that_is_needed_cannot_be_deleted() {
     assert!(delete("default").await.contains("is the default engine image"));
     assert!(delete("used").await.contains("used is used by 2 volumes"));
     assert_eq!(delete("free").await, "");
+    serving.abort();
+    cluster.close().await;
+}
+
+/// An image with two names would be two images: a short one is refused, unless an EngineImage has it.
+#[tokio::test]
+async fn who_writes_a_short_name_is_told_the_whole_one() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let admission = Admission::open().await.unwrap();
+    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let (own, user) = (&cluster.client, &cluster.user("user"));
+    make::<EngineImage>(own, "ei-mine", json!({ "image": "mine:v1" }), json!({})).await;
+    let settings: Api<Setting> = Api::namespaced(user.clone(), NAMESPACE);
+    let set = async |name: &str, value: &str| {
+        let value = Patch::Merge(json!({ "value": value }));
+        settings
+            .patch(name, &PatchParams::default(), &value)
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    let volumes: Api<Volume> = Api::namespaced(user.clone(), NAMESPACE);
+    let create = async |name: &str, image: &str| {
+        let spec = json!({ "size": "1073741824", "image": image });
+        let volume = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+            "metadata": { "name": name }, "spec": spec });
+        let volume = serde_json::from_value(volume).unwrap();
+        volumes.create(&PostParams::default(), &volume).await.map(drop).map_err(|error| error.to_string())
+    };
+    let whole = "write midflight.local/engine:v2 ";
+    for setting in ["default-engine-image", "default-instance-manager-image", "default-share-manager-image"] {
+        let refused = set(setting, "engine:v2").await.unwrap_err();
+        assert!(refused.contains(whole), "{refused}");
+        set(setting, "midflight.local/engine:v2").await.unwrap();
+    }
+    set("default-engine-image", "mine:v1").await.expect("an EngineImage is called so");
+    let refused = create("short", "engine:v2").await.unwrap_err();
+    assert!(refused.contains(whole), "{refused}");
+    create("known", "mine:v1").await.unwrap();
+    create("whole", "registry.example:5000/engine:v2").await.unwrap();
+    create("any", "").await.unwrap();
+    serving.abort();
+    set("default-engine-image", "midflight.local/engine:v3").await.expect("whole names need no answer");
+    cluster.close().await;
+}
+
+/// `kubectl delete namespace longhorn-system` ends although the default image and one that is used are in it.
+#[tokio::test]
+async fn engine_images_go_with_their_namespace() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let admission = Admission::open().await.unwrap();
+    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let own = &cluster.client;
+    let default = "midflight.local/engine:v1";
+    for (name, image, references) in [("ei-1", default, 0), ("ei-2", "midflight.local/engine:v2", 2)] {
+        make::<EngineImage>(own, name, json!({ "image": image }), json!({ "refCount": references })).await;
+    }
+    let settings: Api<Setting> = Api::namespaced(own.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({ "value": default }));
+    settings.patch("default-engine-image", &PatchParams::default(), &patch).await.unwrap();
+    let images: Api<EngineImage> = Api::namespaced(cluster.user("user"), NAMESPACE);
+    for name in ["ei-1", "ei-2"] {
+        images
+            .delete(name, &DeleteParams::default())
+            .await
+            .expect_err("it is needed while the namespace stays");
+    }
+    let namespaces: Api<Namespace> = Api::all(cluster.user("user"));
+    namespaces.delete(NAMESPACE, &DeleteParams::default()).await.unwrap();
+    let gone = timeout(PATIENCE, async {
+        while namespaces.get_opt(NAMESPACE).await.unwrap().is_some() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let ended = gone.await.is_ok();
+    assert!(ended, "{:#?}", namespaces.get_opt(NAMESPACE).await);
+    assert_eq!(images.list(&ListParams::default()).await.unwrap().items.len(), 0);
     serving.abort();
     cluster.close().await;
 }

@@ -9,7 +9,7 @@ mod told;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
 use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
-use midflight_api::{ENGINE_UPGRADE_ATTEMPT, NodeName, VolumeName};
+use midflight_api::{ENGINE_UPGRADE_ATTEMPT, VolumeName};
 use midflight_plan::engine_upgrade::{self as plan, Change, Fleet, Hold, Reason, Standing, World, judge};
 
 use crate::controller::{
@@ -118,16 +118,15 @@ impl EngineUpgrades {
         Ok(World::of(value, images.iter().map(|image| &**image).filter(|image| is_ours(*image))))
     }
 
-    fn nodes(&self, volume: &str) -> Result<BTreeSet<NodeName>, Stale> {
+    fn replicas(&self, volume: &str) -> Result<plan::Replicas, Stale> {
         let (replicas, of_volume) = &self.replicas;
-        let replicas = replicas.by(*of_volume, volume)?.into_iter().filter(|replica| is_ours(&**replica));
-        let nodes = replicas.map(|replica| replica.spec.instance.node_id.clone());
-        Ok(nodes.filter(|node| !node.is_empty()).collect())
+        let replicas = replicas.by(*of_volume, volume)?;
+        Ok(replicas.iter().map(|replica| &**replica).filter(|replica| is_ours(*replica)).collect())
     }
 
     /// Tells the fleet of a volume.
     fn tell_of(&self, known: &mut Known, object: Arc<Volume>, now: Timestamp) -> Result<(), Stale> {
-        let volume = plan::Volume::of(&object, self.nodes(&object.name_any())?);
+        let volume = plan::Volume::of(&object, self.replicas(&object.name_any())?);
         let Some(fleet) = &mut known.fleet else { return Ok(()) };
         let name = volume.name.clone();
         let is_newest = fleet.volume(&name).is_none_or(|there| there.version <= volume.version);
@@ -144,12 +143,11 @@ impl EngineUpgrades {
         if known.fleet.is_some() {
             return Ok(());
         }
-        let mut replicas: HashMap<String, BTreeSet<NodeName>> = HashMap::new();
+        let mut replicas: HashMap<String, plan::Replicas> = HashMap::new();
         let mut fleet = Fleet::new(self.world()?);
         for replica in self.replicas.0.shown().into_iter().filter(|replica| is_ours(&**replica)) {
-            let instance = &replica.spec.instance;
-            let nodes = replicas.entry(instance.volume_name.to_string()).or_default();
-            nodes.extend(Some(&instance.node_id).filter(|node| !node.is_empty()).cloned());
+            let volume = replica.spec.instance.volume_name.to_string();
+            replicas.entry(volume).or_default().add(&replica);
         }
         for object in self.volumes.shown().into_iter().filter(|volume| is_ours(&**volume)) {
             let name = object.name_any();
@@ -236,7 +234,7 @@ impl Known {
         let (fleet, object) = (self.fleet.as_ref()?, self.objects.get(name)?);
         let volume = fleet.volume(name).filter(|_| fleet.hold().is_none())?;
         match judge(volume, fleet.world(), now) {
-            Standing::LeftOut(reason) if reason.is_waiting() => {
+            Standing::LeftOut(reason) if reason.is_news() => {
                 let is_new = self.told.insert(name.clone(), reason.word()) != Some(reason.word());
                 is_new.then(|| (Arc::clone(object), reason))
             }

@@ -7,7 +7,7 @@ mod crash;
 mod policies;
 mod pulls;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::testing::Cluster;
 use crate::write::Writer;
 use crate::{bootstrap, run_engine_upgrades};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 const OLD: &str = "midflight.local/engine:old";
 const NEW: &str = "midflight.local/engine:new";
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
@@ -58,7 +58,7 @@ impl Seen {
         self.volumes.insert(volume.name_any(), volume);
         let mut nodes: BTreeMap<NodeName, usize> = BTreeMap::new();
         for volume in self.volumes.values() {
-            let volume = plan::Volume::of(volume, BTreeSet::new());
+            let volume = plan::Volume::of(volume, plan::Replicas::default());
             if volume.is_upgrading() {
                 *nodes.entry(volume.seat().cloned().unwrap_or_default()).or_default() += 1;
             }
@@ -193,8 +193,7 @@ impl Fleet {
         let replicas = replicas.list(&all).await.unwrap();
         let volumes = volumes.list(&all).await.unwrap().into_iter().map(|volume| {
             let of = |replica: &&Replica| replica.spec.instance.volume_name == volume.name_any().as_str();
-            let nodes = replicas.iter().filter(of).map(|replica| replica.spec.instance.node_id.clone());
-            plan::Volume::of(&volume, nodes.collect())
+            plan::Volume::of(&volume, replicas.iter().filter(of).collect())
         });
         plan::forecast(&world, &volumes.collect::<Vec<_>>(), jiff::Timestamp::now())
     }
@@ -474,7 +473,9 @@ async fn a_change_that_was_made_is_counted_and_told_although_a_cache_is_stale() 
         images: fleet.images().await,
         ..plan::World::default()
     });
-    planned.observe(plan::Volume::of(&volume, NODES.map(NodeName::from).into()), jiff::Timestamp::now());
+    let replicas: Api<Replica> = fleet.api();
+    let replicas = replicas.list(&ListParams::default()).await.unwrap();
+    planned.observe(plan::Volume::of(&volume, replicas.iter().collect()), jiff::Timestamp::now());
     let change = planned.next(jiff::Timestamp::now()).unwrap();
     let carried_out = upgrades.carry_out(Arc::new(volume), change).await;
     assert!(carried_out.is_err(), "the cache is stale");

@@ -63,7 +63,8 @@ pub(super) fn outcome(why: Why) -> Option<&'static str> {
 /// Why a volume is left out.
 pub(super) fn of_volume(reason: &Reason) -> Told {
     let note = format!("not upgraded ({}): {reason}. What helps: {}", reason.word(), reason.way_out());
-    Told { tone: Tone::Normal, reason: "EngineUpgradeWaits", note }
+    let told = if reason.is_waiting() { "EngineUpgradeWaits" } else { "EngineUpgradeSkipped" };
+    Told { tone: Tone::Normal, reason: told, note }
 }
 
 /// Why no upgrade begins at all.
@@ -72,7 +73,7 @@ pub(super) fn of_hold(hold: &Hold) -> Told {
         Hold::Off | Hold::Paused => Tone::Normal,
         Hold::NoTarget
         | Hold::Unknown { .. }
-        | Hold::Incompatible { .. }
+        | Hold::Incompatible(_)
         | Hold::Nowhere { .. }
         | Hold::Halted { .. } => Tone::Warning,
     };

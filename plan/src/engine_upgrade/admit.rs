@@ -9,7 +9,7 @@ use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
 
 use super::facts::{Volume, World};
 use super::judge;
-use super::reason::Reason;
+use super::reason::{Incompatible, Reason};
 
 /// Why an image is refused. Shown to the user verbatim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,17 +22,41 @@ pub enum Refusal {
     NotTheDefault { limit: usize, default: ImageRef },
     #[error("a v2 volume has no engine image of its own; upgrade the data engine of its nodes instead")]
     DataEngineV2,
+    #[error(transparent)]
+    Short(#[from] Short),
     #[error("there is no EngineImage for {0}; create one first")]
     Unknown(ImageRef),
-    #[error("{0} is not compatible with what runs here; the status of its EngineImage lists its versions")]
-    Incompatible(ImageRef),
+    #[error(transparent)]
+    Incompatible(Incompatible),
     #[error("{reason}; {}", .reason.way_out())]
     Unfit { reason: Reason },
 }
 
+/// An image that does not name its registry. One image would have two names, and nodes would be asked for both.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{image} does not say in which registry it is; write {whole} for an image of this cluster's own", whole = .image.whole())]
+pub struct Short {
+    image: ImageRef,
+}
+
+/// Whether somebody may write this name of an engine image: the whole one, or that of an EngineImage which is there.
+pub fn may_be_named<'a>(
+    image: &ImageRef,
+    mut known: impl Iterator<Item = &'a ImageRef>,
+) -> Result<(), Short> {
+    match image.is_short() && !image.is_empty() && !known.any(|there| there == image) {
+        true => Err(Short { image: image.clone() }),
+        false => Ok(()),
+    }
+}
+
 /// Whether the volume, as it is, may be asked for the image.
 pub fn admit(volume: &Volume, image: &ImageRef, world: &World) -> Result<(), Refusal> {
-    if *image == volume.wanted || volume.current.is_empty() || *image == volume.current {
+    if *image == volume.wanted || *image == volume.current {
+        return Ok(());
+    }
+    may_be_named(image, world.images.keys())?;
+    if volume.current.is_empty() {
         return Ok(());
     }
     if volume.engine != DataEngine::V1 {
@@ -45,7 +69,7 @@ pub fn admit(volume: &Volume, image: &ImageRef, world: &World) -> Result<(), Ref
         return Err(Refusal::Unknown(image.clone()));
     };
     if new.incompatible {
-        return Err(Refusal::Incompatible(image.clone()));
+        return Err(Refusal::Incompatible(world.misfit(image, new)));
     }
     match judge::on_every_node(volume, new) {
         // Nothing of it is anywhere yet, so nothing can be missing.

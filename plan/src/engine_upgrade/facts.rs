@@ -14,7 +14,8 @@ use midflight_api::longhorn::{
 use midflight_api::settings;
 use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, ImageRef, NodeName, Size, VolumeName};
 
-use super::reason::Hold;
+use super::reason::{Hold, Incompatible, Span};
+use crate::storage::engine_image;
 
 /// Which state of an object was read. A later one is greater.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +35,31 @@ impl Version {
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// What the replicas of a volume say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replicas {
+    nodes: BTreeSet<NodeName>,
+    /// The least size that one of them was asked to have.
+    least: Option<Size>,
+}
+
+impl Replicas {
+    pub fn add(&mut self, replica: &longhorn::Replica) {
+        let spec = &replica.spec.instance;
+        self.nodes.extend(Some(&spec.node_id).filter(|node| !node.is_empty()).cloned());
+        let size = Some(spec.volume_size).filter(|size| size.bytes() > 0);
+        self.least = self.least.into_iter().chain(size).min();
+    }
+}
+
+impl<'a> FromIterator<&'a longhorn::Replica> for Replicas {
+    fn from_iter<I: IntoIterator<Item = &'a longhorn::Replica>>(all: I) -> Replicas {
+        let mut replicas = Replicas::default();
+        all.into_iter().for_each(|replica| replicas.add(replica));
+        replicas
     }
 }
 
@@ -72,8 +98,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// What an object of the API and the nodes of its replicas say.
-    pub fn of(object: &longhorn::Volume, replicas: BTreeSet<NodeName>) -> Volume {
+    /// What an object of the API and its replicas say.
+    pub fn of(object: &longhorn::Volume, replicas: Replicas) -> Volume {
         let metadata = &object.metadata;
         let none = BTreeMap::new();
         let annotations = metadata.annotations.as_ref().unwrap_or(&none);
@@ -87,10 +113,12 @@ impl Volume {
             state: status.state,
             robustness: status.robustness,
             locality: object.spec.data_locality,
-            replicas,
+            replicas: replicas.nodes,
             deleting: metadata.deletion_timestamp.is_some() || status.state == VolumeState::Deleting,
             standby: status.is_standby || object.spec.standby,
-            expanding: status.expansion_required,
+            // Whoever has to make it larger says so in the status, and then asks the replicas for it: until then they tell.
+            expanding: status.expansion_required
+                || replicas.least.is_some_and(|size| size < object.spec.size),
             restoring: status.restore_required,
             migrating: object.is_migrating(),
             opted_out: annotations.get(ENGINE_UPGRADE).is_some_and(|value| value == "never"),
@@ -223,6 +251,21 @@ impl World {
         }
     }
 
+    /// What is said of an image that is not compatible. What Longhorn's managers speak they do not tell.
+    pub(super) fn misfit(&self, image: &ImageRef, status: &EngineImageStatus) -> Incompatible {
+        let spoken = engine_image::SPOKEN;
+        let number = |version: u32| i32::try_from(version).unwrap_or(i32::MAX);
+        let ours = Span { oldest: number(spoken.oldest), newest: number(spoken.newest) };
+        Incompatible {
+            image: image.clone(),
+            its: Span { oldest: status.cli_api_min_version, newest: status.cli_api_version },
+            ours: match self.take_over {
+                TakeOver::OfAnyAge => Some(ours),
+                TakeOver::OfOlder => None,
+            },
+        }
+    }
+
     /// Why no upgrade can begin, whatever the volumes are.
     pub fn hold(&self) -> Option<Hold> {
         let image = || self.target.clone();
@@ -233,7 +276,7 @@ impl World {
             return Some(Hold::Unknown { image: image() });
         };
         if target.incompatible {
-            return Some(Hold::Incompatible { image: image() });
+            return Some(Hold::Incompatible(self.misfit(&self.target, target)));
         }
         if !target.node_deployment_map.values().any(|there| *there) {
             return Some(Hold::Nowhere { image: image() });
@@ -253,6 +296,8 @@ fn facts_of(image: &EngineImage) -> EngineImageStatus {
         incompatible: status.incompatible,
         node_deployment_map: status.node_deployment_map,
         git_commit: status.git_commit,
+        cli_api_version: status.cli_api_version,
+        cli_api_min_version: status.cli_api_min_version,
         controller_api_version: status.controller_api_version,
         controller_api_min_version: status.controller_api_min_version,
         data_format_version: status.data_format_version,

@@ -8,7 +8,7 @@ use midflight_api::{ImageRef, NodeName, Outcome, Way};
 
 use super::attempt;
 use super::facts::{Volume, World};
-use super::reason::Reason;
+use super::reason::{Reason, Span};
 
 /// Where one volume stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,9 @@ fn candidate(volume: &Volume, world: &World, now: Timestamp) -> Result<Way, Reas
     };
     if volume.opted_out {
         return Err(Reason::OptedOut);
+    }
+    if new.incompatible {
+        return Err(Reason::Incompatible(world.misfit(&world.target, new)));
     }
     if volume.standby {
         return Err(Reason::Standby);
@@ -107,8 +110,11 @@ pub(super) fn live(volume: &Volume, new: &EngineImageStatus, world: &World) -> R
         if new.controller_api_version == 0 {
             return Err(Reason::VersionsUnknown);
         }
-        let (version, min) = (old.controller_api_version, new.controller_api_min_version);
-        return Err(Reason::ApiVersions { version, min, max: new.controller_api_version });
+        let of = |image: &EngineImageStatus| Span {
+            oldest: image.controller_api_min_version,
+            newest: image.controller_api_version,
+        };
+        return Err(Reason::ApiVersions { runs: of(old), takes: of(new) });
     }
     if !world.policy.same_commit && !new.git_commit.is_empty() && new.git_commit == old.git_commit {
         return Err(Reason::SameCommit { commit: new.git_commit.to_string() });

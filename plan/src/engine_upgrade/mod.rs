@@ -19,10 +19,10 @@ mod reason;
 #[cfg(test)]
 mod tests;
 
-pub use admit::{Refusal, admit};
+pub use admit::{Refusal, Short, admit, may_be_named};
 pub use attempt::{Change, Why, back_off};
-pub use facts::{Policy, TakeOver, Version, Volume, World};
+pub use facts::{Policy, Replicas, TakeOver, Version, Volume, World};
 pub use fleet::Fleet;
 pub use forecast::{Forecast, LeftOut, Move, Pace, UnderWay, Wave, forecast};
 pub use judge::{Standing, judge};
-pub use reason::{Hold, Reason};
+pub use reason::{Hold, Incompatible, Reason, Span};

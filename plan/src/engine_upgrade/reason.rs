@@ -3,10 +3,51 @@
 //! The invariant: every reason reaches the user in the same words, in the plan, in conditions and in
 //! events, and each of them names a way out.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use midflight_api::longhorn::VolumeState;
 use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
 use midflight_api::{ImageRef, NodeName};
+
+/// Versions from the oldest to the newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub oldest: i32,
+    pub newest: i32,
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.oldest == self.newest {
+            true => write!(f, "version {}", self.newest),
+            false => write!(f, "versions {} to {}", self.oldest, self.newest),
+        }
+    }
+}
+
+/// An image whose instances the controllers of the cluster cannot speak to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Incompatible {
+    pub image: ImageRef,
+    pub its: Span,
+    /// What the controllers speak, if that is known.
+    pub ours: Option<Span>,
+}
+
+impl fmt::Display for Incompatible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Incompatible { image, its, ours } = self;
+        write!(
+            f,
+            "{image} is not compatible with this cluster: it has {its} of the instance managers' API, "
+        )?;
+        match ours {
+            Some(ours) => write!(f, "and the controllers here have {ours}"),
+            None => f.write_str("and the manager here has none of them"),
+        }
+    }
+}
 
 /// Why no upgrade begins in the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +56,8 @@ pub enum Hold {
     NoTarget,
     #[error("there is no EngineImage for {image}")]
     Unknown { image: ImageRef },
-    #[error("{image} is not compatible with what runs here")]
-    Incompatible { image: ImageRef },
+    #[error(transparent)]
+    Incompatible(Incompatible),
     #[error("{image} is not deployed on any node yet")]
     Nowhere { image: ImageRef },
     #[error("automatic engine upgrades are off: {setting} is 0", setting = ENGINE_UPGRADE_LIMIT)]
@@ -27,13 +68,16 @@ pub enum Hold {
     Halted { failed: usize, threshold: usize },
 }
 
+/// What helps where an image is not compatible.
+const FITTING: &str = "choose an image whose versions this cluster supports, or upgrade Midflight first";
+
 impl Hold {
     /// One word that a program can match on.
     pub fn word(&self) -> &'static str {
         match self {
             Hold::NoTarget => "NoDefaultImage",
             Hold::Unknown { .. } => "DefaultImageUnknown",
-            Hold::Incompatible { .. } => "DefaultImageIncompatible",
+            Hold::Incompatible(_) => "ImageIncompatible",
             Hold::Nowhere { .. } => "DefaultImageNotDeployed",
             Hold::Off => "Off",
             Hold::Paused => "Paused",
@@ -46,9 +90,7 @@ impl Hold {
         match self {
             Hold::NoTarget => "set default-engine-image, or name an image with --to".into(),
             Hold::Unknown { image } => format!("create an EngineImage with spec.image {image}"),
-            Hold::Incompatible { .. } => {
-                "choose an image whose versions this cluster supports; the EngineImage's status lists them".into()
-            }
+            Hold::Incompatible(_) => FITTING.into(),
             Hold::Nowhere { .. } => {
                 "wait until its DaemonSet runs; the condition `ready` of the EngineImage says what is in the way".into()
             }
@@ -72,6 +114,8 @@ pub enum Reason {
     OptedOut,
     #[error("it follows a backup (DR), and a new engine would begin a restore that is under way anew")]
     Standby,
+    #[error(transparent)]
+    Incompatible(Incompatible),
     #[error("it is expanding")]
     Expanding,
     #[error("it is being restored")]
@@ -94,10 +138,8 @@ pub enum Reason {
     NotPlaced,
     #[error("nothing is known of the image {0} that it runs, so a live change cannot be judged")]
     CurrentUnknown(ImageRef),
-    #[error(
-        "it runs version {version} of the engine's interface, and the new image takes over from {min} to {max}"
-    )]
-    ApiVersions { version: i32, min: i32, max: i32 },
+    #[error("its engine has {runs} of the engine's interface, and the new image takes over from {takes}")]
+    ApiVersions { runs: Span, takes: Span },
     #[error("the new image has not said yet which versions of the engine's interface it takes over from")]
     VersionsUnknown,
     #[error("both images were built from the commit {commit}, so a live change would change nothing")]
@@ -120,6 +162,7 @@ impl Reason {
             Reason::DataEngineV2 => "DataEngineV2",
             Reason::OptedOut => "OptedOut",
             Reason::Standby => "Standby",
+            Reason::Incompatible(_) => "ImageIncompatible",
             Reason::Expanding => "Expanding",
             Reason::Restoring => "Restoring",
             Reason::Migrating => "Migrating",
@@ -148,6 +191,7 @@ impl Reason {
             Reason::DataEngineV2 => "upgrade the data engine of its nodes instead",
             Reason::OptedOut => "remove the annotation midflight.dev/engine-upgrade",
             Reason::Standby => "activate it, or set the limit to 0 and change spec.image by hand",
+            Reason::Incompatible(_) => FITTING,
             Reason::Expanding => "wait until it has grown",
             Reason::Restoring => "wait until it is restored",
             Reason::Migrating => "wait until it has moved",
@@ -173,6 +217,11 @@ impl Reason {
                 "wait, or remove its annotation midflight.dev/engine-upgrade-attempt to try at once"
             }
         }
+    }
+
+    /// Whether people are to be told: it waits for something, or somebody has asked for it to be left alone.
+    pub fn is_news(&self) -> bool {
+        self.is_waiting() || *self == Reason::OptedOut
     }
 
     /// Whether the volume is meant to move and only waits for something.

@@ -13,7 +13,7 @@ use super::deployment::{Deployment, Stage};
 /// How long an image that nothing refers to is kept.
 pub const KEPT_FOR: SignedDuration = SignedDuration::from_mins(60);
 /// The versions of the instance managers' API that controllers speak.
-const SPOKEN: Range = Range { oldest: 1, newest: 1 };
+pub(crate) const SPOKEN: Range = Range { oldest: 1, newest: 1 };
 
 /// Everything `decide` may look at.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use midflight_plan::engine_upgrade::{Forecast, Hold, Policy, World, forecast};
 
 use crate::failure::{Exit, Failure};
+use crate::image_name::complete;
 use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
@@ -33,7 +34,10 @@ impl EngineUpgrade {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let client = target::client(session).await?;
         let (world, volumes) = cluster(&client).await?;
-        let target = self.to.map_or(world.target, Into::into);
+        let target = match &self.to {
+            Some(image) => complete(session, image, world.images.keys()),
+            None => world.target.clone(),
+        };
         let per_node = self.limit.map_or(world.policy.per_node, |limit| limit as usize);
         let world = World { target, policy: Policy { per_node, ..world.policy }, ..world };
         let plan = forecast(&world, &volumes, Timestamp::now());

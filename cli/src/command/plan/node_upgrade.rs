@@ -6,9 +6,11 @@ mod observe;
 mod show;
 
 use clap::Args;
+use midflight_api::ImageRef;
 use midflight_plan::node_upgrade::{Forecast, forecast};
 
 use crate::failure::{Exit, Failure};
+use crate::image_name::complete;
 use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
@@ -33,7 +35,8 @@ pub(crate) struct NodeUpgrade {
 impl NodeUpgrade {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let client = target::client(session).await?;
-        let (mut seen, pace) = cluster(&client, self.to.as_deref()).await?;
+        let image = self.to.as_deref().map(|image| complete(session, image, std::iter::empty()));
+        let (mut seen, pace) = cluster(&client, image.as_ref().map(ImageRef::as_str)).await?;
         seen.spec.nodes = self.nodes.into_iter().map(Into::into).collect();
         seen.spec.max_parallel_nodes = self.parallel;
         let plan = forecast(&seen, pace);

@@ -1,7 +1,7 @@
 //! Act: all volumes move to the engine of the next version, those with clients under their clients.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
 };
@@ -145,7 +145,7 @@ async fn count(objects: &Api<Volume>, most: &AtomicUsize) {
         watcher(objects.clone(), watcher::Config::default()).default_backoff().applied_objects().boxed();
     while let Some(event) = events.next().await {
         let Ok(volume) = event else { continue };
-        there.insert(volume.name_any(), plan::Volume::of(&volume, BTreeSet::new()));
+        there.insert(volume.name_any(), plan::Volume::of(&volume, plan::Replicas::default()));
         let mut nodes: BTreeMap<Option<&NodeName>, usize> = BTreeMap::new();
         for volume in there.values().filter(|volume| volume.is_upgrading()) {
             *nodes.entry(volume.seat()).or_default() += 1;

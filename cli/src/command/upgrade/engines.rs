@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::command::plan::engine_upgrade::{all, cluster, shown, verdict};
 use crate::failure::{Exit, Failure};
+use crate::image_name::complete;
 use crate::lookout::Lookout;
 use crate::output::{Answer, Paint, table};
 use crate::session::Session;
@@ -38,7 +39,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// moved, with 3 if something waits, with 4 if time is over.
 #[derive(Debug, Args)]
 pub(crate) struct Engines {
-    /// Image to move to; it becomes the default [default: the setting default-engine-image]
+    /// Image to move to, by its whole name or as `image ls` has it without the host; it becomes the default [default: the setting
+    /// default-engine-image]
     #[arg(long, value_name = "IMAGE")]
     to: Option<String>,
     /// Volumes of a node that may move at once [default: the setting, or 1 where it is 0]
@@ -118,7 +120,7 @@ impl Engines {
             set(&client, PAUSED, if self.pause { "true" } else { "false" }).await?;
         }
         if let Some(image) = &self.to {
-            set(&client, IMAGE, image).await?;
+            set(&client, IMAGE, complete(session, image, world.images.keys()).as_str()).await?;
         }
         if let Some(limit) = self.limit_for(&world) {
             set(&client, ENGINE_UPGRADE_LIMIT, &limit.to_string()).await?;
@@ -253,7 +255,7 @@ pub(crate) async fn set(client: &Client, name: &str, value: &str) -> anyhow::Res
 fn comes(plan: &Forecast) -> Option<String> {
     match &plan.hold {
         Some(hold @ (Hold::Unknown { .. } | Hold::Nowhere { .. })) => return Some(hold.to_string()),
-        Some(Hold::NoTarget | Hold::Incompatible { .. } | Hold::Off | Hold::Paused | Hold::Halted { .. }) => {
+        Some(Hold::NoTarget | Hold::Incompatible(_) | Hold::Off | Hold::Paused | Hold::Halted { .. }) => {
             return None;
         }
         None => {}

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::engines::set;
 use crate::command::plan::node_upgrade::{cluster, shown, verdict};
 use crate::failure::{Exit, Failure};
+use crate::image_name::complete;
 use crate::lookout::Lookout;
 use crate::session::Session;
 use crate::target;
@@ -82,6 +83,8 @@ impl Nodes {
             self.go_on(&upgrades).await?;
         } else {
             if let Some(image) = &self.to {
+                let image = complete(session, image, std::iter::empty());
+                let image = image.as_str();
                 set(&client, IMAGE, image).await?;
                 if !drive::is_settled(&client, image).await? {
                     session.say(format_args!("waits until every node has {image}"));

@@ -103,6 +103,7 @@ async fn a_volume_that_opted_out_stays_until_its_owner_says_otherwise() {
     fleet.set(LIMIT, "1").await;
     until_looked(&fleet, "witness").await;
     assert!(runs(&fleet.seen.lock().unwrap().volumes["mine"], OLD));
+    fleet.until_told("mine", &["EngineUpgradeSkipped"]).await;
     annotate(Value::Null).await;
     fleet.until("it moves", |all| done(&all["mine"])).await;
     fleet.close().await;
@@ -143,6 +144,29 @@ async fn a_limit_that_changes_holds_at_once_and_volumes_may_go_meanwhile() {
             ["vol-3", "vol-4", "vol-5"].iter().all(|name| runs(&all[*name], NEW))
         })
         .await;
+    fleet.close().await;
+}
+
+/// From the moment somebody asks for a larger volume, before its controller has said so.
+#[tokio::test]
+async fn a_volume_that_was_asked_to_grow_stays_although_its_status_does_not_say_so_yet() {
+    let mut fleet = Fleet::open().await;
+    fleet.volume_on(&["node-1"], "grows", "node-1", json!({})).await;
+    let replicas: Api<Replica> = fleet.api();
+    let size = async |bytes: &str| {
+        let patch = Patch::Merge(json!({ "spec": { "volumeSize": bytes } }));
+        replicas.patch("grows-r-node-1", &PatchParams::default(), &patch).await.unwrap();
+    };
+    // The volume has twice as much.
+    size("536870912").await;
+    fleet.hollow_engine(&[]);
+    fleet.start();
+    fleet.set(LIMIT, "1").await;
+    fleet.until_told("grows", &["EngineUpgradeWaits"]).await;
+    until_looked(&fleet, "witness").await;
+    assert!(runs(&fleet.seen.lock().unwrap().volumes["grows"], OLD));
+    size("1073741824").await;
+    fleet.until("it moves", |all| done(&all["grows"])).await;
     fleet.close().await;
 }
 

@@ -29,6 +29,13 @@ const SCHEDULABLE: &str = "Schedulable";
 
 impl Volumes {
     pub(super) async fn write_down(&self, seen: &mut Look, decision: &Decision) -> Result<(), TurnError> {
+        let known_size = seen.observed.known_size();
+        let is_to_grow = known_size.map(|size| size < seen.volume.spec.size);
+        // Said before the replicas are asked to be larger, so that at no moment it looks as if nothing was to grow.
+        if is_to_grow == Some(true) {
+            let says = |volume: &mut Volume| volume.status.get_or_insert_default().expansion_required = true;
+            self.volumes.report(&mut seen.volume, says).await?;
+        }
         if let Some(engine) = &mut seen.engine {
             let observed = &seen.observed;
             let edit = |engine: &mut Engine| {
@@ -57,14 +64,11 @@ impl Volumes {
         }
         let before = seen.volume.status.clone().unwrap_or_default();
         let (now, standing) = (seen.observed.now.to_string(), &decision.standing);
-        let size = seen.observed.known_size();
         self.volumes
             .report(&mut seen.volume, |volume| {
                 of_volume(volume, standing, &now);
-                if let Some(size) = size {
-                    let status = volume.status.get_or_insert_default();
-                    status.expansion_required = size < volume.spec.size;
-                }
+                let status = volume.status.get_or_insert_default();
+                status.expansion_required = is_to_grow.unwrap_or(status.expansion_required);
             })
             .await?;
         self.tell_changes(&seen.volume, &before, standing).await;
@@ -186,10 +190,18 @@ fn time(us: i64) -> Duration {
     Duration::from_micros(us.try_into().unwrap_or_default())
 }
 
+/// What clients met while a frontend went over to another engine.
+fn met(pause_us: i64, longest_wait_us: i64) -> String {
+    let milliseconds = |us: i64| us as f64 / 1000.0;
+    let pause = format!("the frontend paused for {:.3} ms", milliseconds(pause_us));
+    match longest_wait_us {
+        0 => format!("{pause}, and no request met it"),
+        wait => format!("{pause}, the longest request took {:.3} ms", milliseconds(wait)),
+    }
+}
+
 /// What people are told of a change of the engine image under clients.
 fn news_of(change: &EngineChange, has_clients: bool) -> Option<Told> {
-    let milliseconds = |us: i64| us as f64 / 1000.0;
-    let (pause, wait) = (milliseconds(change.pause_us), milliseconds(change.longest_wait_us));
     let image = &change.image;
     match change.state {
         EngineChangeState::Moving => {
@@ -207,9 +219,7 @@ fn news_of(change: &EngineChange, has_clients: bool) -> Option<Told> {
         EngineChangeState::Done => Some((
             Tone::Normal,
             "EngineChanged",
-            format!(
-                "runs {image}: the frontend paused for {pause:.3} ms, the longest request took {wait:.3} ms"
-            ),
+            format!("runs {image}: {}", met(change.pause_us, change.longest_wait_us)),
         )),
         EngineChangeState::Failed => Some((
             Tone::Warning,
@@ -225,8 +235,6 @@ fn news_of(change: &EngineChange, has_clients: bool) -> Option<Told> {
 
 /// What people are told of a move of the target under clients.
 fn news_of_move(moved: &TargetMove) -> Option<Told> {
-    let milliseconds = |us: i64| us as f64 / 1000.0;
-    let (pause, wait) = (milliseconds(moved.pause_us), milliseconds(moved.longest_wait_us));
     let TargetMove { from, to, .. } = moved;
     match moved.state {
         TargetMoveState::Moving => {
@@ -235,9 +243,7 @@ fn news_of_move(moved: &TargetMove) -> Option<Told> {
         TargetMoveState::Done => Some((
             Tone::Normal,
             "TargetMoved",
-            format!(
-                "served from node {to}: the frontend paused for {pause:.3} ms, the longest request took {wait:.3} ms"
-            ),
+            format!("served from node {to}: {}", met(moved.pause_us, moved.longest_wait_us)),
         )),
         TargetMoveState::Failed => Some((
             Tone::Warning,
@@ -451,6 +457,11 @@ mod tests {
         for (error, expected) in cases {
             assert_eq!(refusal(&error).as_deref(), expected, "{error}");
         }
+    }
+
+    #[test]
+    fn a_pause_that_no_request_met_is_told_as_such() {
+        assert_eq!(met(1500, 0), "the frontend paused for 1.500 ms, and no request met it");
     }
 
     #[test]

@@ -4,10 +4,11 @@ use midflight_api::longhorn::{DataEngine, DataLocality, EngineImageStatus, Robus
 
 use super::super::admit::{Refusal, admit};
 use super::super::facts::{Volume, World};
-use super::super::reason::Reason;
+use super::super::reason::{Reason, Span};
 use super::{NEW, OLD, attached, detached, image, world};
 
 const OTHER: &str = "engine:other";
+const LOST: &str = "midflight.local/engine:lost";
 
 /// The new image is the default; a third one is known, too.
 fn cluster(limit: usize) -> World {
@@ -34,7 +35,7 @@ fn every_guard_has_its_row() {
         ("the same",                  3, Volume { wanted: OTHER.into(), ..live() },                     OTHER,  Ok(())),
         ("nothing runs yet",          3, Volume { current: "".into(), ..live() },                       OTHER,  Ok(())),
         ("v2",                        0, Volume { engine: DataEngine::V2, ..live() },                   NEW,    Err(Refusal::DataEngineV2)),
-        ("nobody knows it",           0, live(),                                                        "lost", Err(Refusal::Unknown("lost".into()))),
+        ("nobody knows it",           0, live(),                                                        LOST,   Err(Refusal::Unknown(LOST.into()))),
         ("degraded",                  0, Volume { robustness: Robustness::Degraded, ..live() },         NEW,    Err(Refusal::Unfit { reason: Reason::Degraded })),
         ("strict-local",              0, Volume { locality: DataLocality::StrictLocal, ..live() },      NEW,    Err(Refusal::Unfit { reason: Reason::StrictLocal })),
         ("strict-local, detached",    0, Volume { locality: DataLocality::StrictLocal, ..detached("v", "node-1") }, NEW, Ok(())),
@@ -46,6 +47,15 @@ fn every_guard_has_its_row() {
 }
 
 #[test]
+fn a_name_without_its_registry_is_refused_with_the_whole_one() {
+    let young = Volume { current: "".into(), ..detached("v", "node-1") };
+    for (limit, volume) in [(0, attached("v", "node-1")), (3, attached("v", "node-1")), (0, young)] {
+        let refused = admit(&volume, &"engine:lost".into(), &cluster(limit)).unwrap_err().to_string();
+        assert!(refused.contains("write midflight.local/engine:lost "), "{refused}");
+    }
+}
+
+#[test]
 fn images_that_cannot_serve_are_refused() {
     let with = |image: EngineImageStatus| {
         let mut world = cluster(0);
@@ -53,13 +63,12 @@ fn images_that_cannot_serve_are_refused() {
         world
     };
     let incompatible = with(EngineImageStatus { incompatible: true, ..image("two") });
-    assert_eq!(
-        admit(&attached("v", "node-1"), &NEW.into(), &incompatible),
-        Err(Refusal::Incompatible(NEW.into()))
-    );
+    let refused = admit(&attached("v", "node-1"), &NEW.into(), &incompatible);
+    assert!(matches!(&refused, Err(Refusal::Incompatible(misfit)) if misfit.image == NEW), "{refused:?}");
     let newer =
         with(EngineImageStatus { controller_api_version: 9, controller_api_min_version: 8, ..image("two") });
-    let versions = Reason::ApiVersions { version: 5, min: 8, max: 9 };
+    let versions =
+        Reason::ApiVersions { runs: Span { oldest: 3, newest: 5 }, takes: Span { oldest: 8, newest: 9 } };
     assert_eq!(
         admit(&attached("v", "node-1"), &NEW.into(), &newer),
         Err(Refusal::Unfit { reason: versions })

@@ -8,7 +8,7 @@ use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, Initiator, NodeName, Out
 
 use super::super::facts::{Policy, TakeOver, Volume, World};
 use super::super::judge::{Standing, judge};
-use super::super::reason::{Hold, Reason};
+use super::super::reason::{Hold, Incompatible, Reason, Span};
 use super::{NEW, NODES, OLD, at, attached, attempt, detached, image, world};
 
 use Standing::{Candidate, LeftOut, There, UnderWay};
@@ -88,16 +88,19 @@ fn images_decide_whether_a_live_change_is_possible() {
         controller_api_min_version: min,
         ..image("two")
     };
-    let versions = |version, min, max| LeftOut(Reason::ApiVersions { version, min, max });
+    let versions = |oldest, newest| {
+        let (runs, takes) = (Span { oldest: 3, newest: 5 }, Span { oldest, newest });
+        LeftOut(Reason::ApiVersions { runs, takes })
+    };
     let same = || LeftOut(Reason::SameCommit { commit: "one".into() });
     #[rustfmt::skip]
     let cases = [
         // what,                  the new image, attached,             attached, and the engines are Longhorn's
         ("the same versions",     api(5, 3),     Candidate(Way::Live), Candidate(Way::Live)),
         ("the oldest it takes",   api(9, 5),     Candidate(Way::Live), Candidate(Way::Live)),
-        ("too old for it",        api(9, 6),     versions(5, 6, 9),    versions(5, 6, 9)),
-        ("newer than it",         api(4, 3),     Candidate(Way::Live), versions(5, 3, 4)),
-        ("too new for it",        api(2, 1),     versions(5, 1, 2),    versions(5, 1, 2)),
+        ("too old for it",        api(9, 6),     versions(6, 9),       versions(6, 9)),
+        ("newer than it",         api(4, 3),     Candidate(Way::Live), versions(3, 4)),
+        ("too new for it",        api(2, 1),     versions(1, 2),       versions(1, 2)),
         ("built from one commit", image("one"),  same(),               same()),
         ("commits not known",     image(""),     Candidate(Way::Live), Candidate(Way::Live)),
     ];
@@ -165,12 +168,16 @@ fn what_holds_all_upgrades_back_is_named() {
         world.hold()
     };
     let image = || NEW.into();
+    let misfit = || {
+        let its = Span { oldest: 0, newest: 0 };
+        Incompatible { image: NEW.into(), its, ours: Some(Span { oldest: 1, newest: 1 }) }
+    };
     #[rustfmt::skip]
     let cases = [
         ("nothing",      with(&|_| {}),                                                              None),
         ("no default",   with(&|w| w.target = "".into()),                                            Some(Hold::NoTarget)),
         ("unknown",      with(&|w| { w.images.remove(NEW); }),                                       Some(Hold::Unknown { image: image() })),
-        ("incompatible", with(&|w| w.images.get_mut(NEW).unwrap().incompatible = true),              Some(Hold::Incompatible { image: image() })),
+        ("incompatible", with(&|w| w.images.get_mut(NEW).unwrap().incompatible = true),              Some(Hold::Incompatible(misfit()))),
         ("nowhere",      with(&|w| w.images.get_mut(NEW).unwrap().node_deployment_map.clear()),      Some(Hold::Nowhere { image: image() })),
         ("off",          with(&|w| w.policy.per_node = 0),                                           Some(Hold::Off)),
         ("paused",       with(&|w| w.policy.paused = true),                                          Some(Hold::Paused)),
@@ -193,6 +200,56 @@ fn settings_are_read_with_their_defaults_and_nonsense_turns_nothing_on() {
     assert_eq!((policy.deadline.as_secs(), policy.failures, policy.cluster), (600, 3, 0));
 }
 
+/// Both sides are named, so that nobody has to look for them.
+#[test]
+fn an_image_that_does_not_fit_is_told_with_both_ranges() {
+    let mut world = world(1);
+    let new = world.images.get_mut(NEW).unwrap();
+    (new.incompatible, new.cli_api_min_version, new.cli_api_version) = (true, 2, 4);
+    for volume in [detached("v", "node-1"), attached("v", "node-1")] {
+        let LeftOut(reason) = judge(&volume, &world, now()) else { panic!("it cannot move") };
+        assert_eq!(reason.word(), "ImageIncompatible");
+        assert_eq!(
+            reason.to_string(),
+            "engine:v2 is not compatible with this cluster: it has versions 2 to 4 of the instance managers' API, \
+             and the controllers here have version 1"
+        );
+    }
+    assert_eq!(world.hold().map(|hold| hold.word()), Some("ImageIncompatible"));
+}
+
+fn replica(node: &str, size: u64) -> longhorn::Replica {
+    let mut replica = longhorn::Replica::new("r", Default::default());
+    let instance = &mut replica.spec.instance;
+    (instance.node_id, instance.volume_size) = (node.into(), Size::from_bytes(size));
+    replica
+}
+
+/// Between the moment somebody asks for a larger volume and the moment its status says so.
+#[test]
+fn a_volume_grows_from_the_moment_it_is_asked_to() {
+    let grows = |says: bool, sizes: &[u64]| {
+        let mut object = longhorn::Volume::new("v", VolumeSpec::default());
+        object.spec.size = Size::from_bytes(8192);
+        object.status = Some(VolumeStatus { expansion_required: says, ..VolumeStatus::default() });
+        let replicas: Vec<_> = sizes.iter().map(|size| replica("node-1", *size)).collect();
+        Volume::of(&object, replicas.iter().collect()).expanding
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("at rest",                      false, vec![8192, 8192], false),
+        ("asked for, and not seen yet",  false, vec![4096, 4096], true),
+        ("seen, and said",               true,  vec![4096, 4096], true),
+        ("some replicas are asked",      true,  vec![8192, 4096], true),
+        ("all replicas are asked",       true,  vec![8192, 8192], true),
+        ("replicas that do not say",     false, vec![0, 0],       false),
+        ("no replicas",                  false, vec![],           false),
+    ];
+    for (case, says, sizes, expected) in cases {
+        assert_eq!(grows(says, &sizes), expected, "{case}");
+    }
+}
+
 /// An object as the API gives it, with annotations.
 #[test]
 fn an_object_is_read_with_what_matters() {
@@ -209,7 +266,7 @@ fn an_object_is_read_with_what_matters() {
         owner_id: "node-3".into(),
         ..VolumeStatus::default()
     });
-    let volume = Volume::of(&object, ["node-1".into()].into());
+    let volume = Volume::of(&object, [&replica("node-1", 4096)].into_iter().collect());
     assert!(volume.opted_out && volume.standby && volume.expanding && volume.migrating && !volume.deleting);
     assert_eq!((volume.finalized.as_str(), volume.version.to_string()), (OLD, "17".into()));
     assert_eq!(volume.seat(), Some(&"node-3".into()));

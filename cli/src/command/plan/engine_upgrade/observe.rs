@@ -2,15 +2,15 @@
 //!
 //! The invariant: lists are read page by page, so that no cluster is too large for one answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use anyhow::Context;
 use kube::api::{Api, ListParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt};
+use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
-use midflight_api::{NodeName, VolumeRecord};
 use midflight_plan::engine_upgrade::{self as plan, TakeOver, World};
 use serde::de::DeserializeOwned;
 
@@ -41,9 +41,9 @@ pub(crate) fn seen(
     let values: BTreeMap<String, &str> =
         settings.iter().map(|setting| (setting.name_any(), setting.value.as_str())).collect();
     let world = World::of(|name: &str| values.get(name).copied(), images);
-    let mut nodes = nodes_of_replicas(replicas);
+    let mut replicas = by_volume(replicas);
     let volumes = volumes.iter().map(|volume| {
-        let of = nodes.remove(&volume.name_any()).unwrap_or_default();
+        let of = replicas.remove(&volume.name_any()).unwrap_or_default();
         plan::Volume::of(volume, of)
     });
     (world, volumes.collect())
@@ -62,18 +62,16 @@ async fn take_over(client: &Client) -> anyhow::Result<TakeOver> {
     }
 }
 
-/// The nodes that hold replicas of a volume, by its name.
-fn nodes_of_replicas(replicas: &[Replica]) -> BTreeMap<String, BTreeSet<NodeName>> {
-    let mut nodes: BTreeMap<String, BTreeSet<NodeName>> = BTreeMap::new();
+/// What the replicas of each volume say, by its name.
+fn by_volume(replicas: &[Replica]) -> BTreeMap<String, plan::Replicas> {
+    let mut all: BTreeMap<String, plan::Replicas> = BTreeMap::new();
     for replica in replicas {
         let spec = &replica.spec.instance;
         let labelled = || replica.labels().get(VOLUME_LABEL).cloned().unwrap_or_default();
         let volume = if spec.volume_name.is_empty() { labelled() } else { spec.volume_name.to_string() };
-        if !spec.node_id.is_empty() {
-            nodes.entry(volume).or_default().insert(spec.node_id.clone());
-        }
+        all.entry(volume).or_default().add(replica);
     }
-    nodes
+    all
 }
 
 /// All objects of a kind.

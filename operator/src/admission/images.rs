@@ -1,0 +1,65 @@
+//! Whether an image may be called so, a volume may be asked for it, and its object may be made or deleted.
+//!
+//! The invariant: who asks is told what to write or to do instead.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use midflight_api::ImageRef;
+use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
+use midflight_plan::engine_upgrade::{self as plan, World, admit};
+use midflight_plan::storage::engine_image;
+use serde_json::Value;
+
+/// Whether a setting or a new volume may name this image.
+pub(super) async fn may_be_named(object: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+    let image = object["value"].as_str().or(object["spec"]["image"].as_str()).unwrap_or_default();
+    let images: Api<EngineImage> = Api::namespaced(client.clone(), NAMESPACE);
+    let images = images.list(&ListParams::default()).await?;
+    let known = images.iter().map(|image| &image.spec.image);
+    Ok(plan::may_be_named(&ImageRef::from(image), known).map_err(|short| short.to_string()))
+}
+
+pub(super) fn may_be_made(image: &Value) -> Result<Result<(), String>, kube::Error> {
+    let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
+    Ok(engine_image::may_come(&image.name_any(), &image.spec.image).map_err(|wrong| wrong.to_string()))
+}
+
+/// What is needed stays, except where all of it goes: a namespace that ends has nothing left that could need it.
+pub(super) async fn may_be_deleted(
+    image: &Value,
+    client: &Client,
+) -> Result<Result<(), String>, kube::Error> {
+    let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = namespaces.get_opt(NAMESPACE).await?;
+    if namespace.is_none_or(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
+        return Ok(Ok(()));
+    }
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let default = settings.get_opt("default-engine-image").await?.map(|setting| setting.value);
+    let references = image.status.map_or(0, |status| status.ref_count);
+    let verdict = engine_image::may_go(&image.spec.image, &default.unwrap_or_default(), references);
+    Ok(verdict.map_err(|needed| needed.to_string()))
+}
+
+pub(super) async fn may_change(request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+    let read =
+        |object: &Value| serde_json::from_value::<Volume>(object.clone()).map_err(kube::Error::SerdeError);
+    let (old, new) = (read(&request["oldObject"])?, read(&request["object"])?);
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    let images: Api<EngineImage> = Api::namespaced(client.clone(), NAMESPACE);
+    let replicas: Api<Replica> = Api::namespaced(client.clone(), NAMESPACE);
+    let all = ListParams::default();
+    let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={}", old.name_any()));
+    let (settings, images, replicas) =
+        tokio::try_join!(settings.list(&all), images.list(&all), replicas.list(&of_volume))?;
+    let values: BTreeMap<String, String> =
+        settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
+    let value = |name: &str| values.get(name).map(String::as_str);
+    let world = World::of(value, &images);
+    let volume = plan::Volume::of(&old, replicas.iter().collect());
+    Ok(admit(&volume, &new.spec.image, &world).map_err(|refusal| refusal.to_string()))
+}
