@@ -147,7 +147,7 @@ fn settings(page: &mut String) {
     line(page, "| name | value | default | what it does |\n| --- | --- | --- | --- |");
     for setting in settings::TABLE {
         let fixed = if setting.read_only_with_longhorn { " Read-only where Longhorn runs." } else { "" };
-        let kept = if setting.acted_on { "" } else { " Kept, not acted on." };
+        let kept = if setting.acted_on { "" } else { " Kept for Longhorn's tools, without effect here." };
         line(
             page,
             &format!(

@@ -126,7 +126,7 @@ pub const TABLE: &[Definition] = &[
         "concurrent-replica-rebuild-per-node-limit",
         COUNT,
         "5",
-        "How many replicas of a node may be rebuilt at once. A volume rebuilds one replica at a time, as many volumes at once as need it.",
+        "How many replicas of a node may be rebuilt at once. A volume rebuilds one replica at a time, as many volumes at once as need it; `replica-rebuilding-bandwidth-limit` slows them down.",
     ),
     setting(
         "replica-replenishment-wait-interval",
@@ -152,23 +152,23 @@ pub const TABLE: &[Definition] = &[
         "false",
         "Rebuild replicas of detached volumes at once, and let them leave nodes that are emptied; else that is done when the volume is next attached. `spec.offlineRebuilding` of a volume goes first.",
     ),
-    kept(
+    setting(
         "engine-replica-timeout",
         NumberPerEngine { min: 8, max: 30 },
         r#"{"v1":"8","v2":"8"}"#,
-        "Seconds without an answer after which an engine takes a replica out of service.",
+        "Seconds that an engine waits for a replica that is silent before it takes it out of service.",
     ),
     kept(
         "auto-salvage",
         Switch,
         "true",
-        "Serve again after all replicas of a volume failed. It always does, as soon as one that has all data is back, and never from an older one.",
+        "Serve again after all replicas of a volume failed. That is always done, as soon as one that has all data is back, and never from an older one.",
     ),
     kept(
         "auto-delete-pod-when-volume-detached-unexpectedly",
         Switch,
         "true",
-        "Delete a pod whose volume was lost under it. Clients of a volume wait until it serves again.",
+        "Delete a pod whose volume was lost under it. Clients of a volume wait until it serves again, so that no pod has to be started anew.",
     ),
     kept(
         "node-drain-policy",
@@ -180,7 +180,7 @@ pub const TABLE: &[Definition] = &[
             "always-allow",
         ]),
         "block-if-contains-last-replica",
-        "When a node may be drained that still holds replicas. `midflight node drain` lets each replica leave when another is in its place.",
+        "When a node may be drained that still holds replicas. `midflight node drain` always does what `block-for-eviction` says: it ends when every replica has left for another node.",
     ),
     setting(
         "system-managed-pods-image-pull-policy",

@@ -67,6 +67,29 @@ fn every_default_is_accepted() {
     }
 }
 
+/// A setting that nothing acts on says so where people look it up, and gets no fellow unnoticed.
+#[test]
+fn what_is_without_effect_is_said_to_be() {
+    let without_effect: Vec<&str> =
+        TABLE.iter().filter(|setting| !setting.acted_on).map(|setting| setting.name).collect();
+    assert_eq!(
+        without_effect,
+        [
+            "concurrent-replica-rebuild-per-node-limit",
+            "fast-replica-rebuild-enabled",
+            "auto-salvage",
+            "auto-delete-pod-when-volume-detached-unexpectedly",
+            "node-drain-policy",
+        ]
+    );
+    let text = crate::reference(&crate::crds());
+    for definition in TABLE {
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{}` |", definition.name))).unwrap();
+        let said = row.contains("Kept for Longhorn's tools, without effect here.");
+        assert_eq!(said, !definition.acted_on, "{row}");
+    }
+}
+
 #[test]
 fn a_refusal_names_the_range() {
     let refused = check("engine-replica-timeout", "99").unwrap_err();

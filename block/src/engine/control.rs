@@ -42,6 +42,11 @@ pub enum Command {
         #[arg(long)]
         bytes_per_second: Option<u64>,
     },
+    /// Let a replica be silent for this long before it is taken out of service.
+    Patience {
+        #[arg(long)]
+        seconds: u32,
+    },
     /// The upgrade is final: use what the newest on-disk format has. There is no way back
     /// to a build that does not know it.
     Finalize,
@@ -94,6 +99,9 @@ pub struct Status {
     /// Bytes per second that rebuilds may copy, 0 for as many as they can; not told by engines of older builds.
     #[serde(default)]
     pub rebuild_limit: Option<u64>,
+    /// Seconds that a replica may be silent before it is taken out of service; not told by engines of older builds.
+    #[serde(default)]
+    pub patience: Option<u32>,
 }
 
 /// What was found damaged in a copy. While others have what it lost it is out of service, until that was copied anew.

@@ -20,6 +20,7 @@ use super::{
     copying::Copying,
     layout::Operation,
     members::{Members, Mode, Service},
+    paths::PATIENCE_S,
     requests::{Asker, Pending, Unflushed},
     suspension::Suspension,
     throttle::Throttle,
@@ -85,6 +86,8 @@ pub enum Output {
         member: usize,
         address: Address,
     },
+    /// A member may be silent for this long.
+    Patience(Duration),
     /// Someone has a higher epoch: this engine has lost the volume.
     Fenced {
         by: Epoch,
@@ -169,6 +172,8 @@ pub struct Engine {
     /// How many layers this engine has named.
     pub(super) layers: u64,
     pub(super) throttle: Throttle,
+    /// Seconds that a member may be silent.
+    pub(super) patience: u32,
     /// Bytes that rebuilds have copied.
     pub(super) copied: u64,
     /// The member in this process, if there is one.
@@ -215,6 +220,7 @@ impl Engine {
             suspension: Suspension::default(),
             layers: 0,
             throttle: Throttle::default(),
+            patience: PATIENCE_S,
             copied: 0,
             near: None,
             names: Vec::new(),

@@ -13,6 +13,8 @@
 //! write is carried out, so the frozen layers are equal, and an engine that finds
 //! the change half made can finish it.
 
+use std::time::Duration;
+
 use super::{
     control::{Answer, Command, Flaw, Status},
     core::{CONTROL, Engine, Output, Phase},
@@ -80,6 +82,11 @@ impl Engine {
                 self.set_throttle(bytes_per_second, out);
                 Err(Answer::Done)
             }
+            Ok(Command::Patience { seconds }) => {
+                self.patience = seconds.max(1);
+                out.push(Output::Patience(Duration::from_secs(self.patience.into())));
+                Err(Answer::Done)
+            }
             Ok(Command::Release { replica }) => Err(self.release(&replica, out)),
             Ok(Command::Introduce { replica, address }) => Err(self.introduce(&replica, address, out)),
             Ok(Command::Suspend) => {
@@ -127,6 +134,7 @@ impl Engine {
             waits_for: self.waits_for().map(|at| self.name_of(at)).collect(),
             trouble: self.trouble.clone().map(Box::new),
             rebuild_limit: Some(self.throttle.rate().unwrap_or(0)),
+            patience: Some(self.patience),
             damaged: self.damaged.iter().map(|(at, damage)| self.flaw(*at, damage)).collect(),
         }
     }
@@ -149,6 +157,7 @@ impl Engine {
             | Command::Release { .. }
             | Command::Introduce { .. }
             | Command::Throttle { .. }
+            | Command::Patience { .. }
             | Command::Suspend
             | Command::Resume => {
                 return Err(Answer::Status(Box::new(self.status())));

@@ -19,7 +19,8 @@ const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 /// process was only started anew is back sooner.
 const PATIENCE: Duration = Duration::from_millis(250);
 const PING_AFTER: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(5);
+/// Seconds that a member may be silent, unless somebody says otherwise: as long as Longhorn's engines wait.
+pub(super) const PATIENCE_S: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -49,12 +50,20 @@ pub(super) enum Turn {
 #[derive(Debug)]
 pub(super) struct Paths {
     all: Vec<Path>,
+    /// How long a member may be silent.
+    silence: Duration,
 }
 
 impl Paths {
     pub(super) fn new(addresses: Vec<Option<Address>>) -> Paths {
         let path = |address| Path { address, state: State::Down { tried: None }, missing: None };
-        Paths { all: addresses.into_iter().map(path).collect() }
+        let silence = Duration::from_secs(PATIENCE_S.into());
+        Paths { all: addresses.into_iter().map(path).collect(), silence }
+    }
+
+    /// Members may be silent for this long from now on.
+    pub(super) fn bear(&mut self, silence: Duration) {
+        self.silence = silence;
     }
 
     /// The member is there now: it is tried at once, if it is wanted and not connected.
@@ -103,7 +112,9 @@ impl Paths {
             State::Down { .. } if !wanted(member) => None,
             State::Down { tried } => Some(tried.map_or_else(Instant::now, |tried| tried + RECONNECT_EVERY)),
             State::Connecting { since, .. } => Some(since + CONNECT_WITHIN),
-            State::Up { heard, pinged, .. } => Some(heard + if pinged { SILENCE } else { PING_AFTER }),
+            State::Up { heard, pinged, .. } => {
+                Some(heard + if pinged { self.silence } else { PING_AFTER.min(self.silence) })
+            }
         };
         self.all.iter().enumerate().filter_map(next).min()
     }
@@ -126,7 +137,9 @@ impl Paths {
                 State::Connecting { link, since } if now >= since + CONNECT_WITHIN => {
                     turns.push(Turn::GiveUp { link });
                 }
-                State::Up { link, heard, .. } if now >= heard + SILENCE => turns.push(Turn::GiveUp { link }),
+                State::Up { link, heard, .. } if now >= heard + self.silence => {
+                    turns.push(Turn::GiveUp { link })
+                }
                 State::Up { link, heard, pinged: false } if now >= heard + PING_AFTER => {
                     path.state = State::Up { link, heard, pinged: true };
                     let frame = Frame::bare(Header::new(Kind::Ping, IGNORED, Epoch::NONE));
@@ -186,8 +199,24 @@ mod tests {
         let now = Instant::now();
         assert!(matches!(paths.turns(now + PING_AFTER, |_| true)[..], [Turn::Ping { .. }]));
         assert_eq!(paths.turns(now + PING_AFTER, |_| true), []);
-        assert_eq!(paths.turns(now + SILENCE, |_| true), [Turn::GiveUp { link }]);
+        let default = Duration::from_secs(PATIENCE_S.into());
+        assert_eq!(paths.turns(now + default, |_| true), [Turn::GiveUp { link }]);
         paths.closed(link);
         assert_eq!(paths.connected(link), None);
+    }
+
+    #[test]
+    fn a_silent_member_is_borne_for_as_long_as_was_said() {
+        let mut paths = Paths::new(vec![Some(address())]);
+        let (link, long) = (LinkId::from_bits(7), Duration::from_secs(30));
+        paths.connecting(0, link);
+        paths.connected(link);
+        paths.bear(long);
+        let heard = Instant::now();
+        assert!(matches!(paths.turns(heard + PING_AFTER, |_| true)[..], [Turn::Ping { .. }]));
+        assert_eq!(paths.turns(heard + Duration::from_secs(20), |_| true), []);
+        assert_eq!(paths.turns(heard + long, |_| true), [Turn::GiveUp { link }]);
+        paths.bear(Duration::from_secs(8));
+        assert_eq!(paths.turns(heard + Duration::from_secs(9), |_| true), [Turn::GiveUp { link }]);
     }
 }

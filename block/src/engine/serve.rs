@@ -327,6 +327,7 @@ impl Serving {
                     self.scribe.wish(Wish { replica, mode: change.mode, version: change.version });
                 }
                 Output::Reach { member, address } => self.paths.reach(member, address),
+                Output::Patience(time) => self.paths.bear(time),
                 Output::Fenced { by } => return Err(EngineError::Fenced { ours: self.epoch, by }),
                 Output::Outbid { by } => return Err(EngineError::Outbid { ours: self.epoch, by }),
                 Output::Stranded => return Err(EngineError::Stranded),

@@ -152,6 +152,13 @@ pub enum Command {
         #[arg(long, default_value_t = 0)]
         bytes_per_second: u64,
     },
+    /// Let a replica be silent for this long before it is taken out of service, for as long as the engine lives.
+    Patience {
+        #[command(flatten)]
+        target: TargetArgs,
+        #[arg(long)]
+        seconds: u32,
+    },
     #[command(flatten)]
     Backup(BackupOrder),
     /// Make the upgrade of a volume final: use what the newest on-disk format has.
@@ -366,6 +373,9 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
         Command::Throttle { target, bytes_per_second } => {
             let request = proto::ThrottleRequest { engine: Some(target.into()), bytes_per_second };
             orders.throttle(request).await?;
+        }
+        Command::Patience { target, seconds } => {
+            orders.patience(proto::PatienceRequest { engine: Some(target.into()), seconds }).await?;
         }
         Command::Backup(order) => return Ok(Told::Backup(backup_orders::give(orders, order).await?)),
         Command::SwitchOver { volume, term, engine, drain_within_ms, within_ms } => {

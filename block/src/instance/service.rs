@@ -307,6 +307,7 @@ impl InstanceManager for Service {
                 trouble: status.trouble.map(|trouble| trouble.to_string()).unwrap_or_default(),
                 damaged: status.damaged.into_iter().map(flaw).collect(),
                 rebuild_limit: status.rebuild_limit,
+                patience: status.patience,
             })
         })
         .await
@@ -408,6 +409,18 @@ impl InstanceManager for Service {
             let bytes_per_second = Some(request.bytes_per_second).filter(|rate| *rate > 0);
             let target = some_engine(request.engine.as_ref())?;
             registry.command(&target, &Command::Throttle { bytes_per_second })
+        })
+        .await
+    }
+
+    async fn patience(
+        &self,
+        request: Request<proto::PatienceRequest>,
+    ) -> Result<Response<proto::EngineResponse>, Status> {
+        let request = request.into_inner();
+        self.engine("patience", move |registry| {
+            let target = some_engine(request.engine.as_ref())?;
+            registry.command(&target, &Command::Patience { seconds: request.seconds })
         })
         .await
     }

@@ -235,7 +235,7 @@ impl Nodes for State {
                     }
                 }
                 // Who is alive can be reached here.
-                engine::Output::Reach { .. } => {}
+                engine::Output::Reach { .. } | engine::Output::Patience(_) => {}
                 engine::Output::Fenced { .. } | engine::Output::Outbid { .. } | engine::Output::Stranded => {
                     return self.kill_engine(at);
                 }

@@ -131,7 +131,7 @@ impl Nodes for World {
                 }
                 engine::Output::Change(change) => self.engines[at].changing = Some(change),
                 // Who is alive can be reached here.
-                engine::Output::Reach { .. } => {}
+                engine::Output::Reach { .. } | engine::Output::Patience(_) => {}
                 engine::Output::Fenced { .. } | engine::Output::Outbid { .. } => {
                     return self.kill_engine(at);
                 }

@@ -80,6 +80,7 @@ impl Seat {
             snapshots: status.snapshots,
             rebuilt_bytes: status.copied_bytes,
             rebuild_limit: status.rebuild_limit,
+            patience: status.patience,
             trouble: Some(status.trouble).filter(|trouble| !trouble.is_empty()),
             flaws: status.damaged.into_iter().map(flaw).collect(),
         })

@@ -11,6 +11,7 @@ pub(super) const SHARE_MANAGER_IMAGE: &str = "default-share-manager-image";
 pub(super) const PRE_PULL: &str = "start-pre-pull-manager-images";
 const PULL_POLICY: &str = "system-managed-pods-image-pull-policy";
 pub(super) const REBUILD_LIMIT: &str = "replica-rebuilding-bandwidth-limit";
+pub(super) const REPLICA_TIMEOUT: &str = "engine-replica-timeout";
 pub(super) const REBUILDS_DETACHED: &str = "offline-replica-rebuilding";
 pub(super) const REPLENISH_AFTER: &str = "replica-replenishment-wait-interval";
 

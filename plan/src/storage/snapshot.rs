@@ -216,6 +216,7 @@ mod tests {
             snapshots,
             rebuilt_bytes: 0,
             rebuild_limit: None,
+            patience: None,
             trouble: None,
             flaws: Vec::new(),
         }

@@ -290,6 +290,13 @@ impl Volumes {
                 let order = proto::ThrottleRequest { engine: Some(seen.engine_order()), bytes_per_second };
                 self.manager(&manager)?.throttle(order).await.map_err(refused("limit rebuilds"))?;
             }
+            Action::Bear { manager, seconds } => {
+                let order = proto::PatienceRequest { engine: Some(seen.engine_order()), seconds };
+                self.manager(&manager)?
+                    .patience(order)
+                    .await
+                    .map_err(refused("set the time of a replica"))?;
+            }
             Action::Offer { manager, engine } => {
                 let frontend = seen.observed.record.as_ref().and_then(|record| record.frontend.as_ref());
                 let order = proto::AttachRequest {

@@ -114,7 +114,7 @@ impl Controller for Volumes {
         let volumes = self.volumes.clone();
         wake.on(&self.settings, move |setting| {
             let is_asked_for = match setting.name_any().as_str() {
-                settings::REBUILD_LIMIT => true,
+                settings::REBUILD_LIMIT | settings::REPLICA_TIMEOUT => true,
                 settings::REBUILDS_DETACHED => false,
                 _ => return Vec::new(),
             };

@@ -25,6 +25,9 @@ use crate::storage::engines::Seat;
 use crate::storage::orders::proto;
 use crate::storage::settings;
 
+/// Where the setting says nothing of a data engine.
+const LEAST_PATIENCE: u32 = 8;
+
 /// Where an instance manager is looked for.
 pub(super) fn place(node: &NodeName, engine: DataEngine) -> String {
     format!("{engine}/{node}")
@@ -106,6 +109,7 @@ impl Volumes {
             images: self.deployed(&volume),
             replenish_after: self.replenish_after()?,
             rebuild_limit: self.rebuild_limit(&volume.spec)?,
+            patience: self.patience(&volume.spec)?,
             rebuilds_detached: self.rebuilds_detached(&volume.spec)?,
         };
         for replica in &mut observed.replicas {
@@ -154,6 +158,12 @@ impl Volumes {
             asked => asked,
         };
         Ok(megabytes * 1_000_000)
+    }
+
+    /// Seconds that an engine waits for a replica. Longhorn's least is also what engines begin with.
+    fn patience(&self, volume: &VolumeSpec) -> Result<u32, Stale> {
+        let seconds = settings::number_for(&self.settings, settings::REPLICA_TIMEOUT, volume.data_engine)?;
+        Ok(u32::try_from(seconds).unwrap_or_default().max(LEAST_PATIENCE))
     }
 
     /// As the volume says, else as the setting does.

@@ -356,6 +356,7 @@ mod tests {
                 snapshots: vec!["monday".into()],
                 rebuilt_bytes: 0,
                 rebuild_limit: None,
+                patience: None,
                 trouble: None,
                 flaws: Vec::new(),
             }),

@@ -140,6 +140,11 @@ pub enum Action {
         manager: String,
         bytes_per_second: u64,
     },
+    /// Let a copy be silent for so long before it is taken out of service.
+    Bear {
+        manager: String,
+        seconds: u32,
+    },
     /// Offer the volume to clients of its node.
     Offer {
         manager: String,

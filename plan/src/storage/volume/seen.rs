@@ -42,6 +42,8 @@ pub struct Observed {
     pub replenish_after: SignedDuration,
     /// Bytes per second that its rebuilds may copy; 0 is no limit.
     pub rebuild_limit: u64,
+    /// Seconds that its engine lets a copy be silent.
+    pub patience: u32,
     /// Whether it is brought up while nobody has asked for it, to build the copies that it lacks.
     pub rebuilds_detached: bool,
 }
@@ -95,6 +97,8 @@ pub struct Serving {
     pub rebuilt_bytes: u64,
     /// Bytes per second that its rebuilds copy at most, 0 for no limit; not known of older builds.
     pub rebuild_limit: Option<u64>,
+    /// Seconds that it lets a copy be silent; not known of older builds.
+    pub patience: Option<u32>,
     /// What its only copy in service could not do, in words; clients were told of errors.
     pub trouble: Option<String>,
     /// What it has found damaged in copies.

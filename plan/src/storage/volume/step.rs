@@ -154,7 +154,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| target::begin(seen))
         .or_else(|| remove_going(seen))
         .or_else(|| leave::leave(seen))
-        .or_else(|| throttle(seen, &manager))
+        .or_else(|| throttle(seen, &manager).or_else(|| bear(seen, &manager)))
         .or_else(|| start_failed(seen))
         .or_else(|| introduce(seen, &manager))
         .or_else(|| enlist(seen))
@@ -331,6 +331,13 @@ fn throttle(seen: &Observed, manager: &str) -> Option<Step> {
     let bytes_per_second = seen.rebuild_limit;
     let order = || Ok(Action::Throttle { manager: manager.to_owned(), bytes_per_second });
     (known != bytes_per_second).then(order)
+}
+
+/// Tells the engine how long to wait for a copy, if it says that it waits for another time.
+fn bear(seen: &Observed, manager: &str) -> Option<Step> {
+    let known = seen.serving.as_ref().filter(|serving| serving.serving)?.patience?;
+    let seconds = seen.patience;
+    (known != seconds).then(|| Ok(Action::Bear { manager: manager.to_owned(), seconds }))
 }
 
 fn expand(seen: &Observed, manager: &str) -> Option<Step> {

@@ -85,6 +85,19 @@ fn an_engine_is_told_how_fast_rebuilds_may_go_before_one_begins() {
     assert_eq!(world.settle(), Some(Wait::Content));
 }
 
+#[test]
+fn an_engine_is_told_how_long_to_wait_for_a_copy() {
+    let mut world = World::attached();
+    let patience = |world: &World| world.seen.serving.as_ref().and_then(|serving| serving.patience);
+    assert_eq!((patience(&world), world.settle()), (Some(8), Some(Wait::Content)));
+    world.seen.patience = 30;
+    assert!(matches!(decide(&world.seen).next, Ok(Action::Bear { seconds: 30, .. })));
+    assert_eq!(world.settle(), Some(Wait::Content));
+    assert_eq!(patience(&world), Some(30));
+    world.seen.serving.as_mut().unwrap().patience = None;
+    assert_eq!(world.settle(), Some(Wait::Content), "one that cannot tell is not told again and again");
+}
+
 /// It was started again, and its keeper too: it knows nothing of what the node had.
 #[test]
 fn a_frontend_that_has_forgotten_a_volume_is_told_of_it_again() {

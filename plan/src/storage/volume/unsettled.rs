@@ -139,6 +139,7 @@ fn doing(seen: &Observed, action: &Action) -> Option<String> {
         Action::ReleaseReplica { replica, .. } => format!("let replica {replica} leave"),
         Action::Expand { size, .. } => format!("grow to {size} bytes"),
         Action::Throttle { .. } => "limit rebuilds".to_owned(),
+        Action::Bear { .. } => "say how long to wait for a replica".to_owned(),
         Action::Offer { manager, .. } => format!("offer the volume to clients on node {}", at(manager)),
         Action::Withdraw { manager: Some(manager) } => {
             format!("take the volume from clients on node {}", at(manager))

@@ -63,6 +63,7 @@ fn serving_with(serving: bool, size: Size) -> Serving {
         snapshots: Vec::new(),
         rebuilt_bytes: 0,
         rebuild_limit: Some(0),
+        patience: Some(8),
         trouble: None,
         flaws: Vec::new(),
     }
@@ -108,6 +109,7 @@ impl World {
             images: [OLD, NEW].map(on_every_node).into(),
             replenish_after: SignedDuration::from_secs(600),
             rebuild_limit: 0,
+            patience: 8,
             rebuilds_detached: false,
         };
         World { seen, released: false, fault: None, trouble: None, is_slow: false, let_go: BTreeSet::new() }
@@ -423,6 +425,9 @@ impl World {
             Action::RemoveReplica { replica, .. } => {
                 self.change_members(|members| members.retain(|member| member.replica != replica));
                 self.status().current_replica_address_map.remove(&replica);
+            }
+            Action::Bear { seconds, .. } => {
+                self.seen.serving.as_mut().expect("it serves").patience = Some(seconds);
             }
             Action::Throttle { bytes_per_second, .. } => {
                 self.seen.serving.as_mut().expect("it serves").rebuild_limit = Some(bytes_per_second);
