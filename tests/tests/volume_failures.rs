@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use midflight_api::longhorn::{DataEngine, NAMESPACE, Node, Replica};
 use midflight_api::{MemberMode, VolumeRecord};
@@ -46,6 +47,60 @@ async fn a_volume_all_of_whose_replicas_failed_serves_again_with_all_of_its_data
     }
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     run("qemu-io", &["-f", "raw", "-c", "read -P 0x5a 1M 64k", &endpoint]).await.unwrap();
+    storage.stop().await;
+}
+
+/// The copy that has all data is lost for good; the other left before the last write.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_copy_serves_when_somebody_asks_for_it() {
+    let mut storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    storage.create_volume("vol-1", spec(2)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let write = async |storage: &Storage, byte: &str| {
+        let (endpoint, write) = (storage.endpoint("vol-1").await.unwrap(), format!("write -P {byte} 1M 64k"));
+        run("qemu-io", &["-f", "raw", "-c", &write, "-c", "flush", &endpoint]).await.unwrap();
+    };
+    write(&storage, "0x11").await;
+    storage.take_snapshot("vol-1", "monday").await.unwrap();
+    storage.kill_manager("node-2").await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    write(&storage, "0x22").await;
+    storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+    storage.kill_manager("node-1").await.unwrap();
+    storage.restart_manager(2).await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
+    let waits = async || {
+        let settled = status(&storage, "vol-1").await?.conditions.get("Settled").cloned();
+        Ok(settled.filter(|settled| settled.message.as_str().contains("spec.salvageRequested")).map(drop))
+    };
+    storage.until("it says what could be done", waits).await.unwrap();
+
+    let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let all = replicas.list(&ListParams::default()).await.unwrap();
+    let older = all.iter().find(|replica| replica.spec.instance.node_id == "node-2").unwrap().name_any();
+    let ask = Patch::Merge(json!({ "spec": { "salvageRequested": true } }));
+    replicas.patch(&older, &PatchParams::default(), &ask).await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    let holds = async |storage: &Storage| {
+        let endpoint = storage.endpoint("vol-1").await.unwrap();
+        run("qemu-io", &["-f", "raw", "-c", "read -P 0x11 1M 64k", &endpoint]).await.unwrap();
+    };
+    holds(&storage).await;
+    let done = replicas.get(&older).await.unwrap();
+    assert!(!done.spec.instance.salvage_requested, "the request is done");
+    assert!(!told(&storage, "vol-1", "Salvaged").await.unwrap().is_empty());
+
+    // What comes back of the other is not used: it is made anew from what serves.
+    storage.restart_manager(1).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    storage.kill_manager("node-2").await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "" })).await.unwrap();
+    storage.set_ready("node-2", false).await.unwrap();
+    storage.until_volume("vol-1", "detached", "unknown").await.unwrap();
+    storage.change_volume("vol-1", json!({ "nodeID": "node-1" })).await.unwrap();
+    storage.until_volume("vol-1", "attached", "degraded").await.unwrap();
+    holds(&storage).await;
     storage.stop().await;
 }
 

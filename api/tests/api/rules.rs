@@ -22,6 +22,10 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
     let record = |term: u64, engine: &str, version: u64, members: Vec<Value>| {
         json!({"term": term, "engine": seat(engine), "memberVersion": version, "members": members})
     };
+    let salvaged = |mut record: Value, replica: &str| {
+        record["salvaged"] = replica.into();
+        record
+    };
     let (a, b) = (SEAT_A, SEAT_B);
     vec![
         ("a size",             "Volume", None, json!({"size": "1073741824"}), ""),
@@ -81,6 +85,9 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("no new version",     "VolumeRecord", Some(record(1, a, 1, vec![])), record(1, a, 1, vec![member("r", "wo")]), "a change of members needs a higher"),
         ("first members",      "VolumeRecord", Some(record(1, a, 1, vec![])), record(1, a, 2, vec![member("r", "rw"), member("s", "rw")]), ""),
         ("drops one",          "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "rw")])), record(1, a, 3, vec![member("r", "rw"), member("s", "err")]), ""),
+        ("salvages another",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), salvaged(record(2, a, 3, vec![member("s", "rw")]), "s"), ""),
+        ("salvages unasked",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), salvaged(record(2, a, 3, vec![member("s", "rw")]), "r"), "a replica that was out of service"),
+        ("in the same term",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), salvaged(record(1, a, 3, vec![member("s", "rw")]), "s"), "a replica that was out of service"),
         ("drops the last",     "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw")])), record(1, a, 3, vec![member("r", "err")]), "the last member in service"),
         ("loses the last",     "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw")])), record(1, a, 3, vec![]), "the last member in service"),
         ("comes back stale",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), record(1, a, 3, vec![member("r", "rw"), member("s", "rw")]), "a replica that was out of service"),

@@ -20,7 +20,7 @@ use midflight_plan::storage::engine_image;
 use midflight_plan::storage::volume::{Action, attachment, engine_name, next_engine_name};
 
 use super::{Look, Volumes, key};
-use crate::controller::TurnError;
+use crate::controller::{Controller, News, Tone, TurnError};
 use crate::storage::orders::{failed, proto};
 
 /// How long the old engine may take to answer what it has.
@@ -142,6 +142,15 @@ impl Volumes {
                     spec.members.retain(|member| member.replica != replica);
                 };
                 self.change_record(seen, edit).await?;
+            }
+            Action::Salvage { replica } => {
+                self.confirm(seen, None).await?;
+                self.change_record(seen, |spec| salvage(spec, &replica)).await?;
+                let note = format!(
+                    "serves what replica {replica} has, as was asked for; what only the others had is lost"
+                );
+                let news = News { by: Volumes::NAME, tone: Tone::Warning, reason: "Salvaged", note: &note };
+                self.volumes.tell(&seen.volume, &news).await;
             }
             Action::DeleteReplica { replica } => {
                 self.confirm(seen, None).await?;
@@ -396,6 +405,15 @@ fn take_term(spec: &mut VolumeRecordSpec, seen: &Look, node: NodeName) {
     let attach_id = attachment(&seen.volume.uid().unwrap_or_default(), spec.term).to_string().into();
     spec.frontend = Some(FrontendSeat { attach_id, node_id: node.clone() });
     spec.engine = Some(EngineSeat { name: engine_name(&seen.name()), node_id: node });
+}
+
+/// Puts one copy into service, with what it has, and all others out of the record.
+fn salvage(spec: &mut VolumeRecordSpec, replica: &ReplicaName) {
+    spec.term = spec.term.next();
+    spec.member_version += 1;
+    spec.members.retain(|member| member.replica == *replica);
+    spec.members.iter_mut().for_each(|member| member.mode = MemberMode::ReadWrite);
+    spec.salvaged = replica.clone();
 }
 
 /// Gives the next term to another engine, which is to be switched over to.

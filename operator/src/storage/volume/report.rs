@@ -423,6 +423,9 @@ fn health(replica: &mut Replica, seen: &Observed) {
     let spec = &mut replica.spec;
     let is_there =
         seen.managers.iter().any(|manager| manager.running && manager.node == spec.instance.node_id);
+    if mode == Some(MemberMode::ReadWrite) {
+        spec.instance.salvage_requested = false;
+    }
     match mode {
         Some(MemberMode::ReadWrite) if spec.healthy_at.is_empty() => {
             (spec.healthy_at, spec.last_healthy_at, spec.failed_at) =

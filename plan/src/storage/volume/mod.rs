@@ -75,6 +75,10 @@ pub enum Action {
     Strike {
         replica: ReplicaName,
     },
+    /// Put a copy into service that has older data, in place of all that had more and are lost.
+    Salvage {
+        replica: ReplicaName,
+    },
     /// Start a copy; one that runs from another image is followed by one of this.
     StartReplica {
         manager: String,
@@ -185,7 +189,7 @@ pub enum Wait {
     #[error("node {0} has no running instance manager for the volume's data engine")]
     NoManager(NodeName),
     #[error(
-        "none of the replicas that have all data can be reached: {0}; the volume serves again when one of their nodes is back"
+        "none of the replicas that have all data can be reached: {0}; the volume serves again when one of their nodes is back; if they are gone for good, spec.salvageRequested of another replica makes it serve what that one has"
     )]
     NoCopy(String),
     #[error("no node for another replica: {0}")]

@@ -236,6 +236,9 @@ pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) ->
         if let Some(again) = start_failed_of(seen, seen.in_service()) {
             return again;
         }
+        if let Some(step) = salvage(seen) {
+            return step;
+        }
         let whole: Vec<String> =
             seen.in_service().map(|member| format!("{} on {}", member.replica, member.node_id)).collect();
         return Err(Wait::NoCopy(whole.join(", ")));
@@ -243,6 +246,23 @@ pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) ->
     let known = |member: &Member| Some((member.replica.clone(), address_of(seen, member)?));
     let members = staying(seen).filter_map(known).collect();
     Ok(Action::StartEngine { manager, image, members })
+}
+
+/// Puts a copy into service that somebody has asked to be salvaged, although others had more. These go before it does: what they hold
+/// under the same names is not what it holds.
+fn salvage(seen: &Observed) -> Option<Step> {
+    let is_asked = |replica: &&Replica| replica.spec.instance.salvage_requested;
+    let is_there = |replica: &&Replica| {
+        let has_left =
+            seen.member(&replica.name_any()).is_some_and(|member| member.mode != MemberMode::ReadWrite);
+        has_left && seen.manager(node_of(replica), &replica.name_any()).is_some()
+    };
+    let chosen = seen.kept().filter(is_asked).find(is_there)?;
+    let other = seen.kept().find(|replica| replica.name_any() != chosen.name_any());
+    Some(Ok(match other {
+        Some(other) => Action::DeleteReplica { replica: other.name_any().into() },
+        None => Action::Salvage { replica: chosen.name_any().into() },
+    }))
 }
 
 /// Where a copy is, or was when it was last seen.

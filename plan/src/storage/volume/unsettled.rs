@@ -157,6 +157,7 @@ fn doing(seen: &Observed, action: &Action) -> Option<String> {
         | Action::EndAttachment
         | Action::Enlist { .. }
         | Action::Strike { .. }
+        | Action::Salvage { .. }
         | Action::ChangeEngine { .. }
         | Action::MoveEngine { .. }
         | Action::ClearTarget

@@ -343,6 +343,13 @@ impl World {
             Action::Strike { replica } => {
                 self.change_members(|members| members.retain(|member| member.replica != replica));
             }
+            Action::Salvage { replica } => {
+                self.record().term = self.record().term.next();
+                self.change_members(|members| {
+                    members.retain(|member| member.replica == replica);
+                    members.iter_mut().for_each(|member| member.mode = MemberMode::ReadWrite);
+                });
+            }
             Action::StartReplica { manager, replica, image } => {
                 let node = self.manager(&manager).node.clone();
                 let follows = matches!(self.seen.reach(&replica, &node), seen::Reach::Up(_));
