@@ -240,6 +240,7 @@ impl Volumes {
                 .await?;
             }
             Action::StopEngine { manager, engine } => {
+                self.volumes.confirm(&seen.volume).await?;
                 let order = delete(proto::Kind::Engine, engine.as_str(), seen, false);
                 self.manager(&manager)?.delete(order).await.map_err(refused("stop the engine"))?;
             }
@@ -325,6 +326,8 @@ impl Volumes {
                     .await?;
             }
             Action::Withdraw { manager } => {
+                // The term tells an old record from the present one, and nothing an old volume: clients would be cut off for nothing.
+                self.volumes.confirm(&seen.volume).await?;
                 if let Some(manager) = manager {
                     let order = proto::DetachRequest { volume: seen.name(), epoch: seen.epoch() };
                     self.manager(&manager)?.detach(order).await.map_err(refused("detach the volume"))?;
