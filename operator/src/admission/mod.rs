@@ -1,5 +1,6 @@
 //! Answers the API server's questions: whether a volume may be asked for another engine image or attached to a node,
-//! whether an image may be called so, whether an engine image may be made or deleted, and whether an upgrade of nodes may begin.
+//! whether an image may be called so, an engine image be made or deleted, a node be taken out of storage, and an upgrade of
+//! nodes begin.
 //!
 //! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
 //! question is judged by what the API says at that moment, never by a cache.
@@ -135,6 +136,7 @@ fn reply(status: StatusCode, body: String) -> Response<Full<Bytes>> {
 async fn judge(about: &str, request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
     match about {
         register::ATTACHMENT => nodes::may_be_attached(&request["object"], client).await,
+        register::NODE => nodes::may_go(&request["oldObject"], client).await,
         register::NODE_UPGRADE => nodes::may_begin(&request["object"], client).await,
         register::ENGINE_IMAGE_OBJECT if request["operation"] == "CREATE" => {
             images::may_be_made(&request["object"])

@@ -1,7 +1,7 @@
 //! Tells the API server which questions to ask, and where.
 //!
 //! The invariant: while nobody answers, only the controllers may ask for another engine image, call one by a short name or
-//! delete one, and everybody may go back; nothing else depends on the webhook.
+//! delete one, and everybody may go back; no upgrade of nodes begins, and no node is taken out of storage.
 
 use std::net::SocketAddr;
 
@@ -22,6 +22,7 @@ pub(super) const ENGINE_IMAGE_OBJECT: &str = "engine-image-object";
 pub(super) const IMAGE_NAME: &str = "image-name";
 pub(super) const ATTACHMENT: &str = "attachment";
 pub(super) const NODE_UPGRADE: &str = "node-upgrade";
+pub(super) const NODE: &str = "node";
 
 pub(super) async fn register(
     writer: &Writer,
@@ -114,6 +115,14 @@ pub(super) async fn register(
             "rules": [{
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["dataengineupgrademanagers"],
                 "operations": ["CREATE"], "scope": "Namespaced",
+            }],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "node.midflight.dev",
+            "clientConfig": client_config(NODE),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["nodes"],
+                "operations": ["DELETE"], "scope": "Namespaced",
             }],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }],

@@ -285,3 +285,38 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     serving.abort();
     cluster.close().await;
 }
+
+#[tokio::test]
+async fn a_node_that_holds_or_serves_something_cannot_be_taken_out_of_storage() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let admission = Admission::open().await.unwrap();
+    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let own = &cluster.client;
+    for node in ["holds", "serves", "idle"] {
+        make::<Node>(own, node, json!({ "name": node }), json!({})).await;
+    }
+    make::<Replica>(own, "v-r", json!({ "volumeName": "v", "nodeID": "holds" }), json!({})).await;
+    let spec = json!({ "size": "1073741824", "dataEngine": "v2", "nodeID": "serves" });
+    make::<Volume>(own, "v", spec, json!({})).await;
+    let nodes: Api<Node> = Api::namespaced(cluster.user("user"), NAMESPACE);
+    let delete = async |name: &str| match nodes.delete(name, &DeleteParams::default()).await {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let refused = delete("holds").await;
+    assert!(
+        refused.contains("1 replicas (v-r)") && refused.contains("midflight node drain holds"),
+        "{refused}"
+    );
+    let refused = delete("serves").await;
+    assert!(refused.contains("1 attached volumes (v)"), "{refused}");
+    assert_eq!(delete("idle").await, "");
+    let volumes: Api<Volume> = Api::namespaced(own.clone(), NAMESPACE);
+    let detach = Patch::Merge(json!({ "spec": { "nodeID": "" } }));
+    volumes.patch("v", &PatchParams::default(), &detach).await.unwrap();
+    assert_eq!(delete("serves").await, "");
+    serving.abort();
+    cluster.close().await;
+}

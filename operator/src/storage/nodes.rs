@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{Condition, ConditionStatus, DiskSpec, DiskStatus, NAMESPACE, Node, NodeSpec};
 
-use crate::controller::{Controller, Key, Next, Objects, Operator, TurnError, Wake};
+use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
 
 const READY: &str = "Ready";
 const SCHEDULABLE: &str = "Schedulable";
@@ -30,8 +30,28 @@ pub(crate) struct Look {
 /// What is to be said of a node. Each is safe to repeat.
 pub(crate) enum Decision {
     Make,
-    Say { ready: bool, schedulable: bool, bytes: i64 },
+    Say { ready: Result<(), Unready>, schedulable: bool, bytes: i64 },
     Nothing,
+}
+
+/// Why nothing can be had of a node. Shown to the user verbatim, and by Longhorn's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unready {
+    #[error(
+        "there is no Node of this name any more; what the node holds stays, and is used again when its agent registers it"
+    )]
+    Gone,
+    #[error("the Node is not Ready; what the node holds stays, and is used again when it is")]
+    NotReady,
+}
+
+impl Unready {
+    fn reason(self) -> &'static str {
+        match self {
+            Unready::Gone => "KubernetesNodeGone",
+            Unready::NotReady => "KubernetesNodeNotReady",
+        }
+    }
 }
 
 impl Nodes {
@@ -77,9 +97,13 @@ impl Controller for Nodes {
         match (&seen.machine, &seen.node) {
             (Some(_), None) => Decision::Make,
             (machine, Some(node)) => {
-                let ready = machine.as_deref().is_some_and(is_ready);
+                let ready = match machine.as_deref() {
+                    None => Err(Unready::Gone),
+                    Some(machine) if is_ready(machine) => Ok(()),
+                    Some(_) => Err(Unready::NotReady),
+                };
                 let schedulable =
-                    ready && node.spec.allow_scheduling && !node.spec.data_engine_upgrade_requested;
+                    ready.is_ok() && node.spec.allow_scheduling && !node.spec.data_engine_upgrade_requested;
                 Decision::Say { ready, schedulable, bytes: machine.as_deref().map_or(0, bytes) }
             }
             (None, None) => Decision::Nothing,
@@ -91,33 +115,46 @@ impl Controller for Nodes {
             return Ok(());
         };
         let disks = node.spec.disks.clone();
+        let known = node.status.as_ref().and_then(|status| status.conditions.get(READY));
+        let was_ready = known.is_some_and(|condition| condition.status == ConditionStatus::True);
         let write = self.nodes.report(node, |node| {
             let status = node.status.get_or_insert_default();
-            for (kind, holds) in [(READY, *ready), (SCHEDULABLE, *schedulable)] {
+            for (kind, holds, why) in [(READY, ready.is_ok(), ready.err()), (SCHEDULABLE, *schedulable, None)]
+            {
                 let holds = if holds { ConditionStatus::True } else { ConditionStatus::False };
-                if status.conditions.get(kind).is_none_or(|condition| condition.status != holds) {
-                    let since = Timestamp::now().to_string().into();
-                    let condition = Condition {
-                        kind: kind.into(),
-                        status: holds,
-                        last_transition_time: since,
-                        ..Condition::default()
-                    };
+                let condition = Condition {
+                    kind: kind.into(),
+                    status: holds,
+                    reason: why.map(Unready::reason).unwrap_or_default().into(),
+                    message: why.map(|why| why.to_string()).unwrap_or_default().into(),
+                    last_transition_time: Timestamp::now().to_string().into(),
+                    ..Condition::default()
+                };
+                let is_said = |known: &Condition| (known.status, &known.reason) == (holds, &condition.reason);
+                if !status.conditions.get(kind).is_some_and(is_said) {
                     status.conditions.set(condition);
                 }
             }
             for (name, disk) in disks {
                 let known = status.disk_status.entry(name.clone()).or_default();
+                // Until somebody has looked at the disk (`usage`), all of it counts as free.
+                let is_new = known.storage_maximum == 0;
                 *known = DiskStatus {
                     disk_name: name.into(),
                     disk_path: disk.path,
                     storage_maximum: *bytes,
-                    storage_available: bytes.saturating_sub(disk.storage_reserved).max(0),
+                    storage_available: if is_new { *bytes } else { known.storage_available },
                     ..known.clone()
                 };
             }
         });
-        Ok(write.await?)
+        write.await?;
+        if let Some(why) = ready.err().filter(|_| was_ready) {
+            let note = why.to_string();
+            let news = News { by: Self::NAME, tone: Tone::Warning, reason: why.reason(), note: &note };
+            self.nodes.tell(node, &news).await;
+        }
+        Ok(())
     }
 
     async fn act(&self, seen: Look, decision: Decision) -> Result<Next, TurnError> {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Setting, Volume};
+use midflight_api::longhorn::{EngineImage, NAMESPACE, Node, Setting, Volume};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
@@ -97,4 +98,52 @@ async fn the_default_engine_image_has_its_object_wherever_the_operator_ended() {
         until(&cluster, &[("midflight.local/engine:one", 0)]).await;
         cluster.close().await;
     }
+}
+
+/// What storage says of a node: whether it is ready, why not, and what its disk has free.
+async fn told_of(cluster: &Cluster, node: &str) -> Option<(String, String, i64)> {
+    let nodes: Api<Node> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let status = nodes.get_opt(node).await.unwrap()?.status?;
+    let ready = status.conditions.get("Ready")?;
+    let free = status.disk_status.values().map(|disk| disk.storage_available).sum();
+    Some((ready.status.to_string(), ready.reason.to_string(), free))
+}
+
+#[tokio::test]
+async fn a_node_whose_object_was_deleted_is_said_to_be_gone() {
+    let cluster = Cluster::open().await;
+    let standing = bootstrap(&cluster.client).await.unwrap();
+    let machines: Api<core::Node> = Api::all(cluster.client.clone());
+    let machine = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-1" } });
+    machines.create(&PostParams::default(), &serde_json::from_value(machine).unwrap()).await.unwrap();
+    let status = json!({ "status": { "capacity": { "ephemeral-storage": "1Ki" },
+        "conditions": [{ "type": "Ready", "status": "True" }] } });
+    machines.patch_status("node-1", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let writer = Arc::new(Writer::new(cluster.client.clone()));
+    let running = tokio::spawn(async move { run(writer, &standing).await });
+    let until = async |expected: (&str, &str, i64)| {
+        let expected = Some((expected.0.to_owned(), expected.1.to_owned(), expected.2));
+        let reached = async {
+            while told_of(&cluster, "node-1").await != expected {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let reached = timeout(PATIENCE, reached).await;
+        assert!(reached.is_ok(), "{:?} instead of {expected:?}", told_of(&cluster, "node-1").await);
+    };
+    until(("True", "", 1024)).await;
+    machines.delete("node-1", &DeleteParams::default()).await.unwrap();
+    until(("False", "KubernetesNodeGone", 1024)).await;
+    let events: Api<core::Event> = Api::all(cluster.client.clone());
+    let told = async {
+        while !events.list(&ListParams::default()).await.unwrap().iter().any(|event| {
+            event.reason.as_deref() == Some("KubernetesNodeGone")
+                && event.involved_object.name.as_deref() == Some("node-1")
+        }) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, told).await.expect("an event tells of it");
+    running.abort();
+    cluster.close().await;
 }

@@ -4,6 +4,7 @@ pub mod backup;
 pub mod deployment;
 pub mod engine_image;
 pub mod instance_manager;
+pub mod node;
 pub mod pre_pull;
 pub mod schedule;
 pub mod snapshot;
