@@ -12,6 +12,8 @@ pub struct Observed {
     pub strategy: Strategy,
     /// Nodes that shall have a pod.
     pub nodes: BTreeSet<String>,
+    /// Nodes that there are no more since a moment: they may only have to register again, and what runs there serves on.
+    pub gone: BTreeSet<String>,
     /// In the order in which they were made.
     pub pods: Vec<Pod>,
 }
@@ -73,7 +75,7 @@ pub fn decide(seen: &Observed) -> Plan {
         if !wanted {
             misplaced.insert(&pod.node);
         }
-        if pod.deleting {
+        if pod.deleting || seen.gone.contains(&pod.node) {
             continue;
         }
         if !wanted || pod.ended || keepers.contains_key(pod.node.as_str()) {
@@ -138,7 +140,8 @@ mod tests {
 
     fn decided(strategy: Strategy, nodes: &str, pods: Vec<Pod>) -> Plan {
         let nodes = nodes.split_whitespace().map(str::to_owned).collect();
-        decide(&Observed { revision: "new".into(), strategy, nodes, pods })
+        let gone = ["away".to_owned()].into();
+        decide(&Observed { revision: "new".into(), strategy, nodes, gone, pods })
     }
 
     fn create(node: &str) -> Action {
@@ -164,6 +167,7 @@ mod tests {
             ("one ended",           ROLLING,   "a",   vec![ended(pod("a", "new"))],                            vec![delete("a-new")]),
             ("one too many",        ROLLING,   "a",   vec![pod("a", "new"), second(pod("a", "new"))],          vec![delete("second")]),
             ("node left",           ROLLING,   "a",   vec![pod("a", "new"), pod("b", "new")],                  vec![delete("b-new")]),
+            ("node just gone",      ROLLING,   "a",   vec![pod("a", "new"), pod("away", "old")],               vec![]),
             ("update, first",       ROLLING,   "a b", vec![pod("a", "old"), pod("b", "old")],                  vec![delete("a-old")]),
             ("update, under way",   ROLLING,   "a b", vec![deleting(pod("a", "old")), pod("b", "old")],        vec![]),
             ("update, not well",    ROLLING,   "a b", vec![sick("a", "new"), pod("b", "old")],                 vec![]),
@@ -197,6 +201,7 @@ mod tests {
                     revision: "new".into(),
                     strategy,
                     nodes: nodes.clone(),
+                    gone: BTreeSet::new(),
                     pods: pods.clone(),
                 });
                 for action in plan.actions {

@@ -1,7 +1,7 @@
 //! DaemonSets: one pod on every node that the set is for.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Toleration};
@@ -20,18 +20,23 @@ use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnErr
 /// Says of a pod from which template it was made.
 const REVISION: &str = "controller-revision-hash";
 
+/// How long pods stay whose node is gone: an agent that lives registers it again within the time of a lease.
+const STAYS_FOR: SignedDuration = SignedDuration::from_secs(60);
+
 pub(crate) struct DaemonSets {
     sets: Objects<DaemonSet>,
     pods: Objects<Pod>,
     by_owner: Index<Pod>,
     nodes: Objects<Node>,
+    /// Since when nodes of pods were seen to be gone. Whoever begins anew waits once more.
+    gone: Mutex<HashMap<String, Timestamp>>,
 }
 
 pub(crate) struct Look {
     set: Arc<DaemonSet>,
     pods: BTreeMap<String, Arc<Pod>>,
     observed: Observed,
-    /// When a pod that is ready becomes available.
+    /// When a pod that is ready becomes available, or one has stayed long enough.
     look_at: Option<Timestamp>,
 }
 
@@ -39,7 +44,31 @@ impl DaemonSets {
     pub(crate) fn new(operator: &mut Operator) -> DaemonSets {
         let pods: Objects<Pod> = operator.objects();
         let by_owner = pods.index(|pod| owner(pod).map(|owner| owner.uid.clone()).into_iter().collect());
-        DaemonSets { sets: operator.objects(), by_owner, pods, nodes: operator.objects() }
+        DaemonSets {
+            sets: operator.objects(),
+            by_owner,
+            pods,
+            nodes: operator.objects(),
+            gone: Mutex::default(),
+        }
+    }
+
+    /// Nodes of these pods that are gone since a moment, each with when that is over.
+    fn gone(
+        &self,
+        pods: &[Arc<Pod>],
+        nodes: &[placement::Node],
+        now: Timestamp,
+    ) -> BTreeMap<String, Timestamp> {
+        let mut since = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        since.retain(|gone, _| !nodes.iter().any(|node| node.name == *gone));
+        let of = |pod: &Arc<Pod>| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let away = pods.iter().filter_map(of).filter(|name| !nodes.iter().any(|node| node.name == *name));
+        let until = away.map(|node| {
+            let since = *since.entry(node.clone()).or_insert(now);
+            (node, since.saturating_add(STAYS_FOR).unwrap_or(Timestamp::MAX))
+        });
+        until.filter(|(_, until)| *until > now).collect()
     }
 }
 
@@ -82,11 +111,13 @@ impl Controller for DaemonSets {
         let mut pods: Vec<Arc<Pod>> = own.into_iter().collect();
         pods.sort_by_key(|pod| (pod.creation_timestamp().map(|time| time.0), pod.name_any()));
         let settles = pods.iter().filter_map(|pod| ready_since(pod)?.checked_add(settle).ok());
-        let look_at = settles.filter(|at| *at > now).min();
+        let gone = self.gone(&pods, &nodes, now);
+        let look_at = settles.filter(|at| *at > now).chain(gone.values().copied()).min();
         let observed = Observed {
             revision: revision(&set),
             strategy: strategy(&set, wanted.clone().count()),
             nodes: wanted.map(|node| node.name.clone()).collect(),
+            gone: gone.into_keys().collect(),
             pods: pods.iter().map(|pod| seen(pod, settle, now)).collect(),
         };
         let pods = pods.into_iter().map(|pod| (pod.name_any(), pod)).collect();

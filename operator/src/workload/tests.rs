@@ -190,7 +190,17 @@ async fn a_daemon_set_has_one_pod_on_every_node_it_is_for() {
 
     world.set("three", json!({ "type": "OnDelete" }), json!({ "disk": "ssd" })).await;
     until("the set sees it", async || world.counts().await == [2, 2, 2, 0]).await;
-    assert!(images().await.iter().all(|(_, image, going)| image == "two" && !going), "nobody deleted one");
+    let pods = images().await;
+    assert!(pods.iter().all(|(_, image, going)| image == "two" && !going), "nobody deleted one");
+
+    // Its agent lives, and registers it again.
+    let nodes: Api<Node> = Api::all(world.client());
+    nodes.delete("b", &DeleteParams::default()).await.unwrap();
+    until("the set knows", async || world.counts().await[0] == 1).await;
+    assert_eq!(images().await, pods, "what runs there serves on");
+    world.node("b", "ssd").await;
+    until("the set has both", async || world.counts().await == [2, 2, 2, 0]).await;
+    assert_eq!(images().await, pods);
     world.close().await;
 }
 
