@@ -21,7 +21,7 @@ use crate::mount::Datasets;
 use crate::node_upgrade::{NodeUpgradeRuns, NodeUpgrades};
 use crate::storage::{
     BackupTargets, Backups, EngineImages, InstanceManagers, Nodes, Orders, PrePull, Restores, Snapshots,
-    Volumes,
+    Usage, Volumes,
 };
 use crate::workload;
 use crate::write::Writer;
@@ -55,6 +55,8 @@ pub async fn run_counting(writer: Arc<Writer>, standing: &Standing, figures: Fig
         operator.add(backups);
         let restores = Restores::new(&mut operator, Arc::clone(&orders));
         operator.add(restores);
+        let usage = Usage::new(&mut operator, Arc::clone(&orders));
+        operator.add(usage);
         let volumes = Volumes::new(&mut operator, orders);
         operator.add(volumes);
         add_node_upgrades(&mut operator);

@@ -1,11 +1,18 @@
 //! Snapshots as objects, on real engines.
 
-use kube::api::DeleteParams;
-use midflight_api::longhorn::DataEngine;
+use std::time::Duration;
+
+use kube::api::{Api, DeleteParams, ListParams};
+use midflight_api::longhorn::{DataEngine, InstanceManager, NAMESPACE};
+use midflight_plan::storage::usage::REPLICAS_KNOWN;
 use midflight_tests::storage::{Storage, run};
 use serde_json::json;
+use tokio::time::{sleep, timeout};
 
 const SIZE: u64 = 4 << 20;
+/// Bytes that the snapshot holds at the end, and all.
+const SNAPSHOT: i64 = 64 << 10;
+const TOTAL: i64 = (2 << 20) + SNAPSHOT;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_come_and_go_under_a_volume_that_stays_as_it_is() {
@@ -53,6 +60,39 @@ async fn snapshots_come_and_go_under_a_volume_that_stays_as_it_is() {
     storage.until("the engine has the other one", kept).await.unwrap();
     let endpoint = storage.endpoint("vol-1").await.unwrap();
     run("qemu-io", &["-f", "raw", "-c", "read -P 0x22 1M 64k", &endpoint]).await.unwrap();
+
+    // What they take is looked at now and then, and copies that nobody knows are named, not removed.
+    let left_behind = storage.room("node-1").join("replicas/gone-r-1");
+    std::fs::create_dir_all(&left_behind).unwrap();
+    run("qemu-io", &["-f", "raw", "-c", "write -P 0x33 0 2M", "-c", "flush", &endpoint]).await.unwrap();
+    let sizes = async || {
+        let volume = storage.volumes().get("vol-1").await?.status.unwrap_or_default();
+        let snapshot = storage.snapshots().get("tuesday").await?.status.unwrap_or_default();
+        anyhow::Ok((snapshot.size, volume.actual_size))
+    };
+    let measured = async {
+        while !matches!(sizes().await.unwrap(), (SNAPSHOT.., TOTAL..)) {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    if timeout(Duration::from_secs(150), measured).await.is_err() {
+        panic!("{:?} is not what they take", sizes().await);
+    }
+    let (snapshot, total) = sizes().await.unwrap();
+    // A file system may hold some more ready.
+    assert!(
+        snapshot < 8 * SNAPSHOT && total < TOTAL + (1 << 20),
+        "{snapshot} and {total} are more than was written"
+    );
+
+    let managers: Api<InstanceManager> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let named = async || {
+        let all = managers.list(&ListParams::default()).await?;
+        let known = all.iter().filter_map(|manager| manager.status.as_ref()?.conditions.get(REPLICAS_KNOWN));
+        Ok(known.into_iter().any(|known| known.message.as_str().contains("gone-r-1")).then_some(()))
+    };
+    storage.until("the copy that nobody knows is named", named).await.unwrap();
+    assert!(left_behind.exists());
 
     storage.volumes().delete("vol-1", &DeleteParams::default()).await.unwrap();
     let gone = async || Ok(storage.snapshots().get_opt("tuesday").await?.is_none().then_some(()));

@@ -98,7 +98,7 @@ wire! {
         /// Replicas in it, by name.
         #[schemars(extend("nullable" = true, "maxProperties" = 5000))]
         pub instance_replicas: BTreeMap<String, InstanceProcess>,
-        /// What can be said about the instance manager: NodeReady, PodReady, SettingSynced.
+        /// What can be said about the instance manager: NodeReady, PodReady, SettingSynced, ReplicasKnown.
         pub conditions: Conditions,
     }
 }

@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs::{self, File},
     io,
-    path::{Component, Path},
+    path::{Component, Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -24,7 +24,10 @@ use super::{
     spec::{Particulars, Spec},
     works::Works,
 };
-use crate::epoch::Epoch;
+use crate::{
+    epoch::Epoch,
+    replica::layers::{self, Taken},
+};
 
 /// Who a command is for.
 #[derive(Debug, Clone)]
@@ -44,7 +47,7 @@ pub(super) struct Registry {
     /// Backups that are made or restored.
     works: Works,
     /// Held as long as this process lives: one instance manager per folder.
-    _place: File,
+    place: File,
 }
 
 /// An instance is up, or has failed, in much less.
@@ -79,7 +82,7 @@ impl Registry {
             turns: Mutex::default(),
             floors: Mutex::default(),
             works: Works::default(),
-            _place: place,
+            place,
         })
     }
 
@@ -93,6 +96,24 @@ impl Registry {
 
     pub(super) fn list(&self) -> Vec<View> {
         held(&self.instances).values().map(|instance| instance.view()).collect()
+    }
+
+    /// What each copy on this node takes on its disk, by layers.
+    pub(super) fn copies(&self) -> io::Result<Vec<(String, Vec<Taken>)>> {
+        let taken = |path: PathBuf| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let layers = layers::taken(&path).unwrap_or_else(|error| {
+                tracing::debug!(replica = name, %error, "what it takes is not known");
+                Vec::new()
+            });
+            (name, layers)
+        };
+        Ok(self.world.shelf.copies()?.into_iter().map(taken).collect())
+    }
+
+    pub(super) fn disk_free(&self) -> io::Result<u64> {
+        let disk = rustix::fs::fstatvfs(&self.place)?;
+        Ok(disk.f_bavail * disk.f_frsize)
     }
 
     /// The engines that are here, in whatever state.

@@ -28,7 +28,7 @@ use crate::{
     epoch::Epoch,
     net::address::Address,
     record::Attachment,
-    replica::layers::FORMATS,
+    replica::layers::{FORMATS, Taken},
     wire::hello::VERSIONS,
 };
 
@@ -111,6 +111,12 @@ fn wanted(request: &proto::CreateRequest) -> Result<Spec, Refused> {
         particulars,
         address: None,
     })
+}
+
+fn copy((replica, layers): (String, Vec<Taken>)) -> proto::Copy {
+    let layer =
+        |taken: Taken| proto::Layer { snapshot: taken.snapshot.unwrap_or_default(), bytes: taken.bytes };
+    proto::Copy { replica, layers: layers.into_iter().map(layer).collect() }
 }
 
 fn shown(view: View) -> proto::Instance {
@@ -254,6 +260,15 @@ impl InstanceManager for Service {
     async fn list(&self, _: Request<proto::ListRequest>) -> Result<Response<proto::ListResponse>, Status> {
         self.answer("list", |registry| {
             Ok(proto::ListResponse { instances: registry.list().into_iter().map(shown).collect() })
+        })
+        .await
+    }
+
+    async fn usage(&self, _: Request<proto::UsageRequest>) -> Result<Response<proto::UsageResponse>, Status> {
+        self.answer("usage", |registry| {
+            let copies = registry.copies().map_err(Refused::failed("look through the replicas"))?;
+            let disk_free = registry.disk_free().map_err(Refused::failed("look at the disk"))?;
+            Ok(proto::UsageResponse { copies: copies.into_iter().map(copy).collect(), disk_free })
         })
         .await
     }

@@ -184,6 +184,14 @@ impl Shelf {
         self.root.join("replicas").join(replica.as_str())
     }
 
+    /// Folders of all copies, by name, also of those that nobody has asked for lately.
+    pub(super) fn copies(&self) -> io::Result<Vec<PathBuf>> {
+        let all = fs::read_dir(self.root.join("replicas"))?.map(|entry| Ok(entry?.path()));
+        let mut all = all.collect::<io::Result<Vec<PathBuf>>>()?;
+        all.sort();
+        Ok(all)
+    }
+
     /// The socket of an engine that only this node reaches.
     pub(super) fn socket(&self, engine: &Name) -> PathBuf {
         self.root.join("run").join(format!("{engine}.sock"))

@@ -14,6 +14,7 @@ mod settings;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod volume;
 
 pub(crate) use backup::{BackupTargets, Backups, Restores};
@@ -24,4 +25,5 @@ pub(crate) use nodes::Nodes;
 pub(crate) use orders::Orders;
 pub(crate) use pre_pull::PrePull;
 pub(crate) use snapshot::Snapshots;
+pub(crate) use usage::Usage;
 pub(crate) use volume::Volumes;

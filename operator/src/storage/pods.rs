@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
-use midflight_api::longhorn::{EngineImage, InstanceManager, NAMESPACE};
+use midflight_api::longhorn::{DataEngine, EngineImage, InstanceManager, NAMESPACE};
 use midflight_api::{ImageRef, MANAGED_BY, MANAGER};
 use midflight_plan::storage::{engine_image, pre_pull};
 use serde_json::{Value, json};
@@ -119,6 +119,11 @@ pub(super) fn instance_manager(manager: &InstanceManager, pull: &str) -> Pod {
         },
     });
     serde_json::from_value(pod).expect("the pod is well formed")
+}
+
+/// Where the copies of a data engine are on a node.
+pub(super) fn replicas_folder(engine: DataEngine) -> String {
+    format!("{MANAGERS}/{engine}/replicas")
 }
 
 /// Node and data engine of an instance manager's pod.

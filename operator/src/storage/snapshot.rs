@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
+use midflight_api::Size;
 use midflight_api::longhorn::{Engine, FINALIZER, NAMESPACE, Snapshot, VOLUME_LABEL, Volume};
 use midflight_plan::storage::snapshot::{Action, Decision, Observed, Wait, decide};
+use midflight_plan::storage::volume::engine_name;
 
 use super::engines::{Engines, Seat};
 use super::orders::{Orders, proto};
@@ -66,9 +68,10 @@ impl Snapshots {
 }
 
 /// What of an engine says something about the snapshots of its volume.
-fn told(engine: Option<&Engine>) -> Option<(String, Vec<String>)> {
+fn told(engine: Option<&Engine>) -> Option<(String, Vec<(String, Size)>)> {
     let status = engine?.status.as_ref()?;
-    Some((status.instance.current_state.to_string(), status.snapshots.keys().cloned().collect()))
+    let snapshots = status.snapshots.iter().map(|(name, info)| (name.clone(), info.size)).collect();
+    Some((status.instance.current_state.to_string(), snapshots))
 }
 
 impl Controller for Snapshots {
@@ -113,8 +116,11 @@ impl Controller for Snapshots {
             Some(seat) => seat.serving().await,
             None => None,
         };
+        let object = self.objects.get(&Key::new(NAMESPACE, engine_name(name).as_str()))?;
+        let info = object.and_then(|object| object.status.as_ref()?.snapshots.get(&key.name).cloned());
         let observed = Observed {
             now: Timestamp::now(),
+            bytes: info.map(|info| info.size.bytes()).filter(|bytes| *bytes > 0),
             snapshot: (*snapshot).clone(),
             volume: volume.as_deref().cloned(),
             engine,

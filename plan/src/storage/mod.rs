@@ -8,4 +8,5 @@ pub mod node;
 pub mod pre_pull;
 pub mod schedule;
 pub mod snapshot;
+pub mod usage;
 pub mod volume;

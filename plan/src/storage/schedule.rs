@@ -15,6 +15,26 @@ pub struct Place {
     pub free: u64,
 }
 
+/// A disk of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    pub size: u64,
+    /// Bytes that nobody uses, as was last seen.
+    pub free: u64,
+    /// Bytes that are not for replicas.
+    pub reserved: u64,
+}
+
+/// The room that disks have for another replica: what was not promised to others, and no more than is free.
+pub fn room(disks: impl Iterator<Item = Disk>, promised: u64) -> u64 {
+    let (mut whole, mut free) = (0u64, 0u64);
+    for disk in disks {
+        whole = whole.saturating_add(disk.size.saturating_sub(disk.reserved));
+        free = free.saturating_add(disk.free.saturating_sub(disk.reserved));
+    }
+    whole.saturating_sub(promised).min(free)
+}
+
 /// Why a node takes no replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Closed {
@@ -69,6 +89,27 @@ pub fn schedule(places: &[Place], taken: &[&NodeName], size: Size) -> Result<Nod
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_is_what_is_neither_promised_nor_reserved_nor_used_by_others() {
+        let disk = |size, free, reserved| Disk { size, free, reserved };
+        #[rustfmt::skip]
+        let cases = [
+            ("an empty disk",            vec![disk(100, 100, 0)],                    0,   100),
+            ("promised to replicas",     vec![disk(100, 100, 0)],                    30,  70),
+            ("used by somebody else",    vec![disk(100, 20, 0)],                     0,   20),
+            ("used, and promised",       vec![disk(100, 50, 0)],                     70,  30),
+            ("reserved",                 vec![disk(100, 100, 40)],                   0,   60),
+            ("reserved, and used",       vec![disk(100, 50, 40)],                    0,   10),
+            ("less free than reserved",  vec![disk(100, 30, 40)],                    0,   0),
+            ("more promised than there", vec![disk(100, 100, 0)],                    130, 0),
+            ("two disks",                vec![disk(100, 60, 0), disk(100, 90, 50)],  30,  100),
+            ("no disk",                  vec![],                                     0,   0),
+        ];
+        for (case, disks, promised, expected) in cases {
+            assert_eq!(room(disks.into_iter(), promised), expected, "{case}");
+        }
+    }
 
     #[test]
     fn takes_the_roomiest_node_that_holds_no_replica_yet() {

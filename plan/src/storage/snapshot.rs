@@ -26,6 +26,8 @@ pub struct Observed {
     pub volume: Option<Volume>,
     /// What the volume's engine says, if it was reached.
     pub engine: Option<Serving>,
+    /// What its data takes on the disk of a replica, if somebody has looked.
+    pub bytes: Option<u64>,
 }
 
 /// One step. Each is safe to repeat.
@@ -176,6 +178,9 @@ fn status(seen: &Observed, next: Result<Action, Wait>) -> SnapshotStatus {
         status.children = BTreeMap::from([(child.to_owned(), true)]);
         status.ready_to_use = engine.serving && !seen.is_deleting();
     }
+    if let Some(bytes) = seen.bytes {
+        status.size = i64::try_from(bytes).unwrap_or(i64::MAX);
+    }
     match next {
         Err(Wait::Content) => status.error = "".into(),
         Err(wait) => status.error = wait.to_string().into(),
@@ -204,7 +209,8 @@ mod tests {
         snapshot.metadata.owner_references =
             Some(vec![OwnerReference { uid: "uid-1".into(), ..OwnerReference::default() }]);
         let engine = Some(layers(&[]));
-        Observed { now: Timestamp::from_second(1_000).unwrap(), snapshot, volume: Some(volume), engine }
+        let now = Timestamp::from_second(1_000).unwrap();
+        Observed { now, snapshot, volume: Some(volume), engine, bytes: None }
     }
 
     fn layers(names: &[&str]) -> Serving {
@@ -289,6 +295,8 @@ mod tests {
         assert_eq!(status.children, BTreeMap::from([(HEAD.to_owned(), true)]));
         let later = with(seen.clone(), |seen| seen.now = Timestamp::from_second(2_000).unwrap());
         assert_eq!(decide(&later).status, status, "nothing changes while nothing happens");
+        let measured = with(seen.clone(), |seen| seen.bytes = Some(4096));
+        assert_eq!((status.size, decide(&measured).status.size), (0, 4096));
         let away = decide(&with(seen, |seen| seen.engine = None)).status;
         assert!(!away.ready_to_use && !away.error.is_empty());
         assert_eq!(away.creation_time, status.creation_time);

@@ -8,7 +8,7 @@
 //! Invariant: a change of the layers is this file's next serial number and nothing
 //! else; files it does not name are rubbish.
 
-use std::{io, ops::RangeInclusive};
+use std::{fs, io, ops::RangeInclusive, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -235,9 +235,26 @@ impl<D: Disk> Draft<D> {
     }
 }
 
+/// The chain of a folder that another process may own, as it is or was a moment ago.
+pub(super) fn peek(folder: &Path) -> io::Result<Chain> {
+    let raw = fs::read(folder.join(FILE))?;
+    let slots: Vec<(u64, Chain)> =
+        raw.chunks(SLOT).filter_map(|slot| decode(slot).transpose()).collect::<io::Result<_>>()?;
+    let newest = slots.into_iter().max_by_key(|(serial, _)| *serial);
+    newest.map(|(_, chain)| chain).ok_or_else(|| damaged("there is no list of layers".into()))
+}
+
 fn read<D: Disk>(disk: &D, file: &D::File, slot: u64) -> io::Result<Option<(u64, Chain)>> {
     let mut raw = vec![0; SLOT];
     disk.read_at(file, &mut raw, slot * SLOT as u64)?;
+    decode(&raw)
+}
+
+/// What a slot holds, unless it was torn or never written.
+fn decode(raw: &[u8]) -> io::Result<Option<(u64, Chain)>> {
+    if raw.len() < SLOT {
+        return Ok(None);
+    }
     let four = |at: usize| u32::from_le_bytes(raw[at..at + 4].try_into().expect("four bytes"));
     let length = four(12) as usize;
     if &raw[..8] != MAGIC || length > SLOT - HEADER {

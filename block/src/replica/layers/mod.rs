@@ -12,7 +12,7 @@
 //! `chain` says which layers there are, `bits` what a layer holds, `sums` what its
 //! blocks must be, `reading` finds a block in them, `change` freezes, reverts and adopts,
 //! `work` seals and merges, `commit` makes a change durable while writes go on,
-//! `spare` has a head ready, `scrub` looks for damage.
+//! `spare` has a head ready, `scrub` looks for damage, `taken` tells others how much room all of it takes.
 //!
 //! Invariant: a block whose bit is durable in the head has its data on disk: after a
 //! loss of power a block reads as what it was at the last flush or later, never as
@@ -26,6 +26,7 @@ mod reading;
 mod scrub;
 mod spare;
 mod sums;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -46,6 +47,7 @@ pub use self::{
     chain::FORMATS,
     commit::{Carried, is_full},
     reading::{Fetch, Patience, Sight},
+    taken::{Taken, taken},
     work::Worked,
 };
 use super::disk::Disk;

@@ -376,3 +376,20 @@ fn the_oldest_format_is_written_until_the_upgrade_is_final() {
     let named = (*FORMATS.end() > 1).then_some("v");
     assert_eq!(Layers::open(&disk, SIZE, 1).unwrap().volume(), named);
 }
+
+#[test]
+fn what_layers_take_is_told_without_owning_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Folder::take(dir.path()).unwrap();
+    assert!(taken(dir.path()).is_err(), "there is no copy yet");
+    let mut layers = Layers::open(&disk, 1 << 20, 1).unwrap();
+    let bytes = |dir: &std::path::Path| -> Vec<(Option<String>, u64)> {
+        taken(dir).unwrap().into_iter().map(|layer| (layer.snapshot, layer.bytes)).collect()
+    };
+    assert_eq!(bytes(dir.path()), [(None, 0)]);
+    layers.write(0, &[1; 8 * BLOCK as usize]).unwrap();
+    layers.take_step(&Step::Freeze { name: "s".into(), head: 7 }).unwrap();
+    layers.write(0, &[2; BLOCK as usize]).unwrap();
+    let (frozen, head) = (Some("s".to_owned()), None);
+    assert_eq!(bytes(dir.path()), [(frozen, 8 * BLOCK), (head, BLOCK)]);
+}

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use midflight_api::longhorn::{InstanceManager, Node, Replica, Volume};
+use midflight_plan::storage::usage::REPLICAS_KNOWN;
 use serde::Serialize;
 
 use super::World;
@@ -119,6 +120,9 @@ struct Manager {
     state: String,
     engines: usize,
     replicas: usize,
+    /// Copies that were left behind, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    left_behind: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,7 +138,9 @@ impl Shown {
         let machine = world.machines.iter().find(|machine| machine.name_any() == name)?;
         let manager = |manager: &InstanceManager| {
             let status = manager.status.clone().unwrap_or_default();
+            let known = status.conditions.get(REPLICAS_KNOWN);
             Manager {
+                left_behind: known.map(|condition| condition.message.to_string()).unwrap_or_default(),
                 name: manager.name_any(),
                 engine: manager.spec.data_engine.to_string(),
                 image: manager.spec.image.to_string(),
@@ -187,6 +193,9 @@ impl Answer for Shown {
                 manager.replicas.to_string(),
             ]
         });
+        for manager in self.instance_managers.iter().filter(|manager| !manager.left_behind.is_empty()) {
+            text += &format!("{}: {}\n", manager.engine, manager.left_behind);
+        }
         text += "\n";
         text += &table(["INSTANCE MANAGER", "ENGINE", "IMAGE", "STATE", "ENGINES", "REPLICAS"], managers);
         if !self.holds.is_empty() {

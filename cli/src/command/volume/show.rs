@@ -5,7 +5,7 @@ use midflight_api::longhorn::{Engine, Replica, Volume};
 use serde::Serialize;
 
 use super::wait::why;
-use crate::output::{Answer, Paint, table};
+use crate::output::{self, Answer, Paint, table};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -14,6 +14,8 @@ struct Row {
     state: String,
     robustness: String,
     size_bytes: u64,
+    /// What it takes on the disk of each replica, as was last seen.
+    taken_bytes: u64,
     node: String,
     engine: String,
 }
@@ -26,6 +28,7 @@ impl Row {
             state: status.state.to_string(),
             robustness: status.robustness.to_string(),
             size_bytes: volume.spec.size.bytes(),
+            taken_bytes: status.actual_size.try_into().unwrap_or_default(),
             node: status.current_node_id.to_string(),
             engine: volume.spec.data_engine.to_string(),
         }
@@ -100,12 +103,13 @@ impl Answer for Shown {
     fn to_table(&self, paint: Paint) -> String {
         let row = &self.row;
         let mut text = format!(
-            "{} is {} and {}: {} of {}\n",
+            "{} is {} and {}: {} of {}, which take {} on each replica\n",
             paint.bold(&row.name),
             row.state,
             row.robustness,
             size(row.size_bytes),
-            row.engine
+            row.engine,
+            output::size(row.taken_bytes)
         );
         if !self.endpoint.is_empty() {
             text += &format!("clients find it at {} on {}\n", self.endpoint, row.node);

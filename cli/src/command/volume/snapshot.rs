@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::find;
 use super::wait::{Patience, Progress};
-use crate::output::{Answer, Paint, moment, table};
+use crate::output::{Answer, Paint, moment, size, table};
 use crate::{failure::Failure, session::Session, target};
 
 /// Take, list and remove snapshots
@@ -132,6 +132,8 @@ struct Row {
     volume: String,
     ready: bool,
     created: String,
+    /// What it takes on the disk of each replica, as was last seen.
+    taken_bytes: u64,
     waits_for: String,
 }
 
@@ -148,6 +150,7 @@ impl Listed {
                 volume: snapshot.spec.volume.to_string(),
                 ready: status.ready_to_use,
                 created: status.creation_time.to_string(),
+                taken_bytes: status.size.try_into().unwrap_or_default(),
                 waits_for: status.error.to_string(),
             }
         };
@@ -159,9 +162,9 @@ impl Answer for Listed {
     fn to_table(&self, _: Paint) -> String {
         let rows = self.0.iter().map(|row| {
             let ready = if row.ready { "yes" } else { "no" };
-            [&row.name, &row.volume, ready, &moment(&row.created), &row.waits_for]
+            [&row.name, &row.volume, ready, &moment(&row.created), &size(row.taken_bytes), &row.waits_for]
                 .map(|cell: &str| if cell.is_empty() { "-".to_owned() } else { cell.to_owned() })
         });
-        table(["NAME", "VOLUME", "READY", "CREATED", "WAITS FOR"], rows)
+        table(["NAME", "VOLUME", "READY", "CREATED", "TAKES", "WAITS FOR"], rows)
     }
 }

@@ -14,7 +14,7 @@ use midflight_api::longhorn::{
 };
 use midflight_api::{FrontendSeat, ImageRef, NodeName, Word};
 use midflight_plan::storage::engine_image;
-use midflight_plan::storage::schedule::{Closed, Place};
+use midflight_plan::storage::schedule::{Closed, Disk, Place, room};
 use midflight_plan::storage::volume::{
     Deployed, Instance, Manager, Observed, Serving, engine_name, is_engine_of,
 };
@@ -219,7 +219,6 @@ impl Volumes {
         let mut places = Vec::new();
         for node in self.nodes.all()? {
             let name = NodeName::from(node.name_any());
-            let status = node.status.as_ref();
             let managers = self.managers.by(self.managers_on, &place(&name, seen.volume.spec.data_engine))?;
             let closed = if !is_ready(&node) {
                 Some(Closed::NotReady)
@@ -234,11 +233,9 @@ impl Volumes {
             } else {
                 None
             };
-            let disks = status.into_iter().flat_map(|status| status.disk_status.values());
-            let available: i64 = disks.map(|disk| disk.storage_available).sum();
             let there = self.replicas.by(self.replicas_on, name.as_str())?;
             let promised: u64 = there.iter().map(|replica| replica.spec.instance.volume_size.bytes()).sum();
-            let free = u64::try_from(available).unwrap_or_default().saturating_sub(promised);
+            let free = room(disks(&node), promised);
             places.push(Place { node: name, closed, free });
         }
         Ok(places)
@@ -282,6 +279,17 @@ fn is_selected(node: &Node, volume: &VolumeSpec) -> bool {
         && node.spec.disks.values().any(|disk| has(&disk.tags, &volume.disk_selector))
 }
 
+/// The disks of a node that take replicas.
+fn disks(node: &Node) -> impl Iterator<Item = Disk> {
+    let bytes = |number: i64| u64::try_from(number).unwrap_or_default();
+    let all = node.status.iter().flat_map(|status| &status.disk_status);
+    all.filter_map(move |(name, seen)| {
+        let disk = node.spec.disks.get(name).filter(|disk| disk.allow_scheduling)?;
+        let (size, free) = (bytes(seen.storage_maximum), bytes(seen.storage_available));
+        Some(Disk { size, free, reserved: bytes(disk.storage_reserved) })
+    })
+}
+
 fn is_ready(node: &Node) -> bool {
     node.status.as_ref().is_some_and(|status| status.conditions.holds("Ready"))
 }
@@ -313,7 +321,7 @@ fn shown(manager: &InstanceManager, is_ours: impl Fn(&str) -> bool) -> Manager {
 
 #[cfg(test)]
 mod tests {
-    use midflight_api::longhorn::DiskSpec;
+    use midflight_api::longhorn::{DiskSpec, DiskStatus};
 
     use super::*;
 
@@ -360,6 +368,24 @@ mod tests {
         assert_eq!(engine_images(&volume).len(), 2);
         volume.spec.data_engine = DataEngine::V2;
         assert!(engine_images(&volume).is_empty());
+    }
+
+    #[test]
+    fn disks_count_with_what_is_free_and_only_if_they_take_replicas() {
+        let mut node = Node::new("node-1", Default::default());
+        let spec = |allow_scheduling, storage_reserved| DiskSpec {
+            allow_scheduling,
+            storage_reserved,
+            ..DiskSpec::default()
+        };
+        node.spec.disks = [("a".to_owned(), spec(true, 10)), ("b".to_owned(), spec(false, 0))].into();
+        let status = node.status.get_or_insert_default();
+        for name in ["a", "b", "pulled-out"] {
+            let disk = DiskStatus { storage_maximum: 100, storage_available: 70, ..DiskStatus::default() };
+            status.disk_status.insert(name.to_owned(), disk);
+        }
+        let all: Vec<Disk> = disks(&node).collect();
+        assert_eq!(all, [Disk { size: 100, free: 70, reserved: 10 }]);
     }
 
     #[test]

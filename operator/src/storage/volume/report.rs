@@ -376,15 +376,15 @@ fn of_engine(engine: &mut Engine, seen: &Observed, serves_on: &NodeName) {
     status.replica_mode_map =
         members.map(|member| (member.replica.clone(), mode(member))).collect::<BTreeMap<_, _>>();
     if let Some(serving) = seen.serving.as_ref().filter(|serving| serving.size.bytes() > 0) {
-        status.snapshots = snapshots(&serving.snapshots);
+        status.snapshots = snapshots(&serving.snapshots, &status.snapshots);
         status.current_size = serving.size;
         status.is_expanding = serving.size < seen.volume.spec.size;
         status.rebuilt_bytes = i64::try_from(serving.rebuilt_bytes).unwrap_or(i64::MAX);
     }
 }
 
-/// Each with those before and after it.
-fn snapshots(names: &[String]) -> BTreeMap<String, SnapshotInfo> {
+/// Each with those before and after it. What it takes is told by others.
+fn snapshots(names: &[String], known: &BTreeMap<String, SnapshotInfo>) -> BTreeMap<String, SnapshotInfo> {
     let shown = |(place, name): (usize, &String)| {
         let parent = place.checked_sub(1).and_then(|before| names.get(before)).cloned().unwrap_or_default();
         let child = names.get(place + 1).map_or(HEAD, String::as_str);
@@ -392,6 +392,7 @@ fn snapshots(names: &[String]) -> BTreeMap<String, SnapshotInfo> {
             name: name.as_str().into(),
             parent: parent.into(),
             children: BTreeMap::from([(child.to_owned(), true)]),
+            size: known.get(name).map(|known| known.size).unwrap_or_default(),
             ..SnapshotInfo::default()
         };
         (name.clone(), info)
