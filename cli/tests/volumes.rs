@@ -32,7 +32,15 @@ fn whoever_waits_is_told_when_it_is_really_so() {
         sandbox.ok(&["volume", "attach", "v", "--node", node, "--wait"]);
         let listed = sandbox.json(&["volume", "ls"]);
         assert_eq!((&listed[0]["node"], &listed[0]["state"]), (&json!(node), &json!("attached")), "{listed}");
+        let other = if node == "node-1" { "--node=node-2" } else { "--node=node-1" };
+        let refused = sandbox.fails(3, &["volume", "attach", "v", other]);
+        assert!(
+            refused.contains(&format!("attached to node {node}")) && refused.contains("volume detach v"),
+            "{refused}"
+        );
+        sandbox.ok(&["volume", "detach", "v", "--wait"]);
     }
+    sandbox.ok(&["volume", "attach", "v", "--node=node-2", "--wait"]);
 
     // Every node runs the image, so that a single replica is in nobody's way: the plan and the upgrade say the same.
     sandbox.ok(&["plan", "node-upgrade"]);

@@ -16,7 +16,11 @@ use midflight_api::longhorn::{
 };
 use serde_json::{Value, json};
 
-use crate::{failure::Failure, session::Session, target};
+use crate::{
+    failure::{Exit, Failure},
+    session::Session,
+    target,
+};
 use backup::BackupCommand;
 use restore::Restore;
 use show::{Listed, Shown};
@@ -167,7 +171,7 @@ impl VolumeCommand {
                 session.answer(&Shown::of(&volume, &engines.items, &replicas.items))
             }
             Command::Attach(attach) => {
-                find(&volumes, &attach.name).await?;
+                check_free(&find(&volumes, &attach.name).await?, &attach.node)?;
                 check_node(&Api::namespaced(client, NAMESPACE), &attach.node).await?;
                 change(&volumes, &attach.name, json!({ "nodeID": attach.node })).await?;
                 attach.patience.wait(&volumes, &attach.name, Goal::AttachedTo(&attach.node)).await
@@ -227,6 +231,20 @@ async fn find(volumes: &Api<Volume>, name: &str) -> anyhow::Result<Volume> {
     })
 }
 
+/// Refuses to take a volume from the clients of another node, who would be told of errors.
+fn check_free(volume: &Volume, node: &str) -> anyhow::Result<()> {
+    let has = volume.spec.node_id.as_str();
+    if has.is_empty() || has == node {
+        return Ok(());
+    }
+    let name = volume.name_any();
+    Err(Failure::with(
+        Exit::Blocked,
+        format!("volume {name} is attached to node {has}"),
+        format!("detach it first, when nobody there uses it: `midflight volume detach {name} --wait`"),
+    ))
+}
+
 /// Refuses a node that there is not: the volume would leave the one that it has, and wait.
 async fn check_node(nodes: &Api<Node>, name: &str) -> anyhow::Result<()> {
     let all = nodes.list(&ListParams::default()).await.map_err(target::refusal).context("list nodes")?;
@@ -251,6 +269,19 @@ async fn change(volumes: &Api<Volume>, name: &str, spec: Value) -> anyhow::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_volume_is_not_taken_from_another_node() {
+        let volume = |node: &str| {
+            let mut volume = Volume::new("vol-1", Default::default());
+            volume.spec.node_id = node.into();
+            volume
+        };
+        let refused = |volume: &Volume| check_free(volume, "node-1").err().map(|error| error.to_string());
+        assert_eq!(refused(&volume("")), None);
+        assert_eq!(refused(&volume("node-1")), None);
+        assert_eq!(refused(&volume("node-2")).as_deref(), Some("volume vol-1 is attached to node node-2"));
+    }
 
     #[test]
     fn sizes_have_units_and_are_whole_blocks() {
