@@ -131,7 +131,17 @@ fn mistakes_are_named_and_nothing_is_published() {
         refused.contains("is used by the setting default-engine-image") && refused.contains("--force"),
         "{refused}"
     );
+    let program = script(&sandbox, "#!/bin/sh\n", 0o755);
+    let pack = ["image", "pack", "--tag", default, "--binary", program.to_str().unwrap()];
+    let refused = sandbox.fails(3, &pack);
+    assert!(
+        refused.contains("is used by the setting default-engine-image")
+            && refused.contains("a tag of its own"),
+        "{refused}"
+    );
     assert_eq!(images(&sandbox), before);
+    sandbox.ok(&[&pack[..], &["--force"]].concat());
+    assert_ne!(images(&sandbox), before, "it is another image under the same name");
     sandbox.ok(&["image", "rm", "--force", default]);
     assert_eq!(images(&sandbox).len(), before.len() - 1);
 }

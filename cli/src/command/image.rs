@@ -2,6 +2,7 @@
 
 mod prepull;
 mod rm;
+mod users;
 
 use std::path::{Path, PathBuf};
 
@@ -47,6 +48,9 @@ struct Pack {
     /// Program to put into it [default: this very binary]
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
+    /// Publish it although the cluster uses the image that has this name now, or is down
+    #[arg(long)]
+    force: bool,
 }
 
 /// List the images that are published
@@ -82,6 +86,15 @@ impl Pack {
                 format!("{untagged} is named by its digest, which is not known before it is packed"),
                 format!("give it a tag: --tag {}:v1", untagged.repository()),
             ));
+        }
+        if !self.force {
+            let taken = |image: &&ImageName| layout.resolve(image).is_ok_and(|there| there.is_some());
+            let taken: Vec<ImageName> = self.tag.iter().filter(taken).cloned().collect();
+            // Nodes that pull it later would run something else than those that have it.
+            let help = "give it a tag of its own, or publish it all the same with --force";
+            if !taken.is_empty() {
+                users::check(session, &taken, help)?;
+            }
         }
         let binary = match self.binary {
             Some(binary) => {
