@@ -32,7 +32,10 @@ pub(super) fn newest(pod: &Path, container: &str) -> Result<Option<Newest>, Room
     let mut attempts = attempts(&runs(pod, container));
     while let Some(attempt) = attempts.pop_last() {
         let room = room(pod, container, attempt);
-        let Some(blueprint) = room.blueprint()? else { continue };
+        let Some(mut blueprint) = room.blueprint()? else { continue };
+        if room.is_forgiven() {
+            blueprint.failures = 0;
+        }
         let state = match room.state()? {
             State::Lost => State::Ended(room.bury(jiff::Timestamp::now())?),
             state => state,

@@ -38,7 +38,27 @@ pub async fn stop_all(data: &Path) -> Result<Vec<Stopped>, RoomError> {
     claim::let_go(data);
     stopped.extend(stop_each(others).await);
     claim::let_go(data);
+    forgive_all(data);
     Ok(stopped)
+}
+
+/// Lets every container begin anew when the node is taken up again, however often it has ended before. One of which that cannot be
+/// noted, as on a full disk, waits for its time.
+fn forgive_all(data: &Path) {
+    let root = data.join(super::PODS);
+    for uid in observe::pods(&root).unwrap_or_default() {
+        let pod = root.join(uid);
+        for container in observe::containers(&pod) {
+            let forgiven = match observe::newest(&pod, &container) {
+                Ok(Some(newest)) => newest.room.forgive(),
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = forgiven {
+                tracing::warn!(container, %error, "its failures are not forgotten");
+            }
+        }
+    }
 }
 
 async fn stop_each(containers: Vec<Newest>) -> Vec<Stopped> {
@@ -84,6 +104,7 @@ pub fn kill_all(data: &Path) -> Result<(), RoomError> {
             let _ = main.signal(Signal::KILL);
         }
     }
+    forgive_all(data);
     Ok(())
 }
 
@@ -105,4 +126,38 @@ fn running(data: &Path) -> Result<Vec<Newest>, RoomError> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container::Blueprint;
+    use crate::process::Identity;
+
+    #[tokio::test]
+    async fn who_is_taken_down_begins_anew_when_it_is_taken_up_again() {
+        let data = tempfile::tempdir().unwrap();
+        let pod = data.path().join(super::super::PODS).join("uid-1");
+        let room = observe::room(&pod, "web", 7);
+        let blueprint = Blueprint {
+            id: "a".into(),
+            of: "shop/web/web".into(),
+            attempt: 7,
+            failures: 6,
+            image_id: String::new(),
+            files: data.path().into(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            working_directory: "/".into(),
+            mounts: Vec::new(),
+        };
+        room.plan(&blueprint).unwrap();
+        let shim = serde_json::to_vec(&Identity::own().unwrap()).unwrap();
+        std::fs::write(room.path().join("shim.json"), shim).unwrap();
+        room.bury(jiff::Timestamp::now()).unwrap();
+        let failures = || observe::newest(&pod, "web").unwrap().unwrap().blueprint.failures;
+        assert_eq!(failures(), 6);
+        assert_eq!(stop_all(data.path()).await.unwrap(), []);
+        assert_eq!(failures(), 0);
+    }
 }
