@@ -48,15 +48,13 @@ pub(crate) fn next(told: &Told, looked: Looked) -> Step {
     if !told.registered {
         return Step::Register;
     }
+    // The lease goes first, so that a status that is slow or refused does not cost the node its life.
+    let Some(renewed) = told.lease.filter(|renewed| *renewed < RENEW_EVERY) else {
+        return Step::RenewLease;
+    };
     let Some((reported, known)) = told.status else {
         return Step::ReportStatus;
     };
-    let Some(renewed) = told.lease else {
-        return Step::RenewLease;
-    };
-    if renewed >= RENEW_EVERY {
-        return Step::RenewLease;
-    }
     if known != looked || reported >= REPORT_EVERY {
         return Step::ReportStatus;
     }
@@ -81,7 +79,10 @@ mod tests {
         #[rustfmt::skip]
         let cases = [
             ("new",              Told::default(),                   WELL, Step::Register),
-            ("registered",       told(None, None),                  WELL, Step::ReportStatus),
+            ("registered",       told(None, None),                  WELL, Step::RenewLease),
+            ("lease begun",      told(None, Some(0)),               WELL, Step::ReportStatus),
+            ("status refused",   told(None, Some(9)),               WELL, Step::ReportStatus),
+            ("refused for long", told(None, Some(10)),              WELL, Step::RenewLease),
             ("reported",         told(Some((0, WELL)), None),       WELL, Step::RenewLease),
             ("all said",         told(Some((0, WELL)), Some(0)),    WELL, Step::Rest(LOOK_EVERY)),
             ("lease soon due",   told(Some((7, WELL)), Some(7)),    WELL, Step::Rest(Duration::from_secs(3))),
