@@ -20,8 +20,11 @@ pub(super) async fn all(client: &Client) -> anyhow::Result<Vec<Pod>> {
     }
 }
 
-/// What a pod does that does not run; nothing of one that runs, or has ended.
+/// What a pod does that does not run; nothing of one that runs, has ended or is to go.
 pub(super) fn does(pod: &Pod) -> Option<Does> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
     let status = pod.status.as_ref()?;
     let conditions = status.conditions.iter().flatten();
     let failed = |kind: &str| {
@@ -51,6 +54,8 @@ fn broken(status: &ContainerStatus) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::{Value, json};
 
     use super::*;
@@ -78,7 +83,10 @@ mod tests {
         ];
         for (status, expected) in cases {
             let pod = json!({ "metadata": { "name": "p" }, "status": status });
-            assert_eq!(does(&serde_json::from_value(pod).unwrap()), expected, "{status}");
+            let mut pod: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(does(&pod), expected, "{status}");
+            pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            assert_eq!(does(&pod), None, "it is to go: {status}");
         }
     }
 }

@@ -11,8 +11,10 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{
     Backup, BackupState, BackupTarget, ConditionStatus, DataEngineUpgradeManager, EngineImage,
-    EngineImageState, NAMESPACE, Replica, Robustness, Setting, Snapshot, Volume, VolumeState,
+    EngineImageState, InstanceManager, NAMESPACE, Replica, Robustness, Setting, Snapshot, Volume,
+    VolumeState,
 };
+use midflight_plan::storage::usage::REPLICAS_KNOWN;
 use midflight_plan::storage::volume::INTACT;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +22,9 @@ use serde::de::DeserializeOwned;
 use super::{pods, upgrades};
 use crate::command::plan::engine_upgrade::seen;
 use crate::target::refusal;
+
+/// Label of the pods that bring an engine image to nodes, with the name of its object.
+const ENGINE_IMAGE: &str = "longhorn.io/engine-image";
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -67,6 +72,7 @@ pub(super) struct Item {
 struct Objects {
     settings: Vec<Setting>,
     images: Vec<EngineImage>,
+    managers: Vec<InstanceManager>,
     volumes: Vec<Volume>,
     replicas: Vec<Replica>,
     node_upgrades: Vec<DataEngineUpgradeManager>,
@@ -82,6 +88,7 @@ pub(super) async fn observe(client: &Client) -> anyhow::Result<Option<Storage>> 
     Ok(Some(Storage::of(&Objects {
         settings: all(client).await?.unwrap_or_default(),
         images: all(client).await?.unwrap_or_default(),
+        managers: all(client).await?.unwrap_or_default(),
         volumes,
         replicas: all(client).await?.unwrap_or_default(),
         node_upgrades: all(client).await?.unwrap_or_default(),
@@ -124,8 +131,25 @@ impl Storage {
         for volume in &objects.volumes {
             storage.place(&format!("volume {}", volume.name_any()), volume_does(volume));
         }
+        let is_needed = |image: &&EngineImage| {
+            let references = image.status.as_ref().map_or(0, |status| status.ref_count);
+            image.spec.image.as_str() == default || references > 0
+        };
         for image in &objects.images {
-            storage.place(&format!("engine image {}", image.spec.image), image_does(image));
+            let does = image_does(image);
+            // One that nobody has asked for is in nobody's way, and goes by itself.
+            let does = does.filter(|does| matches!(does, Does::Moves(_)) || is_needed(&image));
+            storage.place(&format!("engine image {}", image.spec.image), does);
+        }
+        let is_left = |pod: &Pod| {
+            let name = pod.labels().get(ENGINE_IMAGE);
+            name.is_some_and(|name| {
+                !objects.images.iter().any(|image| image.name_any() == *name && is_needed(&image))
+            })
+        };
+        for manager in &objects.managers {
+            let node = &manager.spec.node_id;
+            storage.place(&format!("{} replicas on {node}", manager.spec.data_engine), manager_does(manager));
         }
         let is_detached = |volume: &&Volume| {
             volume.status.as_ref().is_some_and(|status| status.state == VolumeState::Detached)
@@ -136,7 +160,7 @@ impl Storage {
             let is_detached = detached.contains(snapshot.spec.volume.as_str());
             storage.place(&format!("snapshot {}", snapshot.name_any()), snapshot_does(snapshot, is_detached));
         }
-        for pod in &objects.pods {
+        for pod in objects.pods.iter().filter(|pod| !is_left(pod)) {
             let namespace = pod.namespace().unwrap_or_default();
             storage.place(&format!("pod {namespace}/{}", pod.name_any()), pods::does(pod));
         }
@@ -195,6 +219,12 @@ fn image_does(image: &EngineImage) -> Option<Does> {
         }
         _ => Some(Does::Moves(format!("is brought to {lacking} of {all} nodes"))),
     }
+}
+
+/// Copies that nobody knows take room, and only somebody who knows what they were may remove them.
+fn manager_does(manager: &InstanceManager) -> Option<Does> {
+    let known = manager.status.as_ref()?.conditions.get(REPLICAS_KNOWN)?;
+    (known.status == ConditionStatus::False).then(|| Does::Waits(known.message.to_string()))
 }
 
 fn groups(volumes: &[Volume]) -> Vec<Group> {
@@ -285,6 +315,7 @@ fn backup_does(backup: &Backup) -> Option<Does> {
 #[cfg(test)]
 mod tests {
     use midflight_api::longhorn::Condition;
+    use serde_json::json;
 
     use super::*;
 
@@ -377,6 +408,15 @@ mod tests {
     #[test]
     fn counts_volumes_and_tells_what_moves_from_what_waits() {
         use {Robustness::*, VolumeState::*};
+        let waiting = |image: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": format!("brings-{image}"), "namespace": "ns", "labels": { ENGINE_IMAGE: image } },
+                "status": { "conditions": [
+                    { "type": "PodScheduled", "status": "False", "reason": "no", "message": "no node" },
+                ] },
+            }))
+            .unwrap()
+        };
         let mut upgrading = volume("up", Attached, Healthy);
         upgrading.spec.image = "engine:2".into();
         let mut made = Backup::new("b-1", Default::default());
@@ -386,10 +426,26 @@ mod tests {
         image.spec.image = "engine:2".into();
         let status = image.status.get_or_insert_default();
         status.state = EngineImageState::Error;
+        status.ref_count = 1;
         let message = "engine:2 on node-2: ErrImagePull: no".into();
         status.conditions.set(Condition { kind: "ready".into(), message, ..Condition::default() });
+        // It was mistyped, or its last volume has left it.
+        let mut left = image.clone();
+        (left.metadata.name, left.spec.image) = (Some("ei-0".into()), "engine:0".into());
+        left.status.get_or_insert_default().ref_count = 0;
+        let mut manager = InstanceManager::new("im-1", Default::default());
+        manager.spec.node_id = "node-1".into();
+        let condition = Condition {
+            kind: REPLICAS_KNOWN.into(),
+            status: ConditionStatus::False,
+            message: "nobody knows x-r-1".into(),
+            ..Condition::default()
+        };
+        manager.status.get_or_insert_default().conditions.set(condition);
         let seen = Objects {
-            images: vec![image],
+            images: vec![image, left],
+            managers: vec![manager],
+            pods: vec![waiting("ei-0"), waiting("ei-2")],
             volumes: vec![
                 volume("a", Attached, Healthy),
                 volume("b", Attached, Healthy),
@@ -415,7 +471,9 @@ mod tests {
             told(&storage.blocked),
             [
                 "volume d: no node for another replica",
-                "engine image engine:2: engine:2 on node-2: ErrImagePull: no"
+                "engine image engine:2: engine:2 on node-2: ErrImagePull: no",
+                "v1 replicas on node-1: nobody knows x-r-1",
+                "pod ns/brings-ei-2: no node"
             ]
         );
         assert_eq!(
