@@ -49,7 +49,7 @@ pub struct FuseArgs {
     #[arg(long)]
     pub read_only: bool,
     /// Calls that are worked on at the same time.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: u16,
     /// How long those who hold files are served after being asked to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]

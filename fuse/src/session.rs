@@ -11,11 +11,14 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use midflight_handover::kernel::{HEAD_IN, Head, answer_head, code};
-use rustix::io::Errno;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 
 use crate::{
     crew::{Crew, Member, Pace},
@@ -81,12 +84,15 @@ impl Session {
         wake: Arc<OwnedFd>,
     ) -> Result<Session, SessionError> {
         let (stopping, working) = (AtomicBool::new(false), AtomicUsize::new(threads));
-        let shared = Arc::new(Shared { device, folder, stopping, working, crew: Crew::default(), wake });
+        let shared = Arc::new(Shared { device, folder, stopping, working, crew: Crew::new(), wake });
         let threads = (0..threads).map(|number| {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name(format!("fuse-{number}")).spawn(move || shared.work(number == 0))
         });
-        let threads = threads.collect::<Result<_, _>>().map_err(|source| SessionError::Thread { source })?;
+        let watcher = Arc::clone(&shared);
+        let watcher = thread::Builder::new().name("watch".to_owned()).spawn(move || watcher.crew.watch());
+        let threads = threads.chain([watcher]).collect::<Result<_, _>>();
+        let threads = threads.map_err(|source| SessionError::Thread { source })?;
         Ok(Session { shared, threads })
     }
 
@@ -95,18 +101,22 @@ impl Session {
         self.shared.working.load(Ordering::Acquire) == 0
     }
 
-    /// Ends all threads, each between two calls.
+    /// Ends all threads, each between two calls. One whose call gets nowhere is left to the end of the process.
     pub(crate) fn stop(self) {
         const AGAIN: Duration = Duration::from_millis(1);
+        const AT_MOST: Duration = Duration::from_secs(5);
+        let until = Instant::now() + AT_MOST;
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.crew.end();
         for thread in self.threads {
             // A nudge that comes just before the thread waits is lost: hence the next one.
-            while !thread.is_finished() {
+            while !thread.is_finished() && Instant::now() < until {
                 nudge(&thread);
                 thread::sleep(AGAIN);
             }
-            if thread.join().is_err() {
+            if !thread.is_finished() {
+                tracing::warn!("a call gets nowhere: its thread is left behind");
+            } else if thread.join().is_err() {
                 tracing::error!("a thread of the session ended in a panic");
             }
         }
@@ -120,6 +130,7 @@ impl Shared {
         let mut member = self.crew.join(first);
         while !self.stopping.load(Ordering::Acquire) {
             member.wait();
+            member.look(|| self.is_called());
             let read = rustix::io::read(&self.device, &mut raw[..]);
             member.begin();
             match read {
@@ -139,6 +150,12 @@ impl Shared {
             // Full means that it is readable already.
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         }
+    }
+
+    /// Whether a call can be read at once; others may be faster.
+    fn is_called(&self) -> bool {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.device, PollFlags::IN)], Some(&NOW)).is_ok_and(|ready| ready > 0)
     }
 
     /// Answers one call.
