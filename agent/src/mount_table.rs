@@ -22,6 +22,8 @@ pub(crate) struct Line {
     pub(crate) options: String,
     /// Whether what is mounted below it is seen by others too.
     pub(crate) is_shared: bool,
+    /// What the file system calls itself.
+    pub(crate) kind: String,
 }
 
 pub(crate) fn read() -> io::Result<Vec<Line>> {
@@ -47,8 +49,10 @@ fn line(line: &[u8]) -> Option<Line> {
     let device = text(words.next()?);
     let at = unescaped(words.nth(1)?);
     let options = text(words.next()?);
-    let is_shared = words.take_while(|word| *word != b"-").any(|word| word.starts_with(b"shared:"));
-    Some(Line { device, at, options, is_shared })
+    let optional: Vec<&[u8]> = words.by_ref().take_while(|word| *word != b"-").collect();
+    let is_shared = optional.iter().any(|word| word.starts_with(b"shared:"));
+    let kind = text(words.next().unwrap_or_default());
+    Some(Line { device, at, options, is_shared, kind })
 }
 
 /// Blanks and the like are octal in the table.
@@ -85,14 +89,17 @@ mod tests {
             99 27 0:52 /sub /mnt/with\\040blank\\134 rw,noatime - fuse.midflight midflight rw\n";
         let odd = PathBuf::from(OsString::from_vec(b"/mnt/\xff\xfe".into()));
         let expected = [
-            ("0:20", "/sys".into(), "rw,nosuid", true),
-            ("0:51", odd, "rw", false),
-            ("0:52", "/mnt/with blank\\".into(), "rw,noatime", false),
+            ("0:20", "/sys".into(), "rw,nosuid", true, "sysfs"),
+            ("0:51", odd, "rw", false, "tmpfs"),
+            ("0:52", "/mnt/with blank\\".into(), "rw,noatime", false, "fuse.midflight"),
         ];
         let read = parse(table);
         let read: Vec<_> = read
             .iter()
-            .map(|line| (line.device.as_str(), line.at.clone(), line.options.as_str(), line.is_shared))
+            .map(|line| {
+                let Line { device, at, options, is_shared, kind } = line;
+                (device.as_str(), at.clone(), options.as_str(), *is_shared, kind.as_str())
+            })
             .collect();
         assert_eq!(read, expected);
     }

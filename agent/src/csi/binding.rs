@@ -16,6 +16,9 @@ use super::{
     volume::{Attributes, Crowd, VolumeId},
 };
 
+/// Said to kubelet, which tries again.
+pub(super) const NO_ANSWER: &str = "the FUSE daemon does not answer";
+
 /// What waiting for a daemon came to.
 enum Met {
     /// The right one serves.
@@ -24,6 +27,8 @@ enum Met {
     },
     /// One serves that was to be replaced.
     Outdated,
+    /// One is there that gives no answer.
+    Silent,
     Nobody,
 }
 
@@ -36,6 +41,10 @@ fn meet(mounts: &Mounts, record: &Record, patience: Duration) -> io::Result<Met>
             Place::Served { device } => device,
             Place::Dead => {
                 mounts.clear(&attributes.mount)?;
+                return Ok(false);
+            }
+            Place::Silent { .. } => {
+                met = Met::Silent;
                 return Ok(false);
             }
             Place::Plain => return Ok(false),
@@ -68,6 +77,8 @@ enum Shown {
     Nothing,
     /// Nothing: the dataset has no folder of that name.
     NoFolder,
+    /// Nothing: the daemon hangs.
+    NoAnswer,
 }
 
 /// Shows the volume at a place.
@@ -80,9 +91,9 @@ fn show(
 ) -> io::Result<Shown> {
     match mounts.look(&at.target)? {
         Place::Served { device: there } if there == device => return Ok(Shown::TheVolume),
-        Place::Served { .. } if !known => return Ok(Shown::Others),
-        // Of a daemon that has gone: covered by the one that serves, once.
-        Place::Served { .. } | Place::Dead => mounts.uncover(&at.target)?,
+        Place::Served { .. } | Place::Silent { .. } if !known => return Ok(Shown::Others),
+        // Of a daemon that has gone, or hangs: covered by the one that serves, once.
+        Place::Served { .. } | Place::Silent { .. } | Place::Dead => mounts.uncover(&at.target)?,
         Place::Plain => {}
     }
     let mounted = Mounted { device: device.to_owned(), at: attributes.mount.clone() };
@@ -90,6 +101,7 @@ fn show(
         Bound::There => Ok(Shown::TheVolume),
         Bound::Gone => Ok(Shown::Nothing),
         Bound::NoFolder => Ok(Shown::NoFolder),
+        Bound::Silent => Ok(Shown::NoAnswer),
     }
 }
 
@@ -118,6 +130,7 @@ impl NodeService {
         let met = aside("wait for the daemon", meeting).await?;
         let device = match met {
             Met::Served { device } => device,
+            Met::Silent => return Err(Status::unavailable(NO_ANSWER)),
             Met::Nobody => return Err(Status::unavailable("the FUSE daemon has not mounted yet")),
             Met::Outdated => {
                 self.stage(volume, &record.staged, record.attributes).await?;
@@ -134,6 +147,7 @@ impl NodeService {
         let refused = match shown {
             Shown::TheVolume => return Ok(()),
             Shown::Nothing => return Err(Status::unavailable("the FUSE daemon has just ended")),
+            Shown::NoAnswer => return Err(Status::unavailable(NO_ANSWER)),
             Shown::Others => Status::failed_precondition("something else is mounted at target_path"),
             Shown::NoFolder => Status::not_found("the dataset has no folder fluid_sub_path"),
         };
@@ -212,7 +226,7 @@ fn repair(
                 tracing::info!(volume = volume.as_str(), target = %at.target.display(), "bound to the new daemon");
             }
             // The next look finds the daemon that comes.
-            Ok(Shown::Nothing | Shown::Others | Shown::NoFolder) => {}
+            Ok(Shown::Nothing | Shown::NoAnswer | Shown::Others | Shown::NoFolder) => {}
             Err(error) => repaired = Err(error),
         }
     }

@@ -11,6 +11,7 @@
 //! | `volume` | what a call says of a volume |
 //! | `record` | what has to be known of a volume after a crash |
 //! | `mounts` | the mounts of this machine |
+//! | `question` | asks file systems that may hang |
 //! | `cluster` | the node's label, the volume's claim |
 //! | `rooms` | folders of a dataset that are volumes of their own |
 //! | `staging`, `binding` | what kubelet's calls do: daemons come and go, mounts are bound |
@@ -31,6 +32,7 @@ pub mod hollow;
 mod identity;
 mod mounts;
 mod node;
+mod question;
 mod record;
 mod rooms;
 mod serve;

@@ -23,10 +23,11 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::question::ask;
 use crate::mount_table::{self, Line, TABLE, as_listed};
 
-/// What FUSE calls itself.
-const FUSE: rustix::fs::FsWord = 0x6573_5546;
+/// What FUSE calls itself; behind a dot stands who serves it.
+const FUSE: &str = "fuse";
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +47,10 @@ pub(super) enum Place {
     Served {
         device: String,
     },
+    /// One whose server gives no answer.
+    Silent {
+        device: String,
+    },
 }
 
 /// Whether those at a place may write.
@@ -63,6 +68,8 @@ pub(super) enum Bound {
     Gone,
     /// It has no such folder, or the way to it leads out.
     NoFolder,
+    /// Its server gives no answer.
+    Silent,
 }
 
 /// Where mounts are looked at and made.
@@ -97,7 +104,11 @@ impl Mounts {
         let Some(Mounted { device, .. }) = top else { return Ok(Place::Plain) };
         match self {
             Mounts::Hollow(_) => Ok(Place::Served { device }),
-            Mounts::Machine => place(device, rustix::fs::stat(at).map(drop)),
+            Mounts::Machine => {
+                let asked = at.to_owned();
+                let answer = ask(&device, move || rustix::fs::stat(asked).map(drop))?;
+                place(device, answer)
+            }
         }
     }
 
@@ -114,15 +125,15 @@ impl Mounts {
         Ok(places.len())
     }
 
-    /// Whether something is at a place that no daemon serves or served.
+    /// Whether something is at a place that no daemon serves or served. The table tells: a daemon might not answer.
     pub(super) fn is_of_others(&self, at: &Path) -> io::Result<bool> {
-        match (self, self.look(at)?) {
-            (Mounts::Hollow(_), _) | (Mounts::Machine, Place::Plain | Place::Dead) => Ok(false),
-            (Mounts::Machine, Place::Served { .. }) => match rustix::fs::statfs(at) {
-                Ok(seen) => Ok(seen.f_type != FUSE),
-                Err(errno) if is_unserved(errno) => Ok(false),
-                Err(errno) => Err(errno.into()),
-            },
+        match self {
+            Mounts::Hollow(_) => Ok(false),
+            Mounts::Machine => {
+                let listed = self.listed(at);
+                let top = mount_table::read()?.into_iter().rfind(|line| line.at == listed);
+                Ok(top.is_some_and(|line| line.kind.split('.').next() != Some(FUSE)))
+            }
         }
     }
 
@@ -190,12 +201,13 @@ fn is_unserved(errno: Errno) -> bool {
 }
 
 /// What is at a place where a file system is mounted, by what it answers.
-fn place(device: String, answer: Result<(), Errno>) -> io::Result<Place> {
+fn place(device: String, answer: Option<Result<(), Errno>>) -> io::Result<Place> {
     match answer {
-        Ok(()) => Ok(Place::Served { device }),
-        Err(errno) if is_unserved(errno) => Ok(Place::Dead),
-        Err(Errno::NOENT) => Ok(Place::Plain),
-        Err(errno) => Err(errno.into()),
+        None => Ok(Place::Silent { device }),
+        Some(Ok(())) => Ok(Place::Served { device }),
+        Some(Err(errno)) if is_unserved(errno) => Ok(Place::Dead),
+        Some(Err(Errno::NOENT)) => Ok(Place::Plain),
+        Some(Err(errno)) => Err(errno.into()),
     }
 }
 
@@ -233,35 +245,44 @@ pub(super) fn wait_until(
     }
 }
 
-fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<Bound> {
+/// A folder of a mount, opened; or why it cannot be shown.
+fn open_folder(mounted: &Mounted, sub_path: &Path) -> Result<Result<OwnedFd, Bound>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = match open(&mounted.at, flags, Mode::empty()) {
         Ok(root) => root,
-        Err(errno) if is_unserved(errno) || errno == Errno::NOENT => return Ok(Bound::Gone),
-        Err(errno) => return Err(errno.into()),
+        Err(errno) if is_unserved(errno) || errno == Errno::NOENT => return Ok(Err(Bound::Gone)),
+        Err(errno) => return Err(errno),
     };
     // The daemon may have ended since it was looked at: what is there then is the folder below its mount.
     match fstat(&root) {
         Ok(stat) if device(stat.st_dev) == mounted.device => {}
-        Ok(_) => return Ok(Bound::Gone),
-        Err(errno) if is_unserved(errno) => return Ok(Bound::Gone),
-        Err(errno) => return Err(errno.into()),
+        Ok(_) => return Ok(Err(Bound::Gone)),
+        Err(errno) if is_unserved(errno) => return Ok(Err(Bound::Gone)),
+        Err(errno) => return Err(errno),
     }
-    let folder = openat2(
-        &root,
-        sub_path.unwrap_or(Path::new(".")),
-        flags,
-        Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-    );
-    let folder = match folder {
-        Ok(folder) => folder,
-        Err(errno) if is_unserved(errno) => return Ok(Bound::Gone),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => return Ok(Bound::NoFolder),
-        Err(errno) => return Err(errno.into()),
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    match openat2(&root, sub_path, flags, Mode::empty(), resolve) {
+        Ok(folder) => Ok(Ok(folder)),
+        Err(errno) if is_unserved(errno) => Ok(Err(Bound::Gone)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(Err(Bound::NoFolder)),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<Bound> {
+    let (asked, sub_path) = (mounted.clone(), sub_path.unwrap_or(Path::new(".")).to_owned());
+    let folder = match ask(&mounted.device, move || open_folder(&asked, &sub_path))? {
+        Some(answer) => match answer? {
+            Ok(folder) => folder,
+            Err(why) => return Ok(why),
+        },
+        None => return Ok(Bound::Silent),
     };
-    // A mount that nobody serves does not even say that it is a folder.
-    if let Err(error) = fs::create_dir_all(at)
+    if let Some(above) = at.parent() {
+        fs::create_dir_all(above)?;
+    }
+    // What is mounted there is not asked whether it is a folder: nobody may serve it.
+    if let Err(error) = fs::create_dir(at)
         && error.kind() != io::ErrorKind::AlreadyExists
     {
         return Err(error);
@@ -325,11 +346,12 @@ mod tests {
         let served = || Place::Served { device: "0:1".into() };
         #[rustfmt::skip]
         let cases = [
-            ("served",               Ok(()),                   Some(served())),
-            ("its daemon has ended", Err(Errno::NOTCONN),      Some(Place::Dead)),
-            ("cut by somebody",      Err(Errno::CONNABORTED),  Some(Place::Dead)),
-            ("gone meanwhile",       Err(Errno::NOENT),        Some(Place::Plain)),
-            ("no answer to that",    Err(Errno::IO),           None),
+            ("served",               Some(Ok(())),                   Some(served())),
+            ("its daemon hangs",     None,                           Some(Place::Silent { device: "0:1".into() })),
+            ("its daemon has ended", Some(Err(Errno::NOTCONN)),      Some(Place::Dead)),
+            ("cut by somebody",      Some(Err(Errno::CONNABORTED)),  Some(Place::Dead)),
+            ("gone meanwhile",       Some(Err(Errno::NOENT)),        Some(Place::Plain)),
+            ("no answer to that",    Some(Err(Errno::IO)),           None),
         ];
         for (name, answer, expected) in cases {
             assert_eq!(place("0:1".into(), answer).ok(), expected, "{name}");

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::{
     CsiConfig,
+    binding::NO_ANSWER,
     cluster::Cluster,
     mounts::{Access, Mounts, Place},
     proto::{
@@ -29,6 +30,7 @@ use super::{
         node_service_capability::{Rpc, Type, rpc},
         volume_usage::Unit,
     },
+    question::ask,
     record::{Published, Record, Records},
     volume::{Attributes, Daemon, VolumeId, absolute, check},
 };
@@ -149,6 +151,12 @@ impl NodeService {
     }
 }
 
+/// What is said of a volume that cannot be measured.
+fn abnormal(why: &str) -> NodeGetVolumeStatsResponse {
+    let condition = VolumeCondition { abnormal: true, message: why.to_owned() };
+    NodeGetVolumeStatsResponse { usage: Vec::new(), volume_condition: Some(condition) }
+}
+
 #[async_trait]
 impl Node for NodeService {
     async fn node_stage_volume(
@@ -233,15 +241,14 @@ impl Node for NodeService {
         .await?;
         match place {
             Place::Plain => Err(Status::not_found(format!("nothing is mounted at {}", path.display()))),
-            Place::Dead => Ok(Response::new(NodeGetVolumeStatsResponse {
-                usage: Vec::new(),
-                volume_condition: Some(VolumeCondition {
-                    abnormal: true,
-                    message: "the daemon has gone".to_owned(),
-                }),
-            })),
-            Place::Served { .. } => {
-                let seen = aside("measure the volume", move || Ok(rustix::fs::statvfs(&path)?)).await?;
+            Place::Dead => Ok(Response::new(abnormal("the daemon has gone"))),
+            Place::Silent { .. } => Ok(Response::new(abnormal(NO_ANSWER))),
+            Place::Served { device } => {
+                let asking = move || ask(&device, move || rustix::fs::statvfs(&path));
+                let Some(seen) = aside("measure the volume", asking).await? else {
+                    return Ok(Response::new(abnormal(NO_ANSWER)));
+                };
+                let seen = seen.map_err(|errno| failed("measure the volume")(errno.into()))?;
                 let usage = |unit: Unit, scale: u64, total: u64, free: u64, available: u64| VolumeUsage {
                     available: (available * scale) as i64,
                     total: (total * scale) as i64,

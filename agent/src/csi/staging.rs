@@ -49,7 +49,8 @@ impl NodeService {
         let (mounts, looked_at) = (self.mounts.clone(), attributes.clone());
         let (running, users) = aside("look at the mount", move || {
             let device = match mounts.look(&looked_at.mount)? {
-                Place::Served { device } => device,
+                // One that hangs is there, too: who uses it and what it is, others tell.
+                Place::Served { device } | Place::Silent { device } => device,
                 Place::Dead => {
                     mounts.clear(&looked_at.mount)?;
                     return Ok((None, 0));
@@ -81,7 +82,7 @@ impl NodeService {
     async fn await_end(&self, attributes: &Attributes) -> Result<(), Status> {
         let (mounts, mount, patience) = (self.mounts.clone(), attributes.mount.clone(), self.config.patience);
         let gone = aside("wait for the end of the old daemon", move || {
-            mounts::wait_until(patience, || Ok(!matches!(mounts.look(&mount)?, Place::Served { .. })))
+            mounts::wait_until(patience, || Ok(matches!(mounts.look(&mount)?, Place::Plain | Place::Dead)))
         })
         .await?;
         if gone { Ok(()) } else { Err(Status::unavailable("the daemon that was sent away is still there")) }

@@ -1,11 +1,14 @@
 //! One volume, daemon or mount that cannot be looked at keeps nobody from the others.
 
-use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
+use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, sync::Arc};
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use serde_json::json;
 
-use super::world::World;
+use tonic::{Code, Request};
+
+use super::world::{VOLUME, World};
+use crate::csi::proto::{NodeGetVolumeStatsRequest, node_server::Node};
 
 /// So many that some come before the good one, in whatever order they are read.
 const BAD: usize = 16;
@@ -63,5 +66,35 @@ async fn a_mount_whose_name_is_no_text_is_none_of_our_business() {
     world.publish("one").await.unwrap();
     assert_eq!(world.mounts(), 3);
     unmount(&odd, UnmountFlags::DETACH).unwrap();
+    world.end().await;
+}
+
+/// Every call has an end, those for which the daemon is not needed are carried out, and other daemons are looked after.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_hangs_keeps_no_call() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    let hanging = world.daemon_hangs();
+    assert_eq!(world.publish("two").await, Err(Code::Unavailable));
+    let looking = Arc::clone(&world.plugin);
+    tokio::task::spawn_blocking(move || looking.repair()).await.unwrap().unwrap();
+    mount_bind(world.mount(), world.path("one")).unwrap();
+    let volume_path = world.path("one").display().to_string();
+    let request = NodeGetVolumeStatsRequest { volume_id: VOLUME.into(), volume_path, ..Default::default() };
+    let told = world.plugin.node_get_volume_stats(Request::new(request)).await.unwrap().into_inner();
+    assert!(told.volume_condition.is_some_and(|condition| condition.abnormal));
+
+    // Its last workload can go, and with it the daemon.
+    world.want("fuse:2").await;
+    world.unpublish("one").await.unwrap();
+    world.unpublish("elsewhere").await.unwrap();
+    world.unstage().await.unwrap();
+    assert!(!world.labelled().await);
+    assert_eq!(world.stage().await, Err(Code::Unavailable), "it is still there");
+    drop(hanging);
+    world.stage().await.unwrap();
+    assert!(world.labelled().await);
     world.end().await;
 }

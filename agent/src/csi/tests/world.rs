@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     fs,
     io::Read,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -142,6 +143,12 @@ impl World {
 
     pub(super) fn daemon_dies_at(&self, at: &Path) {
         drop(kernel::mount(at, "fuse", MountFlags::empty(), "", Waiting::Blocks).unwrap());
+    }
+
+    /// A daemon that takes calls and answers none, as long as the handle is kept.
+    pub(super) fn daemon_hangs(&self) -> OwnedFd {
+        self.daemon_goes();
+        kernel::mount(&self.mount(), "fuse", MountFlags::empty(), "", Waiting::Blocks).unwrap()
     }
 
     /// A claim as Fluid's own controller makes it: a label, and nothing of ours.
