@@ -228,3 +228,14 @@ fn files_of_a_mount_are_measured_on_every_side() {
         assert!(figure["ours"].as_f64().unwrap() > 0.0 && figure["peer"].as_f64().unwrap() > 0.0, "{said:#}");
     }
 }
+
+/// What nodes ask grows with their number, so it is exact; what the operator tells depends on how long it takes.
+#[test]
+fn an_upgrade_of_fuse_daemons_costs_two_writes_per_node_and_no_list() {
+    const NODES: u64 = 50;
+    let said = Sandbox::new().json(&["bench", "mount", &format!("--nodes={NODES}")]);
+    let count = |who: &str, what: &str| said[who][what].as_u64().unwrap();
+    assert_eq!((count("plugins", "writes"), count("plugins", "reads")), (2 * NODES, 2 * NODES), "{said:#}");
+    assert_eq!((count("plugins", "lists"), count("plugins", "watches")), (0, 0), "{said:#}");
+    assert_eq!(count("operator", "lists"), 0, "{said:#}");
+}

@@ -71,9 +71,21 @@ pub(crate) struct Node {
 /// A pod that uses a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct User {
+    namespace: String,
     pub(crate) pod: String,
     /// When it was started.
     since: Option<jiff::Timestamp>,
+}
+
+impl User {
+    /// Its name, to somebody who thinks of a namespace.
+    fn named(&self, namespace: &str) -> String {
+        if self.namespace == namespace {
+            self.pod.clone()
+        } else {
+            format!("{}/{}", self.namespace, self.pod)
+        }
+    }
 }
 
 impl Mounted {

@@ -1,10 +1,13 @@
 //! What the API says of datasets and their daemons.
 
+use std::collections::BTreeSet;
+
 use anyhow::Context;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use midflight_api::fluid::{
-    Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE, UPDATE_STRATEGY_ANNOTATION,
+    DRIVER, Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE,
+    UPDATE_STRATEGY_ANNOTATION,
 };
 
 use super::{Mounted, Node, User};
@@ -17,9 +20,9 @@ pub(super) async fn all(client: &Client, namespace: Option<&str>) -> anyhow::Res
     };
     let datasets =
         datasets.list(&ListParams::default()).await.map_err(refusal).context("list the datasets")?;
-    let mut found = Vec::new();
+    let (mut found, volumes) = (Vec::new(), volumes(client).await?);
     for dataset in datasets {
-        found.push(look(client, &dataset).await?);
+        found.push(look(client, &dataset, &volumes).await?);
     }
     Ok(found)
 }
@@ -28,25 +31,63 @@ pub(crate) async fn one(client: &Client, namespace: &str, name: &str) -> anyhow:
     let datasets: Api<Dataset> = Api::namespaced(client.clone(), namespace);
     let dataset = datasets.get_opt(name).await.map_err(refusal).context("read the dataset")?;
     match dataset {
-        Some(dataset) => look(client, &dataset).await.map(Some),
+        Some(dataset) => look(client, &dataset, &volumes(client).await?).await.map(Some),
         None => Ok(None),
     }
 }
 
-async fn look(client: &Client, dataset: &Dataset) -> anyhow::Result<Mounted> {
+/// All volumes; none for somebody who may not see them.
+async fn volumes(client: &Client) -> anyhow::Result<Vec<PersistentVolume>> {
+    const FORBIDDEN: u16 = 403;
+    match Api::all(client.clone()).list(&ListParams::default()).await {
+        Ok(volumes) => Ok(volumes.items),
+        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(Vec::new()),
+        Err(error) => Err(refusal(error)).context("list the volumes"),
+    }
+}
+
+async fn look(client: &Client, dataset: &Dataset, volumes: &[PersistentVolume]) -> anyhow::Result<Mounted> {
     let (namespace, name) = (dataset.namespace().unwrap_or_default(), dataset.name_any());
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
     let claim = claims.get_opt(&name).await.map_err(refusal).context("read the claim")?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-    let pods = pods.list(&ListParams::default()).await.map_err(refusal).context("list the pods")?;
-    Ok(gather(namespace, name, claim.as_ref(), &pods.items))
+    let claims = claims_of(&namespace, &name, volumes);
+    let namespaces: BTreeSet<&str> = claims.iter().map(|claim| claim.namespace.as_str()).collect();
+    let mut pods = Vec::new();
+    for namespace in namespaces {
+        let all: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        pods.extend(all.list(&ListParams::default()).await.map_err(refusal).context("list the pods")?);
+    }
+    Ok(gather((namespace, name), claim.as_ref(), &claims, &pods))
 }
 
-/// Puts a dataset's claim and the pods of its namespace together.
-fn gather(
+/// Names a claim.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct ClaimName {
     namespace: String,
-    dataset: String,
+    name: String,
+}
+
+/// Claims through which workloads use a dataset: its own, and those whose volumes are folders of it or name it.
+fn claims_of(namespace: &str, dataset: &str, volumes: &[PersistentVolume]) -> BTreeSet<ClaimName> {
+    let own = ClaimName { namespace: namespace.to_owned(), name: dataset.to_owned() };
+    let others = volumes.iter().filter_map(|volume| {
+        let spec = volume.spec.as_ref()?;
+        let (source, claim) = (spec.csi.as_ref()?, spec.claim_ref.as_ref()?);
+        let attributes = source.volume_attributes.as_ref()?;
+        let says = |key: &str, value: &str| attributes.get(key).is_some_and(|said| said == value);
+        let is_of_it =
+            source.driver == DRIVER && says("runtime_namespace", namespace) && says("runtime_name", dataset);
+        let (namespace, name) = (claim.namespace.clone()?, claim.name.clone()?);
+        is_of_it.then_some(ClaimName { namespace, name })
+    });
+    others.chain([own]).collect()
+}
+
+/// Puts a dataset's own claim, all that lead to it, and the pods of their namespaces together.
+fn gather(
+    (namespace, dataset): (String, String),
     claim: Option<&PersistentVolumeClaim>,
+    claims: &BTreeSet<ClaimName>,
     pods: &[Pod],
 ) -> Mounted {
     let annotation = |key: &str| claim.and_then(|claim| claim.annotations().get(key).cloned());
@@ -55,12 +96,12 @@ fn gather(
         claim.and_then(|claim| claim.labels().get(GENERATION_LABEL).cloned()).unwrap_or_default();
     let mut nodes: Vec<Node> = pods
         .iter()
-        .filter(|pod| is_daemon(pod, &dataset))
+        .filter(|pod| is_in(pod, &namespace) && is_daemon(pod, &dataset))
         .filter_map(|pod| {
             let name = pod.spec.as_ref()?.node_name.clone()?;
             let theirs = pod.labels().get(GENERATION_LABEL).cloned().unwrap_or_default();
             let up_to_date = theirs == generation && image_of(pod) == image;
-            let used_by = pods.iter().filter(|pod| uses(pod, &dataset, &name)).map(user).collect();
+            let used_by = pods.iter().filter(|pod| uses(pod, claims, &name)).map(user).collect();
             Some(Node {
                 name,
                 image: image_of(pod),
@@ -74,6 +115,10 @@ fn gather(
     nodes.sort_by(|one, two| one.name.cmp(&two.name));
     let strategy = annotation(UPDATE_STRATEGY_ANNOTATION).unwrap_or_else(|| "OnDelete".into());
     Mounted { namespace, dataset, strategy, image, generation, nodes }
+}
+
+fn is_in(pod: &Pod, namespace: &str) -> bool {
+    pod.metadata.namespace.as_deref() == Some(namespace)
 }
 
 fn is_daemon(pod: &Pod, dataset: &str) -> bool {
@@ -96,19 +141,24 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
 }
 
-fn uses(pod: &Pod, dataset: &str, node: &str) -> bool {
+fn uses(pod: &Pod, claims: &BTreeSet<ClaimName>, node: &str) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let ended = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let mut claims =
-        spec.volumes.iter().flatten().filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    let mut theirs = spec.volumes.iter().flatten().filter_map(|volume| {
+        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
+        // A claim that comes and goes with the pod is called by both.
+        let own = volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod.name_any(), volume.name));
+        let namespace = pod.namespace().unwrap_or_default();
+        named.or(own).map(|name| ClaimName { namespace, name })
+    });
     spec.node_name.as_deref() == Some(node)
         && !matches!(ended, Some("Succeeded" | "Failed"))
-        && claims.any(|claim| claim.claim_name == dataset)
+        && theirs.any(|claim| claims.contains(&claim))
 }
 
 fn user(pod: &Pod) -> User {
     let since = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
-    User { pod: pod.name_any(), since }
+    User { namespace: pod.namespace().unwrap_or_default(), pod: pod.name_any(), since }
 }
 
 #[cfg(test)]
@@ -125,6 +175,7 @@ mod tests {
         pod(json!({
             "metadata": {
                 "name": format!("data-fuse-{node}"),
+                "namespace": "default",
                 "labels": { "role": "juicefs-fuse", "release": "data", GENERATION_LABEL: generation },
             },
             "spec": { "nodeName": node, "containers": [{
@@ -135,12 +186,17 @@ mod tests {
     }
 
     fn workload(name: &str, node: &str, claim: &str, phase: &str) -> Pod {
+        let source = json!({ "name": "data", "persistentVolumeClaim": { "claimName": claim } });
+        workload_with(("default", name), node, source, phase)
+    }
+
+    fn workload_with((namespace, name): (&str, &str), node: &str, volume: Value, phase: &str) -> Pod {
         pod(json!({
-            "metadata": { "name": name },
+            "metadata": { "name": name, "namespace": namespace },
             "spec": {
                 "nodeName": node,
                 "containers": [{ "name": "main" }],
-                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }],
+                "volumes": [volume],
             },
             "status": { "phase": phase, "startTime": "2026-01-02T03:04:05Z" },
         }))
@@ -163,7 +219,8 @@ mod tests {
             workload("other", "node-1", "logs", "Running"),
             workload("elsewhere", "node-3", "data", "Running"),
         ];
-        let seen = gather("default".into(), "data".into(), Some(&claim.unwrap()), &pods);
+        let claims = claims_of("default", "data", &[]);
+        let seen = gather(("default".into(), "data".into()), Some(&claim.unwrap()), &claims, &pods);
         assert_eq!(
             (seen.strategy.as_str(), seen.image.as_str(), seen.generation.as_str()),
             ("OnIdle", "fuse:2", "2")
@@ -181,7 +238,47 @@ mod tests {
 
     #[test]
     fn a_dataset_without_a_claim_has_no_daemons_yet() {
-        let seen = gather("default".into(), "data".into(), None, &[]);
+        let seen = gather(("default".into(), "data".into()), None, &BTreeSet::new(), &[]);
         assert_eq!((seen.strategy.as_str(), seen.nodes.len()), ("OnDelete", 0));
+    }
+
+    #[test]
+    fn whoever_uses_the_dataset_through_another_claim_keeps_its_daemon_busy() {
+        let volume = |driver: &str, dataset: &str, claim: (&str, &str)| -> PersistentVolume {
+            serde_json::from_value(json!({
+                "metadata": { "name": format!("of-{}", claim.1) },
+                "spec": {
+                    "claimRef": { "namespace": claim.0, "name": claim.1 },
+                    "csi": { "driver": driver, "volumeHandle": "h", "volumeAttributes": {
+                        "runtime_namespace": "default", "runtime_name": dataset,
+                    } },
+                },
+            }))
+            .unwrap()
+        };
+        let volumes = [
+            volume(DRIVER, "data", ("team", "room")),
+            volume(DRIVER, "data", ("default", "job-scratch")),
+            volume(DRIVER, "logs", ("team", "logs")),
+            volume("other.csi.io", "data", ("team", "foreign")),
+        ];
+        let claim = |name: &str| json!({ "name": "v", "persistentVolumeClaim": { "claimName": name } });
+        let pods = [
+            daemon("node-1", "1", "fuse:1"),
+            workload_with(("team", "in-a-room"), "node-1", claim("room"), "Running"),
+            workload_with(("default", "not-its"), "node-1", claim("room"), "Running"),
+            workload_with(("team", "of-logs"), "node-1", claim("logs"), "Running"),
+            workload_with(("team", "of-others"), "node-1", claim("foreign"), "Running"),
+            workload_with(
+                ("default", "job"),
+                "node-1",
+                json!({ "name": "scratch", "ephemeral": {} }),
+                "Running",
+            ),
+        ];
+        let claims = claims_of("default", "data", &volumes);
+        let seen = gather(("default".into(), "data".into()), None, &claims, &pods);
+        let users: Vec<String> = seen.nodes[0].used_by.iter().map(|user| user.named("default")).collect();
+        assert_eq!(users, ["team/in-a-room", "job"]);
     }
 }

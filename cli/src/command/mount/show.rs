@@ -27,8 +27,8 @@ impl Answer for Mounted {
     fn to_table(&self, _: Paint) -> String {
         let row = |node: &Node| {
             let users = node.used_by.iter().map(|user| match user.since {
-                Some(since) => format!("{} since {since}", user.pod),
-                None => user.pod.clone(),
+                Some(since) => format!("{} since {since}", user.named(&self.namespace)),
+                None => user.named(&self.namespace),
             });
             [
                 node.name.clone(),
