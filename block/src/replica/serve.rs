@@ -17,7 +17,7 @@ use std::{
 use super::{
     core::{Input, Known, Output, Replica},
     disk::{Folder, TakeFolder},
-    pace::Pace,
+    pace::{Pace, Turn},
     promise::{BadPromise, PromiseFile},
     store::Store,
     succession::{self, Succession, TakeOverError},
@@ -101,6 +101,9 @@ fn boot_of(id: &str) -> u64 {
 /// Between two looks for damage, of 256 KiB each: a layer of 1 TiB takes five days.
 const SCRUB_EVERY: Duration = Duration::from_millis(100);
 
+/// Whose turn it is to work on layers, of all copies that this process serves.
+static PACE: Pace = Pace::new();
+
 /// Serves until the store fails, the process is stopped, or a successor has taken over.
 pub fn run(args: &ReplicaArgs) -> Result<(), ReplicaError> {
     let mut reactor = Reactor::new().map_err(ReplicaError::Wait)?;
@@ -171,8 +174,8 @@ pub struct Serving {
     outputs: Vec<Output>,
     /// When the next piece of the layers is looked at for damage.
     scrub_at: Instant,
-    /// When the next piece of other work on them is done.
-    pace: Pace,
+    /// When the next piece of other work on them is done, if that was settled.
+    turn: Option<Turn>,
 }
 
 impl Serving {
@@ -196,8 +199,8 @@ impl Serving {
         let Opened { folder, promise, store, boot } = opened;
         let core = Replica::new(args.volume.clone(), store, promise.standing(), boot);
         let workers = Workers::start(&folder, promise, reactor.waker());
-        let (scrub_at, pace) = (Instant::now() + SCRUB_EVERY, Pace::default());
-        Serving { core, folder, workers, outputs: Vec::new(), scrub_at, pace }
+        let scrub_at = Instant::now() + SCRUB_EVERY;
+        Serving { core, folder, workers, outputs: Vec::new(), scrub_at, turn: None }
     }
 
     /// Goes on where a predecessor stood, with its connections.
@@ -235,8 +238,11 @@ impl Serving {
     /// When `mind` is wanted.
     pub fn deadline(&self) -> Option<Instant> {
         match self.core.has_work() {
-            true => Some(self.pace.next(Instant::now())),
-            false => self.core.wants_to_scrub().then_some(self.scrub_at),
+            true => Some(self.turn.map_or_else(Instant::now, |turn| turn.at)),
+            false => self
+                .core
+                .wants_to_scrub()
+                .then(|| self.turn.map_or(self.scrub_at, |turn| turn.at.max(self.scrub_at))),
         }
     }
 
@@ -244,7 +250,7 @@ impl Serving {
         match event {
             Event::Accepted { .. } | Event::Connected(_) | Event::Readable(_) => Ok(()),
             Event::Arrived(link) => {
-                self.pace.heard(Instant::now());
+                PACE.heard(Instant::now());
                 self.on_arrived(link, reactor)
             }
             Event::Closed(link) => self.feed(Input::Closed(link), reactor),
@@ -252,21 +258,27 @@ impl Serving {
         }
     }
 
-    /// A piece of the work that can wait.
+    /// A piece of the work that can wait, when it is this copy's turn.
     pub fn mind(&mut self, reactor: &mut Reactor) -> Result<(), ReplicaError> {
         let now = Instant::now();
-        if self.core.has_work() {
-            if self.pace.next(now) <= now {
-                self.feed(Input::Work, reactor)?;
-                self.pace.worked(now, Instant::now());
-            }
-            return Ok(());
-        }
-        if now < self.scrub_at {
+        let Some(work) = self.wanted(now) else { return Ok(()) };
+        let turn = *self.turn.get_or_insert_with(|| PACE.turn(now));
+        if turn.at > now {
             return Ok(());
         }
         self.scrub_at = now + SCRUB_EVERY;
-        self.feed(Input::Scrub, reactor)
+        self.feed(work, reactor)?;
+        PACE.worked(turn, now.elapsed());
+        self.turn = self.core.has_work().then(|| PACE.turn(now));
+        Ok(())
+    }
+
+    /// What there is to do beside requests.
+    fn wanted(&self, now: Instant) -> Option<Input> {
+        match self.core.has_work() {
+            true => Some(Input::Work),
+            false => (self.core.wants_to_scrub() && self.scrub_at <= now).then_some(Input::Scrub),
+        }
     }
 
     pub(super) fn on_arrived(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), ReplicaError> {
