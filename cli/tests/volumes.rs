@@ -42,6 +42,12 @@ fn whoever_waits_is_told_when_it_is_really_so() {
     }
     sandbox.ok(&["volume", "attach", "v", "--node=node-2", "--wait"]);
 
+    let default = || object(&sandbox, "settings/default-instance-manager-image").unwrap()["value"].clone();
+    let before = default();
+    let refused = sandbox.fails(3, &["upgrade", "nodes", "--to=other:v9", "--nodes=node-1,node-9"]);
+    assert!(refused.contains("node-9 is not in the cluster"), "{refused}");
+    assert_eq!(default(), before, "what is refused sets nothing");
+
     // Every node runs the image, so that a single replica is in nobody's way: the plan and the upgrade say the same.
     sandbox.ok(&["plan", "node-upgrade"]);
     sandbox.ok(&["upgrade", "nodes"]);

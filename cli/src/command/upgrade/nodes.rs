@@ -82,6 +82,7 @@ impl Nodes {
         } else if self.resume {
             self.go_on(&upgrades).await?;
         } else {
+            self.refuse_what_the_api_would(&client).await?;
             if let Some(image) = &self.to {
                 let image = complete(session, image, std::iter::empty());
                 let image = image.as_str();
@@ -115,7 +116,6 @@ impl Nodes {
         upgrades: &Api<DataEngineUpgradeManager>,
         deadline: Instant,
     ) -> anyhow::Result<bool> {
-        self.refuse_what_the_api_would(client).await?;
         let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
         let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)?;
         if let Some(there) = there {
