@@ -83,20 +83,20 @@ impl<D: Disk> Absent<D> {
         self.maps.get(&key).map(|map| (map.note(), map.bits()))
     }
 
+    /// A copy is whole again. Durable when the folder is synced; a map that is left by a loss of power counts from a version
+    /// that nobody asks for any more.
     pub fn forget(&mut self, key: ReplicaKey) -> io::Result<()> {
-        match self.maps.remove(&key) {
-            Some(_) => {
-                self.disk.remove(&file_name(key))?;
-                self.disk.sync_folder()
-            }
-            None => Ok(()),
-        }
+        self.maps.remove(&key).map_or(Ok(()), |_| self.disk.remove(&file_name(key)))
     }
 
-    /// A copy that was away itself knows nothing of what others missed meanwhile.
+    /// A copy that was away itself knows nothing of what others missed meanwhile. Durable when it returns.
     pub fn forget_all(&mut self) -> io::Result<()> {
         let keys: Vec<ReplicaKey> = self.maps.keys().copied().collect();
-        keys.into_iter().try_for_each(|key| self.forget(key))
+        if keys.is_empty() {
+            return Ok(());
+        }
+        keys.into_iter().try_for_each(|key| self.forget(key))?;
+        self.disk.sync_folder()
     }
 
     /// What was marked so far is durable when it returns.

@@ -121,7 +121,7 @@ pub struct Replica<D: Disk> {
     /// Changes to regions that are not durably noted yet.
     pub(super) awaiting_note: Vec<(LinkId, Frame)>,
     pub(super) noting: Option<Vec<u64>>,
-    /// Who waits until it is durable that a copy has left.
+    /// Who waits until it is durable that a copy has left, or is whole again.
     pub(super) departures: Vec<(ReplicaKey, LinkId, Frame)>,
     /// Changes of the layers that wait for the end of a sync.
     pub(super) awaiting_sync: Vec<(LinkId, Frame)>,

@@ -244,27 +244,28 @@ impl<D: Disk> Replica<D> {
         let Some(missing) = Missing::decode(&frame.payload, self.store.blocks()) else {
             return self.answer(link, header, Status::Invalid, out);
         };
-        let done = match header.kind {
+        // What is not durable yet is made so beside the loop; writes go on.
+        let is_durable = match header.kind {
             Kind::Depart if header.flags & PARTIAL != 0 => {
-                self.store.absent.add(missing.replica, &missing.blocks)
+                self.store.absent.add(missing.replica, &missing.blocks).map(|()| true)
             }
-            Kind::Depart => match self.store.absent.begin(missing.replica, missing.from, &missing.blocks) {
-                Ok(()) => {
-                    self.departures.push((missing.replica, link, ok));
-                    return out.push(Output::SyncAbsent(missing.replica));
-                }
-                Err(error) => Err(error),
-            },
-            Kind::Forget => self.store.absent.forget(missing.replica),
+            Kind::Depart => {
+                self.store.absent.begin(missing.replica, missing.from, &missing.blocks).map(|()| false)
+            }
+            Kind::Forget => self.store.absent.forget(missing.replica).map(|()| false),
             _ => return self.tell_missing(link, header, missing.replica, out),
         };
-        match done {
-            Ok(()) => out.push(Output::Send(link, ok)),
+        match is_durable {
+            Ok(true) => out.push(Output::Send(link, ok)),
+            Ok(false) => {
+                self.departures.push((missing.replica, link, ok));
+                out.push(Output::SyncAbsent(missing.replica));
+            }
             Err(error) => self.fail(link, header, &error, out),
         }
     }
 
-    /// It is durable that a copy has left, as far as it was told when the sync began. Writes were not kept waiting.
+    /// It is durable that a copy has left or is whole again, as far as it was told when the sync began. Writes were not kept waiting.
     pub(super) fn on_departed(&mut self, key: ReplicaKey, out: &mut Vec<Output>) {
         let Some(at) = self.departures.iter().position(|(other, ..)| *other == key) else { return };
         let (_, link, answer) = self.departures.remove(at);

@@ -165,9 +165,9 @@ fn tags(answers: &[Frame]) -> Vec<(u64, Status)> {
     answers.iter().map(|frame| (frame.header.tag, frame.header.status)).collect()
 }
 
-/// Nobody waits for the note that another copy has left but whoever asked for it; and what is written meanwhile is in it.
+/// Nobody waits for the note that another copy has left, or is whole again, but whoever asked for it; and what is written meanwhile is in it.
 #[test]
-fn writes_go_on_while_the_departure_of_another_copy_is_noted() {
+fn writes_go_on_while_the_departure_and_the_return_of_another_copy_are_noted() {
     let mut bench = Bench::new();
     let missing = |blocks: &[u64]| {
         let mut set = Blocks::default();
@@ -183,6 +183,11 @@ fn writes_go_on_while_the_departure_of_another_copy_is_noted() {
     assert_eq!(tags(&bench.feed(Input::AbsentSynced(5))), [(70, Status::Ok)], "each by its own sync");
     assert_eq!(tags(&bench.feed(Input::AbsentSynced(5))), [(71, Status::Ok)]);
     assert_eq!(bench.core.store().absent.get(5), Some((3, missing(&[1, 3, 9]).blocks)));
+    let syncs = bench.disk.syncs();
+    let whole = Frame::with(Header::new(Kind::Forget, 74, EPOCH), missing(&[]).encode());
+    assert_eq!(tags(&bench.ask(whole)), [], "nor that it is whole again");
+    assert_eq!((bench.disk.syncs(), bench.core.store().absent.get(5)), (syncs, None));
+    assert_eq!(tags(&bench.feed(Input::AbsentSynced(5))), [(74, Status::Ok)]);
     bench.ask(depart(72, &[]));
     bench.ask(depart(73, &[]));
     bench.core.apply(Input::Closed(ENGINE), &mut Vec::new());
