@@ -176,6 +176,8 @@ wire! {
         pub since: Timestamp,
         /// Why the node goes back, or went back, to how it was; empty while it goes on.
         pub failure: Message,
+        /// State that the node was in when it began to go back; `undefined` while it goes on.
+        pub returned_from: NodeUpgradeState,
         /// Image of the instance manager that is replaced.
         pub previous_image: ImageRef,
         /// Generation of the spec that this status speaks of.

@@ -58,6 +58,7 @@ const ADDED: &[(&str, &str, &str)] = &[
     ("NodeDataEngineUpgrade",    "status.since",                               "deadlines, which upstream lacks"),
     ("NodeDataEngineUpgrade",    "status.failure",                             "the way back, which upstream lacks"),
     ("NodeDataEngineUpgrade",    "status.previousImage",                       "the way back, which upstream lacks"),
+    ("NodeDataEngineUpgrade",    "status.returnedFrom",                        "where the way back began"),
     ("NodeDataEngineUpgrade",    "status.volumes.*.temporaryNodeID",           "where each volume is served meanwhile"),
     ("NodeDataEngineUpgrade",    "status.volumes.*.pauseUs",                   "the pause of clients, which upstream does not measure"),
     ("NodeDataEngineUpgrade",    "status.volumes.*.longestWaitUs",             "the pause of clients, which upstream does not measure"),

@@ -137,7 +137,7 @@ async fn judge(about: &str, request: &Value, client: &Client) -> Result<Result<(
     match about {
         register::ATTACHMENT => nodes::may_be_attached(&request["object"], client).await,
         register::NODE => nodes::may_go(&request["oldObject"], client).await,
-        register::NODE_UPGRADE => nodes::may_begin(&request["object"], client).await,
+        register::NODE_UPGRADE => nodes::may_begin(request, client).await,
         register::ENGINE_IMAGE_OBJECT if request["operation"] == "CREATE" => {
             images::may_be_made(&request["object"])
         }

@@ -3,11 +3,9 @@
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{
-    DataEngineUpgradeManager, NAMESPACE, Node, Replica, UpgradeState, VOLUME_LABEL, Volume,
-};
+use midflight_api::longhorn::{DataEngineUpgradeManager, NAMESPACE, Node, Replica, VOLUME_LABEL, Volume};
 use midflight_api::{NodeName, VolumeRecord};
-use midflight_plan::node_upgrade::{self as plan, Nodes, attach, create};
+use midflight_plan::node_upgrade::{self as plan, Nodes, Stand, attach, create, resume};
 use midflight_plan::storage::node as storage;
 use serde_json::Value;
 
@@ -71,19 +69,21 @@ pub(super) async fn may_go(object: &Value, client: &Client) -> Verdict {
     Ok(storage::may_go(&name, replicas, volumes).map_err(|refusal| refusal.to_string()))
 }
 
-/// Whether an upgrade of nodes may begin.
-pub(super) async fn may_begin(object: &Value, client: &Client) -> Verdict {
+/// Whether an upgrade of nodes may begin, or go on where it had failed.
+pub(super) async fn may_begin(request: &Value, client: &Client) -> Verdict {
     let upgrade: DataEngineUpgradeManager =
-        serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
+        serde_json::from_value(request["object"].clone()).map_err(kube::Error::SerdeError)?;
     let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
     let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
     let all = ListParams::default();
     let (nodes, upgrades) = tokio::try_join!(nodes.list(&all), upgrades.list(&all))?;
     let nodes: Vec<_> = nodes.into_iter().map(|node| node.name_any().into()).collect();
-    let is_active = |other: &&DataEngineUpgradeManager| {
-        let state = other.status.as_ref().map(|status| status.state).unwrap_or_default();
-        !matches!(state, UpgradeState::Completed | UpgradeState::Error)
+    let own = upgrade.name_any();
+    let active = upgrades.iter().filter(|other| other.name_any() != own && Stand::of(other).is_active());
+    let active = active.map(ResourceExt::name_any).min();
+    let verdict = match request["operation"] == "UPDATE" {
+        true => resume(&upgrade.spec, &Stand::of(&upgrade), active.as_deref()),
+        false => create(&upgrade.spec, &nodes, active.as_deref()),
     };
-    let active = upgrades.iter().find(is_active).map(ResourceExt::name_any);
-    Ok(create(&upgrade.spec, &nodes, active.as_deref()).map_err(|refusal| refusal.to_string()))
+    Ok(verdict.map_err(|refusal| refusal.to_string()))
 }

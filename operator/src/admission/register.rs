@@ -49,6 +49,8 @@ pub(super) async fn register(
     );
     let is_short =
         format!("has(object.spec.image) && object.spec.image != '' && !object.spec.image{has_host}");
+    let is_asked_for = "oldObject == null || \
+         object.spec != oldObject.spec && !(has(object.spec.paused) && object.spec.paused)";
     let client_config =
         |about: &str| json!({ "url": format!("https://{address}/{about}"), "caBundle": ca_bundle });
     let configuration = json!({
@@ -114,8 +116,10 @@ pub(super) async fn register(
             "clientConfig": client_config(NODE_UPGRADE),
             "rules": [{
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["dataengineupgrademanagers"],
-                "operations": ["CREATE"], "scope": "Namespaced",
+                "operations": ["CREATE", "UPDATE"], "scope": "Namespaced",
             }],
+            // One that failed goes on when its spec changes; whatever else changes, and a pause, depends on nobody.
+            "matchConditions": [{ "name": "it-is-asked-for", "expression": is_asked_for }],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "node.midflight.dev",

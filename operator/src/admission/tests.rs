@@ -248,6 +248,19 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     change(json!({ "paused": true })).await.unwrap();
     change(json!({ "nodes": ["node-1"] })).await.unwrap_err();
 
+    let own_upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(own.clone(), NAMESPACE);
+    let is = async |name: &str, state: &str| {
+        let patch = Patch::Merge(json!({ "status": { "state": state } }));
+        own_upgrades.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    };
+    is("upgrade", "error").await;
+    begin("second", json!({ "dataEngine": "v2" })).await.expect("the first one has failed");
+    let refused = change(json!({ "paused": false })).await.unwrap_err().to_string();
+    assert!(refused.contains("DataEngineUpgradeManager second is not done"), "{refused}");
+    change(json!({ "maxParallelNodes": 2 })).await.expect("it does not go on while it is paused");
+    is("second", "completed").await;
+    change(json!({ "paused": false })).await.expect("it goes on where no other is active");
+
     for volume in ["old", "new"] {
         let spec = json!({ "size": "1073741824", "dataEngine": "v2", "nodeID": if volume == "old" { "node-1" } else { "" } });
         make::<Volume>(user, volume, spec, json!({})).await;

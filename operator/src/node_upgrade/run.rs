@@ -11,12 +11,14 @@ use midflight_api::longhorn::{
     UpgradeState,
 };
 use midflight_api::{ImageRef, NodeName};
-use midflight_plan::node_upgrade::{Child, Order, Run, RunDecision, asks_for_volumes, decide_run};
+use midflight_plan::node_upgrade::{
+    Child, Order, Run, RunDecision, Stand, asks_for_volumes, decide_run, is_rival,
+};
 
 use super::cluster::Cluster;
 use super::node::from_now;
 use super::told::{self, Standing};
-use crate::controller::{Controller, Key, News, Next, Objects, Operator, TurnError, Wake};
+use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
 use crate::figures::Figures;
 
 /// Label of the upgrade of a node: the upgrade that it belongs to, and the node.
@@ -38,11 +40,6 @@ pub(crate) struct Look {
     observed: Run,
 }
 
-fn is_over(run: &DataEngineUpgradeManager) -> bool {
-    let state = run.status.as_ref().map(|status| status.state).unwrap_or_default();
-    matches!(state, UpgradeState::Completed | UpgradeState::Error)
-}
-
 fn child(upgrade: &NodeDataEngineUpgrade) -> Child {
     let status = upgrade.status.clone().unwrap_or_default();
     Child {
@@ -52,6 +49,7 @@ fn child(upgrade: &NodeDataEngineUpgrade) -> Child {
         state: status.state,
         message: status.message.to_string(),
         failure: status.failure.to_string(),
+        returned_from: status.returned_from,
         deleting: upgrade.metadata.deletion_timestamp.is_some(),
         longest_pause_us: status.volumes.values().map(|volume| volume.pause_us).max().unwrap_or_default(),
     }
@@ -144,9 +142,8 @@ impl Controller for NodeUpgradeRuns {
             return Ok(None);
         };
         let status = object.status.clone().unwrap_or_default();
-        let age = |run: &DataEngineUpgradeManager| (run.creation_timestamp(), run.name_any());
-        let runs = self.runs.all()?;
-        let older = runs.iter().filter(|other| !is_over(other) && age(other) < age(&object));
+        let (runs, own) = (self.runs.all()?, Stand::of(&object));
+        let rivals = runs.iter().filter(|other| is_rival(&own, &Stand::of(other)));
         let upgrades = self.upgrades.all()?;
         let default_image = self.cluster.default_image()?;
         let image = match status.state {
@@ -167,7 +164,7 @@ impl Controller for NodeUpgradeRuns {
             nodes: self.cluster.nodes(image)?,
             volumes: if asks_for_volumes(&status) { self.cluster.all_volumes()? } else { Vec::new() },
             children: upgrades.iter().map(|upgrade| child(upgrade)).collect(),
-            rival: older.map(|run| run.name_any()).min(),
+            rival: rivals.map(|run| run.name_any()).min(),
             status,
             default_image,
         };
@@ -185,6 +182,10 @@ impl Controller for NodeUpgradeRuns {
         told::set(&mut status.conditions, &standing, state.as_str(), &message, seen.observed.generation);
         self.runs.report(&mut seen.object, |run| run.status = Some(status)).await?;
         self.figures.nodes_of_upgrade(&seen.observed.name, &decision.status.upgrade_nodes);
+        if seen.observed.deleting && decision.status.message != seen.observed.status.message {
+            let news = News { by: Self::NAME, tone: Tone::Normal, reason: "Aborted", note: &message };
+            self.runs.tell(&seen.object, &news).await;
+        }
         if state != seen.observed.status.state {
             let note = match message.as_str() {
                 "" => format!("{state}, to {}", decision.status.instance_manager_image),

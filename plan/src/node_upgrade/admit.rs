@@ -2,10 +2,13 @@
 //!
 //! The invariant: whatever is refused is refused by name, and detaching never is.
 
+use jiff::Timestamp;
+use kube::ResourceExt;
 use midflight_api::NodeName;
-use midflight_api::longhorn::DataEngineUpgradeManagerSpec;
+use midflight_api::longhorn::{DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, UpgradeState};
 
 use super::facts::{Copy, Nodes, Volume};
+use super::words::some_of;
 
 /// Why something is refused. Shown to the user verbatim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,19 +33,10 @@ pub enum Refusal {
     UnknownNodes(String),
 }
 
-/// How many nodes are named of which one can be chosen.
-const NAMED: usize = 8;
-
 fn list(known: &[NodeName]) -> String {
-    let mut named: Vec<&str> = known.iter().take(NAMED).map(NodeName::as_str).collect();
-    let more = known.len().saturating_sub(NAMED);
-    let rest = format!("{more} more");
-    if more > 0 {
-        named.push(&rest);
-    }
-    match named.is_empty() {
+    match known.is_empty() {
         true => "it has none".to_owned(),
-        false => format!("it has {}", named.join(", ")),
+        false => format!("it has {}", some_of(known, ", ")),
     }
 }
 
@@ -74,7 +68,47 @@ pub fn create(
     if nodes.len() < 2 {
         return Err(Refusal::SingleNode);
     }
-    let unknown: Vec<&str> =
-        spec.nodes.iter().filter(|node| !nodes.contains(node)).map(NodeName::as_str).collect();
-    if unknown.is_empty() { Ok(()) } else { Err(Refusal::UnknownNodes(unknown.join(", "))) }
+    let unknown: Vec<&NodeName> = spec.nodes.iter().filter(|node| !nodes.contains(node)).collect();
+    if unknown.is_empty() { Ok(()) } else { Err(Refusal::UnknownNodes(some_of(unknown, ", "))) }
+}
+
+/// Where an upgrade of nodes stands among others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stand {
+    /// When it was created, and its name: of two that have not begun, the older one does.
+    pub age: (Option<Timestamp>, String),
+    pub state: UpgradeState,
+}
+
+impl Stand {
+    pub fn of(upgrade: &DataEngineUpgradeManager) -> Stand {
+        let created = upgrade.metadata.creation_timestamp.as_ref().map(|created| created.0);
+        let state = upgrade.status.as_ref().map(|status| status.state).unwrap_or_default();
+        Stand { age: (created, upgrade.name_any()), state }
+    }
+
+    /// Whether it has nodes to upgrade, or will have.
+    pub fn is_active(&self) -> bool {
+        match self.state {
+            UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => true,
+            UpgradeState::Completed | UpgradeState::Error => false,
+        }
+    }
+}
+
+/// Whether an upgrade that is about to begin has to wait for another one. One that failed may go on long after a younger one
+/// has begun.
+pub fn is_rival(own: &Stand, other: &Stand) -> bool {
+    let has_begun = other.state != UpgradeState::Undefined;
+    other.age.1 != own.age.1 && other.is_active() && (has_begun || other.age < own.age)
+}
+
+/// Whether the spec of an upgrade may change to this one: where it had failed it goes on then, unless it is paused.
+pub fn resume(spec: &DataEngineUpgradeManagerSpec, own: &Stand, active: Option<&str>) -> Result<(), Refusal> {
+    match active {
+        Some(other) if own.state == UpgradeState::Error && !spec.paused => {
+            Err(Refusal::Active(other.to_owned()))
+        }
+        Some(_) | None => Ok(()),
+    }
 }

@@ -118,6 +118,7 @@ fn done(manager: &str, node: &NodeName) -> Child {
         state: NodeUpgradeState::Completed,
         message: String::new(),
         failure: String::new(),
+        returned_from: NodeUpgradeState::Undefined,
         deleting: false,
         longest_pause_us: 0,
     }

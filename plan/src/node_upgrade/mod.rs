@@ -23,11 +23,12 @@ mod preflight;
 mod rebuilt;
 mod run;
 mod wait;
+mod words;
 
 #[cfg(test)]
 mod tests;
 
-pub use admit::{Refusal, attach, create};
+pub use admit::{Refusal, Stand, attach, create, is_rival, resume};
 pub use facts::{Copy, Image, Manager, MoveFailure, Moved, Node, Nodes, Policy, Replica, Volume};
 pub use forecast::{Forecast, Pace, Stage, Target, forecast};
 pub use node::{Action, Decision, Observed, Taken, decide};

@@ -15,6 +15,7 @@ use super::facts::{Nodes, Policy, Volume};
 use super::place::Load;
 use super::rebuilt::{self, Copied};
 use super::wait::{Wait, message};
+use super::words::fit_node;
 use super::{back, forth};
 
 /// Rebuilds take as many times longer as a step may.
@@ -154,6 +155,7 @@ pub fn decide(seen: &Observed) -> Decision {
         Step::Enter(state) => enter(&mut status, state, seen),
         Step::GoBack(why) => {
             status.failure = why.into();
+            status.returned_from = seen.status.state;
             let next = if seen.status.state == NodeUpgradeState::Undefined {
                 Error
             } else {
@@ -182,6 +184,7 @@ pub fn decide(seen: &Observed) -> Decision {
     if status.state == seen.status.state {
         tell(&mut status, &waits, actions.is_empty());
     }
+    fit_node(&mut status);
     Decision { status, actions, until }
 }
 

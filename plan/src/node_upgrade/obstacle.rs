@@ -5,6 +5,8 @@
 use midflight_api::longhorn::VolumeState;
 use midflight_api::{ImageRef, NodeName, VolumeName};
 
+use super::words::some_of;
+
 /// Why a node, or all of them, cannot be upgraded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
@@ -14,7 +16,7 @@ pub enum Obstacle {
     UnknownNodes { nodes: Vec<NodeName> },
     #[error("a cluster of one node has no other that could serve its volumes meanwhile")]
     SingleNode,
-    #[error("{image} is not on {}", list(.nodes))]
+    #[error("{image} is not on {}", some_of(.nodes, ", "))]
     ImageMissing { image: ImageRef, nodes: Vec<NodeName> },
     #[error("node {0} is not ready")]
     NodeNotReady(NodeName),
@@ -154,11 +156,7 @@ impl Obstacle {
     }
 }
 
-fn list(nodes: &[NodeName]) -> String {
-    nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
-}
-
 fn names(nodes: &[NodeName]) -> String {
     let verb = if nodes.len() == 1 { "is" } else { "are" };
-    format!("{} {verb}", list(nodes))
+    format!("{} {verb}", some_of(nodes, ", "))
 }

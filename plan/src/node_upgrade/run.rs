@@ -21,6 +21,7 @@ use super::facts::{Nodes, Policy, Volume};
 use super::obstacle::Obstacle;
 use super::place::are_disjoint;
 use super::preflight::{cluster, fit, missing, nodes_of_run, preflight};
+use super::words::{fit_run, some_of};
 
 /// Everything `decide` may look at.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +41,7 @@ pub struct Observed {
     pub volumes: Vec<Volume>,
     /// Upgrades of nodes, whoever began them.
     pub children: Vec<Child>,
-    /// An older upgrade that is not over.
+    /// Another upgrade that this one has to wait for before it begins.
     pub rival: Option<String>,
 }
 
@@ -52,13 +53,22 @@ pub struct Child {
     pub manager: String,
     pub state: NodeUpgradeState,
     pub message: String,
-    /// Why the node goes back, or went back.
+    /// Why the node goes back, or went back, and what it was at.
     pub failure: String,
+    pub returned_from: NodeUpgradeState,
     pub deleting: bool,
     pub longest_pause_us: i64,
 }
 
 impl Child {
+    /// What became of a node that failed.
+    fn told(&self) -> String {
+        match self.returned_from {
+            NodeUpgradeState::Undefined => self.failure.clone(),
+            from => format!("went back from {from}: {}", self.failure),
+        }
+    }
+
     /// Whether it holds a place among those that are under way.
     fn is_active(&self) -> bool {
         match self.state {
@@ -133,6 +143,7 @@ pub fn decide(seen: &Observed) -> Decision {
     if decision.status.state != seen.status.state {
         decision.status.since = seen.now.to_string().into();
     }
+    fit_run(&mut decision.status);
     decision
 }
 
@@ -169,13 +180,30 @@ fn abort(seen: &Observed, decision: &mut Decision) {
         }
     }
     let count = mine.iter().filter(|child| child.is_active()).count();
-    decision.status.message = match count {
-        0 => String::new(),
+    let back = match count {
+        0 => "aborted: every node is back".to_owned(),
+        1 => "aborted: 1 node goes back".to_owned(),
         count => format!("aborted: {count} nodes go back"),
+    };
+    if seen.status.state != UpgradeState::Completed {
+        decision.status.message = format!("{back}{}", still_default(seen)).into();
     }
-    .into();
     if mine.is_empty() && seen.protected {
         decision.orders.push(Order::Release);
+    }
+}
+
+/// What is left of an upgrade that was aborted: its image is the default, and the next instance manager is of it.
+fn still_default(seen: &Observed) -> String {
+    let image = &seen.status.instance_manager_image;
+    let serving = seen.nodes.values().filter_map(|node| node.serving()).map(|manager| &manager.image);
+    let before = serving.filter(|serving| *serving != image).min();
+    match before.filter(|_| !image.is_empty() && seen.default_image == *image) {
+        Some(before) => format!(
+            "; default-instance-manager-image is still {image}, which instance managers that are started anew get: \
+             `midflight upgrade nodes --to {before}` sets it back"
+        ),
+        None => String::new(),
     }
 }
 
@@ -227,10 +255,7 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
 
 /// These obstacles in one message, without those that are left out.
 fn all_of(found: &[Obstacle], left_out: impl Fn(&Obstacle) -> bool) -> String {
-    let told: Vec<String> = found.iter().filter(|one| !left_out(one)).map(Obstacle::advice).collect();
-    let (shown, more) = told.split_at(told.len().min(8));
-    let more = if more.is_empty() { String::new() } else { format!(" | and {} more", more.len()) };
-    format!("{}{more}", shown.join(" | "))
+    some_of(found.iter().filter(|one| !left_out(one)).map(Obstacle::advice), " | ")
 }
 
 /// Goes through the nodes.
@@ -258,8 +283,8 @@ fn upgrade(seen: &Observed, decision: &mut Decision) {
     };
     if status.upgrade_nodes.values().all(is_over) {
         let failed = status.upgrade_nodes.iter().filter(|(_, entry)| entry.state == NodeUpgradeState::Error);
-        let failed: Vec<String> = failed.map(|(node, entry)| format!("{node}: {}", entry.message)).collect();
-        return fail(status, &failed.join(" | "));
+        let failed = failed.map(|(node, entry)| format!("{node}: {}", entry.message));
+        return fail(status, &some_of(failed, " | "));
     }
     status.message = why.unwrap_or_default().into();
 }
@@ -280,7 +305,7 @@ fn follow(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus, orders: 
                 entry.longest_pause_us = entry.longest_pause_us.max(child.longest_pause_us);
                 match child.state {
                     NodeUpgradeState::Error if entry.state != NodeUpgradeState::Error => {
-                        failed(entry, &child.failure, seen);
+                        failed(entry, &child.told(), seen);
                     }
                     NodeUpgradeState::Error | NodeUpgradeState::Undefined => {}
                     state => {

@@ -1,8 +1,8 @@
 //! What people may ask for.
 
-use midflight_api::longhorn::DataEngineUpgradeManagerSpec;
+use midflight_api::longhorn::{DataEngineUpgradeManagerSpec, UpgradeState};
 
-use super::super::{attach, create};
+use super::super::{Stand, attach, create, is_rival, resume};
 use super::*;
 
 #[test]
@@ -41,7 +41,7 @@ fn a_volume_is_attached_to_a_node_that_there_is() {
         refused,
         "spec.nodeID is node-9, which is no node of the cluster; it has node-1, node-2, node-3"
     );
-    assert!(told("node-x", &nodes(30)).unwrap().ends_with(", 22 more"));
+    assert!(told("node-x", &nodes(30)).unwrap().ends_with(", and 22 more"));
     assert!(told("node-1", &nodes(0)).unwrap().ends_with("it has none"));
 }
 
@@ -60,4 +60,31 @@ fn an_upgrade_is_refused_by_name() {
     assert!(told(&[1, 7, 9], &three, None).contains("not in the cluster: node-7, node-9"));
     assert!(told(&[], &three[..1], None).starts_with("a cluster of one node"));
     assert!(told(&[], &three, Some("first")).starts_with("DataEngineUpgradeManager first is not done"));
+}
+
+#[test]
+fn one_upgrade_is_active_at_a_time_also_when_an_older_one_goes_on() {
+    use UpgradeState::*;
+    let stand = |name: &str, age, state| Stand { age: (Some(at(age)), name.to_owned()), state };
+    #[rustfmt::skip]
+    let cases = [
+        // the one that would begin,      another,                       waits for it
+        (stand("a", 1, Undefined), stand("b", 2, Undefined),    false),
+        (stand("b", 2, Undefined), stand("a", 1, Undefined),    true),
+        (stand("a", 1, Undefined), stand("b", 2, Initializing), true),
+        (stand("a", 1, Undefined), stand("b", 2, Upgrading),    true),
+        (stand("b", 2, Undefined), stand("a", 1, Error),        false),
+        (stand("b", 2, Undefined), stand("a", 1, Completed),    false),
+        (stand("a", 1, Undefined), stand("a", 1, Undefined),    false),
+    ];
+    for (own, other, expected) in cases {
+        assert_eq!(is_rival(&own, &other), expected, "{own:?} beside {other:?}");
+    }
+
+    let spec = |paused| DataEngineUpgradeManagerSpec { paused, ..DataEngineUpgradeManagerSpec::default() };
+    let goes_on = |state, paused, active| resume(&spec(paused), &stand("a", 1, state), active).is_ok();
+    assert!(!goes_on(Error, false, Some("b")));
+    assert!(goes_on(Error, true, Some("b")), "while it is paused it does not go on");
+    assert!(goes_on(Error, false, None));
+    assert!(goes_on(Upgrading, false, Some("b")), "what is under way stays so");
 }

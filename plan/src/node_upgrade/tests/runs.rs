@@ -50,6 +50,7 @@ fn child(node: usize, state: NodeUpgradeState) -> Child {
         state,
         message: "child".into(),
         failure: if state == NodeUpgradeState::Error { "why".into() } else { String::new() },
+        returned_from: NodeUpgradeState::SwitchingOver,
         deleting: false,
         longest_pause_us: 7,
     }
@@ -139,7 +140,48 @@ fn a_node_that_fails_comes_again_after_the_others_and_not_for_ever() {
     });
     let over = decide_run(&last).status;
     assert_eq!(over.state, Error);
-    assert_eq!(over.message.as_str(), "node-1: failed 2 times, last: why");
+    assert_eq!(over.message.as_str(), "node-1: failed 2 times, last: went back from switching-over: why");
+}
+
+#[test]
+fn the_message_of_many_nodes_fits_into_a_status() {
+    let many = change(seen(Upgrading), |s| {
+        s.status.upgrade_nodes = (1..=500)
+            .map(|node| {
+                let message = format!("failed: {}", "for a reason ".repeat(300));
+                let entry = UpgradeNodeStatus {
+                    state: NodeUpgradeState::Error,
+                    message: message.into(),
+                    ..Default::default()
+                };
+                (name(node), entry)
+            })
+            .collect();
+    });
+    let status = decide_run(&many).status;
+    assert_eq!(status.state, Error);
+    assert!(status.message.as_str().starts_with("node-1: failed"), "{}", status.message);
+    assert!(status.message.as_str().len() <= midflight_api::Message::MAX_LENGTH);
+    let short = change(many, |s| {
+        s.status.upgrade_nodes.values_mut().for_each(|entry| entry.message = "why".into());
+    });
+    assert!(decide_run(&short).status.message.as_str().ends_with(" | and 492 more"));
+}
+
+#[test]
+fn who_aborts_hears_that_the_image_is_still_the_default() {
+    let mut one = change(seen(Upgrading), |s| s.deleting = true);
+    one.children = vec![child(1, NodeUpgradeState::SwitchingBack)];
+    let told = |seen: &Observed| decide_run(seen).status.message.to_string();
+    let hint = "default-instance-manager-image is still im:v2, which instance managers that are started anew get: \
+                `midflight upgrade nodes --to im:v1` sets it back";
+    assert_eq!(told(&one), format!("aborted: 1 node goes back; {hint}"));
+    one.children.clear();
+    assert_eq!(told(&one), format!("aborted: every node is back; {hint}"));
+    one.default_image = OLD.into();
+    assert_eq!(told(&one), "aborted: every node is back", "it was set back");
+    one.status.state = Completed;
+    assert_eq!(told(&one), "", "nothing is aborted");
 }
 
 #[test]

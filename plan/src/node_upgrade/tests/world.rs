@@ -116,6 +116,7 @@ impl World {
             state: one.state,
             message: String::new(),
             failure: if one.failed { "failed".into() } else { String::new() },
+            returned_from: NodeUpgradeState::Undefined,
             deleting: one.deleting,
             longest_pause_us: 0,
         };
