@@ -32,6 +32,9 @@ pub enum OpenError {
     )]
     Missing { path: PathBuf, mark: PathBuf },
 
+    #[error("the disk could not say whether it has the store {}; look at the disk before it is opened again", path.display())]
+    NotSynced { path: PathBuf, source: Box<redb::Error> },
+
     #[error("open the store {}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }

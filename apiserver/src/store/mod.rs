@@ -38,6 +38,8 @@ use uuid::Uuid;
 pub use self::body::{Body, Stored};
 pub use self::change::{Change, Guard, Rule, WriteError};
 pub use self::disk::FORMAT;
+#[cfg(test)]
+pub(crate) use self::disk::fickle::Fickle;
 pub use self::error::OpenError;
 pub use self::history::{Event, TooOld};
 pub use self::key::{Key, Version};
@@ -107,7 +109,7 @@ impl Store {
     /// `rest` is how long a failed commit keeps writers away.
     fn start(site: Site, options: &StoreOptions, rest: Duration) -> Result<Store, OpenError> {
         let path = site.path().to_owned();
-        let (disk, loaded) = Disk::open(site).map_err(|(_, error)| error)?;
+        let (disk, loaded) = Disk::open(site).map_err(|failed| failed.1)?;
         let limits =
             HistoryLimits { events_per_resource: options.history_events, bytes: options.history_bytes };
         let world = Arc::new(World::new(loaded.version, loaded.resources, limits));
@@ -182,6 +184,12 @@ impl Drop for Inner {
             let _ = writer.join();
         }
     }
+}
+
+/// A store on a disk in memory. The path is where its mark goes.
+#[cfg(test)]
+pub(crate) fn open_on(disk: &Fickle, path: &Path) -> Result<Store, OpenError> {
+    Store::start(disk.site(path), &StoreOptions::default(), Duration::ZERO)
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl Offline {
     /// Opens a store, and makes an empty one where there is none.
     pub fn open_or_create(path: &Path) -> Result<Offline, OpenError> {
         let site = Site::claim(path, StoreOptions::default().cache_bytes)?;
-        let (disk, loaded) = Disk::open(site).map_err(|(_, error)| error)?;
+        let (disk, loaded) = Disk::open(site).map_err(|failed| failed.1)?;
         let (cluster, version, resources) = (loaded.cluster, loaded.version, loaded.resources);
         Ok(Offline { disk, cluster, version, resources })
     }
@@ -69,7 +69,7 @@ impl Offline {
             ledger.stage(change, &[])?;
         }
         let (events, touched) = ledger.take();
-        self.disk.commit(&events).map_err(|error| {
+        self.disk.commit_whole(&events).map_err(|error| {
             let (CommitError::Failed(cause) | CommitError::SyncFailed(cause)) = error;
             WriteError::Unavailable { reason: cause.to_string().into() }
         })?;

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::body::Stored;
 use super::change::{Change, Guard, WriteError};
 use super::disk::{CommitError, Disk, Loaded, Site};
+use super::error::OpenError;
 use super::history::Event;
 use super::ledger::Ledger;
 use super::world::{Resources, World};
@@ -87,6 +88,16 @@ impl Writer {
             }
             self.write(&mut requests);
         }
+        self.close();
+    }
+
+    /// Leaves a file that needs no journal. Where that fails, whoever opens it next reads the journal.
+    fn close(&mut self) {
+        if let Health::Good(disk) = &mut self.health
+            && let Err(error) = disk.make_whole()
+        {
+            tracing::warn!(?error, "the store is left with its journal");
+        }
     }
 
     fn write(&mut self, requests: &mut Vec<Request>) {
@@ -155,8 +166,11 @@ impl Writer {
         let Health::Doubtful { site, batch, .. } = std::mem::replace(&mut self.health, stopped) else {
             return;
         };
-        self.health = match Disk::open(site) {
+        self.health = match Disk::open(site).map_err(|failed| *failed) {
             Ok((disk, loaded)) => self.take_up(disk, &loaded, batch),
+            Err((_, error @ OpenError::NotSynced { .. })) => {
+                Health::Stopped { reason: error.to_string().into() }
+            }
             Err((site, error)) => {
                 let reason = format!("it could not be opened again: {error}").into();
                 Health::Doubtful { site, batch, until: now + self.rest, reason }

@@ -36,6 +36,7 @@ const CONTENTS: &[&str] = &[
     "registry",
     "run",
     STORE,
+    "store.redb.journal",
     "store.redb.mark",
     "store.redb.new",
     "tls",

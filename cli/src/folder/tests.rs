@@ -120,6 +120,7 @@ fn a_purge_takes_all_that_a_start_cut_short_can_leave() {
         "viewer.unfinished",
         "store.redb",
         "store.redb.new",
+        "store.redb.journal",
         "store.redb.mark",
         "store.redb.before-midflight.store.rename",
         "tokens.json",

@@ -1,4 +1,4 @@
-//! A medium for tests: a disk in memory that can fill up, fail to sync and lose
+//! A disk for tests, in memory, with the file of a store and its journal: it can fill up, fail to sync and lose
 //! power.
 //!
 //! The one invariant: after power loss it holds all that was synced, and of the
@@ -6,28 +6,43 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
 
-use super::{Site, create};
+use super::{Medium, Site, create};
 
 const SECTOR: usize = 512;
 
 #[derive(Debug, Clone, Default)]
-pub(in crate::store) struct Fickle {
+pub(crate) struct Fickle {
     state: Arc<Mutex<State>>,
 }
 
+/// One of the files on it.
+#[derive(Debug, Clone)]
+struct File {
+    disk: Fickle,
+    which: usize,
+}
+
+const STORE: usize = 0;
+const JOURNAL: usize = 1;
+
 #[derive(Debug, Default)]
 struct State {
-    synced: Vec<u8>,
-    current: Vec<u8>,
-    unsynced: Vec<Operation>,
+    files: [Content; 2],
     full: bool,
     sync_fails: bool,
     /// Operations until the power goes.
     power: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    synced: Vec<u8>,
+    current: Vec<u8>,
+    unsynced: Vec<Operation>,
 }
 
 #[derive(Debug)]
@@ -38,21 +53,26 @@ enum Operation {
 
 impl Fickle {
     /// A disk with an empty store on it.
-    pub(in crate::store) fn formatted() -> Fickle {
+    pub(crate) fn formatted() -> Fickle {
         let fickle = Fickle::default();
-        create(Arc::new(fickle.clone())).unwrap();
+        create(fickle.file(STORE)).unwrap();
         fickle
     }
 
-    pub(in crate::store) fn site(&self, path: &Path) -> Site {
-        Site { path: path.into(), medium: Arc::new(self.clone()), cache_bytes: 1 << 20 }
+    fn file(&self, which: usize) -> Medium {
+        Arc::new(File { disk: self.clone(), which })
     }
 
-    pub(in crate::store) fn set_full(&self, full: bool) {
+    pub(in crate::store) fn site(&self, path: &Path) -> Site {
+        let (medium, journal) = (self.file(STORE), Some(self.file(JOURNAL)));
+        Site { path: path.into(), medium, journal, cache_bytes: 1 << 20 }
+    }
+
+    pub(crate) fn set_full(&self, full: bool) {
         self.state.lock().unwrap().full = full;
     }
 
-    pub(in crate::store) fn set_sync_fails(&self, fails: bool) {
+    pub(crate) fn set_sync_fails(&self, fails: bool) {
         self.state.lock().unwrap().sync_fails = fails;
     }
 
@@ -63,10 +83,20 @@ impl Fickle {
 
     /// What a new process finds. `survives` is asked for each sector that was
     /// written and not synced.
-    pub(in crate::store) fn after_power_loss(&self, mut survives: impl FnMut() -> bool) -> Fickle {
+    pub(crate) fn after_power_loss(&self, mut survives: impl FnMut() -> bool) -> Fickle {
         let state = self.state.lock().unwrap();
-        let mut image = state.synced.clone();
-        for operation in &state.unsynced {
+        let files = state.files.each_ref().map(|file| {
+            let image = file.after_power_loss(&mut survives);
+            Content { synced: image.clone(), current: image, unsynced: Vec::new() }
+        });
+        Fickle { state: Arc::new(Mutex::new(State { files, ..State::default() })) }
+    }
+}
+
+impl Content {
+    fn after_power_loss(&self, survives: &mut impl FnMut() -> bool) -> Vec<u8> {
+        let mut image = self.synced.clone();
+        for operation in &self.unsynced {
             match operation {
                 Operation::SetLength(length) if survives() => image.resize(*length, 0),
                 Operation::SetLength(_) => {}
@@ -81,8 +111,7 @@ impl Fickle {
                 }
             }
         }
-        let state = State { synced: image.clone(), current: image, ..State::default() };
-        Fickle { state: Arc::new(Mutex::new(state)) }
+        image
     }
 }
 
@@ -99,46 +128,55 @@ impl State {
     }
 }
 
-impl StorageBackend for Fickle {
+impl File {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.disk.state.lock().unwrap()
+    }
+}
+
+impl StorageBackend for File {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.state.lock().unwrap().current.len() as u64)
+        Ok(self.state().files[self.which].current.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.state.lock().unwrap();
-        let there = state.current.get(offset as usize..offset as usize + out.len());
+        let state = self.state();
+        let there = state.files[self.which].current.get(offset as usize..offset as usize + out.len());
         out.copy_from_slice(there.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state();
         state.spend()?;
-        state.current.resize(length as usize, 0);
-        state.unsynced.push(Operation::SetLength(length as usize));
+        let file = &mut state.files[self.which];
+        file.current.resize(length as usize, 0);
+        file.unsynced.push(Operation::SetLength(length as usize));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state();
         state.spend()?;
         if state.sync_fails {
             return Err(io::Error::other("input/output error"));
         }
-        state.synced = state.current.clone();
-        state.unsynced.clear();
+        let file = &mut state.files[self.which];
+        file.synced.clone_from(&file.current);
+        file.unsynced.clear();
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state();
         state.spend()?;
         if state.full {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let (start, end) = (offset as usize, offset as usize + data.len());
-        state.current[start..end].copy_from_slice(data);
-        state.unsynced.push(Operation::Write(start, data.to_vec()));
+        let file = &mut state.files[self.which];
+        file.current[start..end].copy_from_slice(data);
+        file.unsynced.push(Operation::Write(start, data.to_vec()));
         Ok(())
     }
 }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use redb::{ReadTransaction, ReadableTable};
 use uuid::Uuid;
 
+use super::journal::Records;
 use super::record::{Decoder, Record};
-use super::rows::Rows;
-use super::{CLUSTER, FORMAT, FORMAT_ROW, LOG, META, TOTALS};
+use super::rows::{Row, Rows};
+use super::{CLUSTER, FORMAT, FORMAT_ROW, JOURNAL, LOG, META, TOTALS, WHOLE};
 use crate::store::body::Stored;
 use crate::store::key::Version;
 use crate::store::world::Resources;
@@ -24,6 +25,8 @@ pub(in crate::store) struct Loaded {
     pub(in crate::store) cluster: Uuid,
     pub(in crate::store) resources: Resources,
     pub(super) rows: Rows,
+    /// The journal that has what came later, unless the store was closed.
+    pub(super) journal: Option<Uuid>,
 }
 
 /// Why a store cannot be used.
@@ -45,9 +48,12 @@ pub(super) fn check_format(transaction: &ReadTransaction) -> Result<(), Unfit> {
     let meta = transaction.open_table(META)?;
     let row = meta.get(FORMAT_ROW)?;
     let bytes = row.as_ref().and_then(|row| row.value().try_into().ok());
+    let names_a_journal = meta.get(JOURNAL)?.is_some();
     match bytes.map(u64::from_le_bytes) {
         Some(found) if found > FORMAT => Err(Unfit::Newer { found }),
-        Some(FORMAT) => Ok(()),
+        Some(WHOLE) if !names_a_journal => Ok(()),
+        Some(FORMAT) if names_a_journal => Ok(()),
+        Some(WHOLE | FORMAT) => Err(Unfit::Damaged("its format does not tell of its journal".into())),
         Some(found) => Err(Unfit::Damaged(format!("it has format {found}, which never was"))),
         None => Err(Unfit::Damaged("it does not tell its format".into())),
     }
@@ -61,7 +67,16 @@ pub(super) fn load(transaction: &ReadTransaction) -> Result<Loaded, Unfit> {
     let totals = totals.as_ref().and_then(|row| Rows::decode_totals(row.value()));
     let (version, expected) = totals.ok_or_else(|| Unfit::Damaged("its totals are not readable".into()))?;
 
-    let mut loaded = Loaded { version, cluster, resources: Resources::new(), rows: Rows::default() };
+    let journal = match meta.get(JOURNAL)? {
+        Some(row) => Some(
+            Uuid::from_slice(row.value())
+                .map_err(|_| Unfit::Damaged("it does not name its journal".into()))?,
+        ),
+        None => None,
+    };
+
+    let (resources, rows) = (Resources::new(), Rows::default());
+    let mut loaded = Loaded { version, cluster, resources, rows, journal };
     let mut decoder = Decoder::default();
     for row in transaction.open_table(LOG)?.iter()? {
         let (number, value) = row?;
@@ -69,7 +84,8 @@ pub(super) fn load(transaction: &ReadTransaction) -> Result<Loaded, Unfit> {
         let record = decoder
             .decode(version, value.value())
             .map_err(|damage| Unfit::Damaged(format!("the record of version {version}: {damage}")))?;
-        loaded.take(version, record);
+        let (present, superseded) = loaded.take(version, record);
+        loaded.rows.add(version, present, superseded);
     }
     if loaded.rows.totals() != expected {
         return Err(Unfit::Damaged("records are missing".into()));
@@ -78,7 +94,23 @@ pub(super) fn load(transaction: &ReadTransaction) -> Result<Loaded, Unfit> {
 }
 
 impl Loaded {
-    fn take(&mut self, version: Version, record: Record) {
+    /// Takes up what a journal tells on top of it, and gives the rows that the log is still to get.
+    pub(super) fn replay(&mut self, journaled: Records) -> Result<Vec<Row>, Unfit> {
+        let mut decoder = Decoder::default();
+        let mut rows = Vec::with_capacity(journaled.len());
+        for (version, value) in journaled {
+            let record = decoder.decode(version, &value).map_err(|damage| {
+                Unfit::Damaged(format!("the record of version {version} in its journal: {damage}"))
+            })?;
+            let (present, superseded) = self.take(version, record);
+            self.version = version;
+            rows.push(Row { version, value, present, superseded });
+        }
+        Ok(rows)
+    }
+
+    /// Whether the object is there now, and which row spoke of it before.
+    fn take(&mut self, version: Version, record: Record) -> (bool, Option<Version>) {
         let objects = self.resources.entry(record.key.resource.clone()).or_default();
         let path = record.key.path();
         let present = record.json.is_some();
@@ -86,6 +118,6 @@ impl Loaded {
             Some(bytes) => objects.insert(path, Arc::new(Stored { version, bytes })),
             None => objects.remove(&path),
         };
-        self.rows.add(version, present, before.map(|stored| stored.version));
+        (present, before.map(|stored| stored.version))
     }
 }

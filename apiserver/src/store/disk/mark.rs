@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+use super::place;
 use crate::store::key::Version;
 
 const LENGTH: usize = 28;
@@ -28,9 +29,7 @@ pub(super) struct Mark {
 impl Mark {
     /// Where the mark of a store lies.
     pub(super) fn path(store: &Path) -> PathBuf {
-        let mut path = store.as_os_str().to_owned();
-        path.push(".mark");
-        path.into()
+        place::beside(store, ".mark")
     }
 
     pub(super) fn open(store: &Path, cluster: Uuid) -> io::Result<Mark> {

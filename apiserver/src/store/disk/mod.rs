@@ -1,8 +1,14 @@
-//! The durable half of the store: one redb file, and a mark beside it.
+//! The durable half of the store: one redb file, a journal and a mark beside it.
 //!
 //! The file holds a log of changes by version, from which what was superseded
 //! is cleared as it grows. Appending keeps a commit small wherever in the
 //! alphabet the objects of a batch stand.
+//!
+//! ```text
+//! whole ──first commit names a journal──▶ journaled ──closed, or opened again after a crash──▶ whole
+//! ```
+//!
+//! Batches go to the journal while it has room; the one for which it has none goes to redb with all that wait.
 //!
 //! The one invariant: when `commit` returns `Ok`, the batch survives the loss
 //! of the process and of power; when it fails, nothing was acknowledged.
@@ -10,12 +16,14 @@
 #[cfg(test)]
 pub(super) mod fickle;
 mod held;
+mod journal;
 mod load;
 mod mark;
 mod place;
 mod record;
 mod rows;
 
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,17 +34,20 @@ use redb::{Database, ReadableDatabase, TableDefinition};
 use uuid::Uuid;
 
 use self::held::{Held, Medium};
+use self::journal::{Journal, Round};
 pub(super) use self::load::Loaded;
 use self::load::Unfit;
 use self::mark::Mark;
 use self::place::Place;
-use self::rows::Rows;
+use self::rows::{Row, Rows};
 use super::error::OpenError;
 use super::history::Event;
 use super::key::Version;
 
-/// Raised whenever an older program could misread the file.
-pub const FORMAT: u64 = 1;
+/// Raised whenever an older program could misread the file. Files have this one while a journal has what came later.
+pub const FORMAT: u64 = 2;
+/// The format of a file that needs no journal. Programs that know of none can read it.
+const WHOLE: u64 = 1;
 
 /// Changes by version.
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
@@ -45,12 +56,17 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const FORMAT_ROW: &str = "format";
 const CLUSTER: &str = "cluster";
 const TOTALS: &str = "totals";
+const JOURNAL: &str = "journal";
 
 #[derive(Debug)]
 pub(super) struct Disk {
     site: Site,
     mark: Mark,
     open: Open,
+    /// `None` while the file is whole.
+    journal: Option<Journal>,
+    /// What the journal holds and redb does not.
+    waiting: Vec<Row>,
 }
 
 /// Where a store lies. Whoever has it holds the lock.
@@ -58,6 +74,8 @@ pub(super) struct Disk {
 pub(super) struct Site {
     path: PathBuf,
     medium: Medium,
+    /// Made when it is needed for the first time.
+    journal: Option<Medium>,
     cache_bytes: usize,
 }
 
@@ -67,6 +85,8 @@ struct Open {
     database: Database,
     held: Held,
     rows: Rows,
+    version: Version,
+    journal: Option<Uuid>,
 }
 
 /// A commit that did not succeed.
@@ -91,19 +111,29 @@ impl Site {
             create(medium.clone()).map_err(|error| refusal(path, error.into()))?;
             place::settle(&temporary, path).map_err(failed)?;
         }
-        Ok(Site { path: path.into(), medium, cache_bytes })
+        let journal = Journal::find(path).map_err(failed)?;
+        Ok(Site { path: path.into(), medium, journal, cache_bytes })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
+
+    fn journal(&mut self) -> io::Result<Medium> {
+        if self.journal.is_none() {
+            self.journal = Some(Journal::make(&self.path)?);
+        }
+        self.journal.clone().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
 }
 
 impl Disk {
-    pub(super) fn open(site: Site) -> Result<(Disk, Loaded), (Site, OpenError)> {
+    pub(super) fn open(site: Site) -> Result<(Disk, Loaded), Box<(Site, OpenError)>> {
         match Disk::judge(&site) {
-            Ok((mark, open, loaded)) => Ok((Disk { site, mark, open }, loaded)),
-            Err(error) => Err((site, error)),
+            Ok((mark, open, loaded)) => {
+                Ok((Disk { site, mark, open, journal: None, waiting: Vec::new() }, loaded))
+            }
+            Err(error) => Err(Box::new((site, error))),
         }
     }
 
@@ -111,14 +141,23 @@ impl Disk {
     fn judge(site: &Site) -> Result<(Mark, Open, Loaded), OpenError> {
         let path = &*site.path;
         let failed = |source| OpenError::Io { path: path.into(), source };
-        let (open, loaded) = Open::judge(site).map_err(|unfit| refusal(path, unfit))?;
+        let (mut open, loaded, waiting) = Open::judge(site).map_err(|unfit| refusal(path, unfit))?;
         let mark = Mark::open(path, loaded.cluster).map_err(failed)?;
         let acknowledged = mark.read().map_err(failed)?.unwrap_or(loaded.version);
         if acknowledged > loaded.version {
             let (found, mark) = (loaded.version, mark.location().into());
             return Err(OpenError::Lost { path: path.into(), acknowledged, found, mark });
         }
-        open.held.release().map_err(failed)?;
+        let mut made_good = open.held.release().map_err(redb::Error::Io);
+        if loaded.journal.is_some() {
+            made_good = made_good.and_then(|()| open.commit(&waiting, None));
+        }
+        made_good.map_err(|error| match error {
+            error if open.held.sync_failed() => {
+                OpenError::NotSynced { path: path.into(), source: error.into() }
+            }
+            error => OpenError::from_redb(path, error),
+        })?;
         mark.write(loaded.version).map_err(failed)?;
         Ok((mark, open, loaded))
     }
@@ -128,25 +167,76 @@ impl Disk {
         self.site
     }
 
-    /// Writes the batch and makes it durable.
+    /// Makes the batch durable.
     pub(super) fn commit(&mut self, events: &[Arc<Event>]) -> Result<(), CommitError> {
         let Some(newest) = events.last() else { return Ok(()) };
-        self.open.commit(events, newest.version).map_err(|error| {
-            if self.open.held.sync_failed() {
-                CommitError::SyncFailed(error)
-            } else {
-                CommitError::Failed(error)
-            }
-        })?;
-        // A mark that is behind is still true; the write is durable without it.
-        let _ = self.mark.write(newest.version);
+        let rows: Vec<Row> = events.iter().map(|event| Row::of(event)).collect();
+        let journaled = match &mut self.journal {
+            Some(journal) => journal.append(&rows).map_err(redb::Error::Io),
+            None => Ok(false),
+        };
+        let journaled = journaled.map_err(|error| self.judge_failure(error))?;
+        self.waiting.extend(rows);
+        if !journaled {
+            self.hand_over(newest.version).map_err(|error| self.judge_failure(error))?;
+        }
+        self.acknowledge(newest.version);
         Ok(())
+    }
+
+    /// Makes the batch durable in the file itself, which is whole afterwards.
+    pub(super) fn commit_whole(&mut self, events: &[Arc<Event>]) -> Result<(), CommitError> {
+        let Some(newest) = events.last() else { return Ok(()) };
+        self.waiting.extend(events.iter().map(|event| Row::of(event)));
+        self.make_whole()?;
+        self.acknowledge(newest.version);
+        Ok(())
+    }
+
+    /// Gives redb all that waits, so that the file needs no journal any more.
+    pub(super) fn make_whole(&mut self) -> Result<(), CommitError> {
+        if self.journal.take().is_none() && self.waiting.is_empty() {
+            return Ok(());
+        }
+        let rows = std::mem::take(&mut self.waiting);
+        self.open.commit(&rows, None).map_err(|error| self.judge_failure(error))
+    }
+
+    /// Gives redb all that waits; the journal begins anew.
+    fn hand_over(&mut self, newest: Version) -> Result<(), redb::Error> {
+        let mut journal = match self.journal.take() {
+            Some(journal) => journal,
+            None => {
+                let round = Round { name: Uuid::new_v4(), began_at: newest };
+                let begun = self.site.journal().and_then(|medium| Journal::begin(medium, round));
+                begun.map_err(redb::Error::Io)?
+            }
+        };
+        let rows = std::mem::take(&mut self.waiting);
+        self.open.commit(&rows, Some(journal.name()))?;
+        journal.begin_anew(newest);
+        self.journal = Some(journal);
+        Ok(())
+    }
+
+    fn acknowledge(&self, newest: Version) {
+        // A mark that is behind is still true; the write is durable without it.
+        let _ = self.mark.write(newest);
+    }
+
+    fn judge_failure(&self, error: redb::Error) -> CommitError {
+        let of_journal = self.journal.as_ref().is_some_and(Journal::sync_failed);
+        if of_journal || self.open.held.sync_failed() {
+            CommitError::SyncFailed(error)
+        } else {
+            CommitError::Failed(error)
+        }
     }
 }
 
 impl Open {
     /// Opens the file with all writes held back, and looks at every part of it.
-    fn judge(site: &Site) -> Result<(Open, Loaded), Unfit> {
+    fn judge(site: &Site) -> Result<(Open, Loaded, Vec<Row>), Unfit> {
         let judged = std::panic::catch_unwind(AssertUnwindSafe(|| {
             let held = Held::new(site.medium.clone()).map_err(redb::Error::Io)?;
             let repaired = Arc::new(AtomicBool::new(false));
@@ -162,27 +252,51 @@ impl Open {
             }
             let mut loaded = load::load(&database.begin_read()?)?;
             let rows = std::mem::take(&mut loaded.rows);
-            Ok((Open { database, held, rows }, loaded))
+            let (version, journal) = (loaded.version, loaded.journal);
+            let waiting = replay(site, &mut loaded)?;
+            Ok((Open { database, held, rows, version, journal }, loaded, waiting))
         }));
         judged.unwrap_or_else(|_| Err(Unfit::Damaged("it cannot be read".into())))
     }
 
-    fn commit(&mut self, events: &[Arc<Event>], newest: Version) -> Result<(), redb::Error> {
+    /// Writes rows, and the name of the journal that gets what comes after them.
+    fn commit(&mut self, rows: &[Row], journal: Option<Uuid>) -> Result<(), redb::Error> {
+        let newest = rows.last().map_or(self.version, |row| row.version);
         let transaction = self.database.begin_write()?;
         {
             let mut log = transaction.open_table(LOG)?;
-            for event in events {
-                log.insert(event.version.get(), &*record::encode(event))?;
+            for row in rows {
+                log.insert(row.version.get(), &*row.value)?;
             }
-            for version in self.rows.turn_over(events.iter().map(|event| &**event)) {
+            for version in self.rows.turn_over(rows) {
                 log.remove(version.get())?;
             }
             let mut meta = transaction.open_table(META)?;
             meta.insert(TOTALS, &self.rows.encode_totals(newest)[..])?;
+            if self.journal != journal {
+                let format = if journal.is_some() { FORMAT } else { WHOLE };
+                meta.insert(FORMAT_ROW, &format.to_le_bytes()[..])?;
+                match journal {
+                    Some(name) => meta.insert(JOURNAL, &name.as_bytes()[..])?,
+                    None => meta.remove(JOURNAL)?,
+                };
+            }
         }
         transaction.commit()?;
+        (self.version, self.journal) = (newest, journal);
         Ok(())
     }
+}
+
+/// What the journal of a store that was not closed has to add, taken up.
+fn replay(site: &Site, loaded: &mut Loaded) -> Result<Vec<Row>, Unfit> {
+    let Some(name) = loaded.journal else { return Ok(Vec::new()) };
+    let round = Round { name, began_at: loaded.version };
+    let found = match &site.journal {
+        Some(medium) => journal::read(&**medium, round).map_err(redb::Error::Io)?,
+        None => None,
+    };
+    loaded.replay(found.ok_or_else(|| Unfit::Damaged("its journal is missing".into()))?)
 }
 
 /// Fills an empty file with an empty store.
@@ -194,7 +308,7 @@ fn create(medium: Medium) -> Result<(), redb::Error> {
     {
         transaction.open_table(LOG)?;
         let mut meta = transaction.open_table(META)?;
-        meta.insert(FORMAT_ROW, &FORMAT.to_le_bytes()[..])?;
+        meta.insert(FORMAT_ROW, &WHOLE.to_le_bytes()[..])?;
         meta.insert(CLUSTER, &Uuid::new_v4().as_bytes()[..])?;
         meta.insert(TOTALS, &Rows::default().encode_totals(Version::FIRST)[..])?;
     }

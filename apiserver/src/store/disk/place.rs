@@ -48,9 +48,7 @@ impl Place {
         if mark.try_exists().map_err(failed)? {
             return Err(OpenError::Missing { path: path.into(), mark });
         }
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".new");
-        let temporary = PathBuf::from(temporary);
+        let temporary = beside(path, ".new");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&temporary).map_err(failed)?;
@@ -67,7 +65,19 @@ impl Place {
 /// Gives a finished store its name, durably.
 pub(super) fn settle(temporary: &Path, path: &Path) -> io::Result<()> {
     std::fs::rename(temporary, path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    sync_folder_of(path)
+}
+
+/// A file that belongs to a store, beside it.
+pub(super) fn beside(store: &Path, suffix: &str) -> PathBuf {
+    let mut path = store.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+/// Makes names of files beside the store durable.
+pub(super) fn sync_folder_of(store: &Path) -> io::Result<()> {
+    let folder = store.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
 

@@ -9,11 +9,35 @@
 
 use std::collections::BTreeSet;
 
+use super::record;
 use crate::store::history::Event;
 use crate::store::key::Version;
 
 /// Below this waste is not worth a thought.
 const TOLERATED: usize = 1024;
+
+/// A row on its way into the log.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) version: Version,
+    /// The record.
+    pub(super) value: Vec<u8>,
+    /// Whether its object is there.
+    pub(super) present: bool,
+    /// The row that was the newest of the object before.
+    pub(super) superseded: Option<Version>,
+}
+
+impl Row {
+    pub(super) fn of(event: &Event) -> Row {
+        Row {
+            version: event.version,
+            value: record::encode(event),
+            present: event.after.is_some(),
+            superseded: event.before.as_ref().map(|stored| stored.version),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Rows {
@@ -43,16 +67,12 @@ impl Rows {
         }
     }
 
-    /// Takes account of a batch and names the rows to remove in the same commit.
-    /// More than the batch can waste, so that waste does not pile up.
-    pub(super) fn turn_over<'a>(&mut self, events: impl ExactSizeIterator<Item = &'a Event>) -> Vec<Version> {
-        let most = 2 * events.len() + 64;
-        for event in events {
-            self.add(
-                event.version,
-                event.after.is_some(),
-                event.before.as_ref().map(|stored| stored.version),
-            );
+    /// Takes account of new rows and names those to remove in the same commit.
+    /// More than the new ones can waste, so that waste does not pile up.
+    pub(super) fn turn_over(&mut self, new: &[Row]) -> Vec<Version> {
+        let most = 2 * new.len() + 64;
+        for row in new {
+            self.add(row.version, row.present, row.superseded);
         }
         let live = self.totals.number as usize - self.waste.len();
         let surplus = self.waste.len().saturating_sub(live.max(TOLERATED));
@@ -120,7 +140,7 @@ mod tests {
                 rows.add(version, present, before);
                 log.insert(version, (object, present));
                 if present { objects.insert(object, version) } else { objects.remove(&object) };
-                for cleared in rows.turn_over([].iter()) {
+                for cleared in rows.turn_over(&[]) {
                     log.remove(&cleared);
                 }
             }

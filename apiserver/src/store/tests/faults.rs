@@ -50,6 +50,35 @@ async fn a_failed_sync_is_never_tried_again() {
     assert_eq!(store.get(&key("doubtful")), None);
 }
 
+/// The journal is full and the disk too: what it holds was acknowledged, and stays.
+#[tokio::test]
+async fn a_disk_that_is_full_when_the_journal_is_keeps_all_that_was_acknowledged() {
+    let (_folder, path) = place();
+    let disk = Fickle::formatted();
+    let store = open_on(&disk, &path).unwrap();
+    let large = || Body::new(&json!({"metadata": {}, "spec": {"size": 7, "fill": "x".repeat(200_000)}}));
+    let write = async |index: u64| {
+        store.write(Change::Create { key: key(&format!("large-{index}")), body: large() }, vec![]).await
+    };
+    // The first names the journal, two fit into it, the next one would need redb.
+    for index in 0..3 {
+        write(index).await.unwrap();
+    }
+    disk.set_full(true);
+    for _ in 0..3 {
+        assert!(matches!(write(3).await, Err(WriteError::Unavailable { .. })));
+    }
+    let power_lost = disk.after_power_loss(|| false);
+    disk.set_full(false);
+    write(3).await.unwrap();
+    drop(store);
+    for (disk, expected) in [(disk, 4), (power_lost, 3)] {
+        let store = open_on(&disk, &path.with_file_name(format!("{expected}"))).unwrap();
+        let found: Vec<u64> = store.snapshot(&resource()).iter().map(|entry| size(entry.stored)).collect();
+        assert_eq!(found, vec![7; expected]);
+    }
+}
+
 #[tokio::test]
 async fn all_of_a_refused_batch_are_refused() {
     let (_folder, path) = place();
@@ -73,7 +102,7 @@ proptest! {
     /// was not synced survives: all that was acknowledged is there, and a write
     /// that was under way is there as a whole or not at all.
     #[test]
-    fn what_was_acknowledged_survives_power_loss(operations in 1..400u64, seed: u64) {
+    fn what_was_acknowledged_survives_power_loss(operations in 1..600u64, seed: u64) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (_folder, path) = place();

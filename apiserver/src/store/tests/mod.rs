@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::store::disk::fickle::Fickle;
 
 fn resource() -> ResourceId {
     named("gadgets")
@@ -45,11 +44,6 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 
 fn open(path: &Path) -> Store {
     Store::open(path, &StoreOptions::default()).unwrap()
-}
-
-/// A store on a disk in memory. The path is where its mark goes.
-fn open_on(disk: &Fickle, path: &Path) -> Result<Store, OpenError> {
-    Store::start(disk.site(path), &StoreOptions::default(), Duration::ZERO)
 }
 
 async fn create(store: &Store, name: &str, size: u64) -> Result<Arc<Stored>, WriteError> {

@@ -44,7 +44,7 @@ async fn a_store_of_a_newer_format_is_left_alone() {
     transaction.open_table(meta).unwrap().insert("format", &(FORMAT + 1).to_le_bytes()[..]).unwrap();
     transaction.commit().unwrap();
     drop(database);
-    refused(&path, |error| matches!(error, OpenError::NewerFormat { found: 2, supported: 1, .. }));
+    refused(&path, |error| matches!(error, OpenError::NewerFormat { found: 3, supported: 2, .. }));
 }
 
 #[test]
@@ -86,36 +86,134 @@ fn a_store_that_was_not_finished_is_made_anew() {
     assert!(!folder.path().join("store.new").exists());
 }
 
+/// The files of a store, and what it held.
+struct Image {
+    store: Vec<u8>,
+    beside: Vec<(PathBuf, Vec<u8>)>,
+    truth: Vec<(String, u64)>,
+}
+
+impl Image {
+    fn take(path: &Path, truth: Vec<(String, u64)>) -> Image {
+        let beside = ["store.mark", "store.journal"].map(|name| path.with_file_name(name));
+        let beside = beside.map(|path| (path.clone(), std::fs::read(&path).unwrap()));
+        Image { store: std::fs::read(path).unwrap(), beside: beside.into(), truth }
+    }
+
+    /// Puts everything back, and what was changed in its place.
+    fn put_back(&self, changed: &Path, bytes: &[u8], path: &Path) {
+        std::fs::write(path, &self.store).unwrap();
+        for (path, bytes) in &self.beside {
+            std::fs::write(path, bytes).unwrap();
+        }
+        std::fs::write(changed, bytes).unwrap();
+    }
+}
+
 /// Flips bytes of a store that was closed and of one that was killed. Either
 /// it is refused, untouched, or it serves exactly what was written.
 #[tokio::test]
 async fn a_flipped_byte_is_never_served() {
     let (_folder, path) = place();
-    let mark = path.with_file_name("store.mark");
     let truth = filled(&path).await;
-    let closed = (std::fs::read(&path).unwrap(), std::fs::read(&mark).unwrap(), truth);
+    let closed = Image::take(&path, truth);
     let store = open(&path);
-    create(&store, "newest", 7).await.unwrap();
-    let killed = (std::fs::read(&path).unwrap(), std::fs::read(&mark).unwrap(), contents(&store));
+    for name in ["newest", "of", "all"] {
+        create(&store, name, 7).await.unwrap();
+    }
+    let killed = Image::take(&path, contents(&store));
     drop(store);
 
     let mut chance = Chance(42);
     let mut refusals = 0;
-    for (image, acknowledged, truth) in [&closed, &killed] {
-        std::fs::write(&mark, acknowledged).unwrap();
-        let used: Vec<usize> = (0..image.len()).filter(|at| image[*at] != 0).collect();
+    for image in [&closed, &killed] {
+        let used: Vec<usize> = (0..image.store.len()).filter(|at| image.store[*at] != 0).collect();
         for round in 0..150 {
             let at = match round % 3 {
-                0 => chance.below(image.len() as u64) as usize,
+                0 => chance.below(image.store.len() as u64) as usize,
                 1 => chance.below(320) as usize,
                 _ => used[chance.below(used.len() as u64) as usize],
             };
-            let mut damaged = image.clone();
+            let mut damaged = image.store.clone();
             damaged[at] ^= 1 << chance.below(8);
-            refusals += usize::from(refused_or_true(&path, &damaged, truth, &format!("byte {at}")));
+            image.put_back(&path, &damaged, &path);
+            refusals += usize::from(refused_or_true(&path, &image.truth, &format!("byte {at}")));
         }
     }
     assert!(refusals > 50, "the flips must hit something: {refusals}");
+
+    let (journal, bytes) = &killed.beside[1];
+    // The first of the three named the journal; the frames of the others have a page each. What lies behind them is of an earlier round.
+    let used: Vec<usize> = (0..2 * 4096).filter(|at| bytes[*at] != 0).collect();
+    for _ in 0..40 {
+        let at = used[chance.below(used.len() as u64) as usize];
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << chance.below(8);
+        killed.put_back(journal, &damaged, &path);
+        assert!(refused_or_true(&path, &killed.truth, &format!("byte {at} of the journal")), "byte {at}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_was_killed_needs_its_journal() {
+    let (_folder, path) = place();
+    let store = open(&path);
+    for index in 0..3 {
+        create(&store, &format!("g{index}"), index).await.unwrap();
+    }
+    let killed = Image::take(&path, contents(&store));
+    create(&store, "later", 9).await.unwrap();
+    let later = Image::take(&path, contents(&store));
+    drop(store);
+
+    let (journal, bytes) = &killed.beside[1];
+    killed.put_back(journal, bytes, &path);
+    assert!(!refused_or_true(&path, &killed.truth, "as it was"));
+    for mark in [true, false] {
+        killed.put_back(journal, bytes, &path);
+        std::fs::remove_file(journal).unwrap();
+        if !mark {
+            std::fs::remove_file(&killed.beside[0].0).unwrap();
+        }
+        refused(&path, |error| error.to_string().contains("its journal is missing"));
+    }
+    // An older journal beside a newer mark, and one of another store.
+    later.put_back(journal, bytes, &path);
+    refused(&path, |error| matches!(error, OpenError::Lost { .. }));
+    let (_other_folder, other_path) = place();
+    let other = open(&other_path);
+    for index in 0..4 {
+        create(&other, &format!("g{index}"), index).await.unwrap();
+    }
+    later.put_back(journal, &Image::take(&other_path, vec![]).beside[1].1, &path);
+    refused(&path, |error| matches!(error, OpenError::Lost { .. }));
+}
+
+#[tokio::test]
+async fn programs_that_know_of_no_journal_read_what_was_closed_and_nothing_else() {
+    let (_folder, path) = place();
+    let format = || {
+        let copy = path.with_file_name("copy");
+        std::fs::copy(&path, &copy).unwrap();
+        let meta: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+        let database = Database::open(copy).unwrap();
+        let read = redb::ReadableDatabase::begin_read(&database).unwrap();
+        let row = read.open_table(meta).unwrap().get("format").unwrap().unwrap();
+        u64::from_le_bytes(row.value().try_into().unwrap())
+    };
+    drop(open(&path));
+    assert_eq!(format(), 1);
+    let store = open(&path);
+    create(&store, "a", 1).await.unwrap();
+    create(&store, "b", 1).await.unwrap();
+    assert_eq!(format(), FORMAT);
+    drop(store);
+    assert_eq!(format(), 1);
+    let mut offline = Offline::open(&path).unwrap();
+    offline.write(vec![Change::Create { key: key("c"), body: body(1) }]).unwrap();
+    drop(offline);
+    assert_eq!(format(), 1);
+    assert_eq!(contents(&open(&path)).len(), 3);
 }
 
 #[tokio::test]
@@ -126,7 +224,8 @@ async fn a_cut_file_is_never_served() {
     let mut chance = Chance(7);
     for _ in 0..40 {
         let length = chance.below(whole.len() as u64) as usize;
-        refused_or_true(&path, &whole[..length], &truth, &format!("cut to {length}"));
+        std::fs::write(&path, &whole[..length]).unwrap();
+        refused_or_true(&path, &truth, &format!("cut to {length}"));
     }
 }
 
@@ -152,8 +251,8 @@ fn refused(path: &Path, as_expected: impl Fn(&OpenError) -> bool) {
 }
 
 /// Whether it was refused.
-fn refused_or_true(path: &Path, image: &[u8], truth: &[(String, u64)], what: &str) -> bool {
-    std::fs::write(path, image).unwrap();
+fn refused_or_true(path: &Path, truth: &[(String, u64)], what: &str) -> bool {
+    let image = std::fs::read(path).unwrap();
     match Store::open(path, &StoreOptions::default()) {
         Ok(store) => {
             assert_eq!(contents(&store), truth, "{what}");
