@@ -14,7 +14,7 @@ use tower::Service as _;
 use crate::auth::Identity;
 use crate::http::Body;
 use crate::limits::Limits;
-use crate::store::StoreOptions;
+use crate::store::{Store, StoreOptions};
 use crate::{ApiServer, Config, Service};
 
 /// A server that is gone with its folder when dropped.
@@ -72,6 +72,14 @@ impl Api {
         let mut config = Config::new(folder.path());
         change(&mut config);
         let server = ApiServer::open(config).await.unwrap();
+        let service = server.service(Identity::admin("admin"));
+        Api { server, service, folder }
+    }
+
+    /// A server on a store of the test's own.
+    pub(crate) async fn on(store: Store) -> Api {
+        let folder = tempfile::tempdir().unwrap();
+        let server = ApiServer::on(Config::new(folder.path()), store).await.unwrap();
         let service = server.service(Identity::admin("admin"));
         Api { server, service, folder }
     }

@@ -73,8 +73,23 @@ impl ApiServer {
     /// Opens or makes the store in the configured folder and starts the work
     /// that goes on without requests. Nothing listens yet.
     pub async fn open(config: Config) -> Result<ApiServer, OpenError> {
-        let shared =
-            tokio::task::spawn_blocking(move || assemble(config)).await.expect("opening does not panic")?;
+        let opening = tokio::task::spawn_blocking(move || {
+            let directory = config.directory.clone();
+            std::fs::create_dir_all(&directory)
+                .map_err(|source| OpenError::Folder { path: directory.clone(), source })?;
+            let store = Store::open(&directory.join("store.redb"), &config.store)?;
+            assemble(config, store)
+        });
+        ApiServer::start(opening.await.expect("opening does not panic")?).await
+    }
+
+    /// A server on a store that a test has opened.
+    #[cfg(test)]
+    pub(crate) async fn on(config: Config, store: Store) -> Result<ApiServer, OpenError> {
+        ApiServer::start(assemble(config, store)?).await
+    }
+
+    async fn start(shared: Shared) -> Result<ApiServer, OpenError> {
         let server = ApiServer { shared: Arc::new(shared), tasks: TaskTracker::new() };
         bootstrap::make_namespaces(&server.shared).await?;
         definition::settle_all(&server.shared).await.map_err(OpenError::Definitions)?;
@@ -139,11 +154,8 @@ impl ApiServer {
     }
 }
 
-fn assemble(config: Config) -> Result<Shared, OpenError> {
-    let Config { directory, names, limits, node_rules, store, annexes, nodes, figures } = config;
-    std::fs::create_dir_all(&directory)
-        .map_err(|source| OpenError::Folder { path: directory.clone(), source })?;
-    let store = Store::open(&directory.join("store.redb"), &store)?;
+fn assemble(config: Config, store: Store) -> Result<Shared, OpenError> {
+    let Config { directory, names, limits, node_rules, store: _, annexes, nodes, figures } = config;
     let registry = Registry::new();
     bootstrap::learn_definitions(&store, &registry);
     Ok(Shared {
