@@ -1,10 +1,9 @@
-//! Whether an image may be called so, a volume may be asked for it, and its object may be made or deleted.
+//! Whether an image may be called so, a volume may be asked for it, and its object may be made.
 //!
 //! The invariant: who asks is told what to write or to do instead.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
@@ -13,8 +12,10 @@ use midflight_plan::engine_upgrade::{self as plan, World, admit};
 use midflight_plan::storage::engine_image;
 use serde_json::Value;
 
+use super::Verdict;
+
 /// Whether a setting or a new volume may name this image.
-pub(super) async fn may_be_named(object: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+pub(super) async fn may_be_named(object: &Value, client: &Client) -> Verdict {
     let image = object["value"].as_str().or(object["spec"]["image"].as_str()).unwrap_or_default();
     let images: Api<EngineImage> = Api::namespaced(client.clone(), NAMESPACE);
     let images = images.list(&ListParams::default()).await?;
@@ -22,30 +23,12 @@ pub(super) async fn may_be_named(object: &Value, client: &Client) -> Result<Resu
     Ok(plan::may_be_named(&ImageRef::from(image), known).map_err(|short| short.to_string()))
 }
 
-pub(super) fn may_be_made(image: &Value) -> Result<Result<(), String>, kube::Error> {
+pub(super) fn may_be_made(image: &Value) -> Verdict {
     let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
     Ok(engine_image::may_come(&image.name_any(), &image.spec.image).map_err(|wrong| wrong.to_string()))
 }
 
-/// What is needed stays, except where all of it goes: a namespace that ends has nothing left that could need it.
-pub(super) async fn may_be_deleted(
-    image: &Value,
-    client: &Client,
-) -> Result<Result<(), String>, kube::Error> {
-    let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace = namespaces.get_opt(NAMESPACE).await?;
-    if namespace.is_none_or(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
-        return Ok(Ok(()));
-    }
-    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
-    let default = settings.get_opt("default-engine-image").await?.map(|setting| setting.value);
-    let references = image.status.map_or(0, |status| status.ref_count);
-    let verdict = engine_image::may_go(&image.spec.image, &default.unwrap_or_default(), references);
-    Ok(verdict.map_err(|needed| needed.to_string()))
-}
-
-pub(super) async fn may_change(request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+pub(super) async fn may_change(request: &Value, client: &Client) -> Verdict {
     let read =
         |object: &Value| serde_json::from_value::<Volume>(object.clone()).map_err(kube::Error::SerdeError);
     let (old, new) = (read(&request["oldObject"])?, read(&request["object"])?);

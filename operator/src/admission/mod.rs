@@ -1,11 +1,11 @@
 //! Answers the API server's questions: whether a volume may be asked for another engine image or attached to a node,
-//! whether an image may be called so, an engine image be made or deleted, a node be taken out of storage, and an upgrade of
-//! nodes begin.
+//! whether an image may be called so, an engine image be made, something be deleted, and an upgrade of nodes begin.
 //!
 //! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
 //! question is judged by what the API says at that moment, never by a cache.
 
 mod certificate;
+mod deletion;
 mod images;
 mod nodes;
 mod register;
@@ -132,17 +132,23 @@ fn reply(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     response
 }
 
-/// Whether something is allowed, or why not. What is not known here is a failure, which counts as a refusal.
-async fn judge(about: &str, request: &Value, client: &Client) -> Result<Result<(), String>, kube::Error> {
+/// Whether something is allowed, or why not.
+type Verdict = Result<Result<(), String>, kube::Error>;
+
+/// Judges a question. What is not known here is a failure, which counts as a refusal.
+async fn judge(about: &str, request: &Value, client: &Client) -> Verdict {
     match about {
         register::ATTACHMENT => nodes::may_be_attached(&request["object"], client).await,
-        register::NODE => nodes::may_go(&request["oldObject"], client).await,
         register::NODE_UPGRADE => nodes::may_begin(request, client).await,
         register::ENGINE_IMAGE_OBJECT if request["operation"] == "CREATE" => {
             images::may_be_made(&request["object"])
         }
-        register::ENGINE_IMAGE_OBJECT => images::may_be_deleted(&request["oldObject"], client).await,
+        register::ENGINE_IMAGE_OBJECT => deletion::of_engine_image(&request["oldObject"], client).await,
         register::IMAGE_NAME => images::may_be_named(&request["object"], client).await,
+        register::SETTING => deletion::of_setting(&request["oldObject"], client).await,
+        register::NODE => deletion::of_node(&request["oldObject"], client).await,
+        register::RECORD => deletion::of_record(&request["oldObject"], client).await,
+        register::NAMESPACE_OBJECT => deletion::of_namespace(client).await,
         _ => images::may_change(request, client).await,
     }
 }

@@ -6,10 +6,9 @@ use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{DataEngineUpgradeManager, NAMESPACE, Node, Replica, VOLUME_LABEL, Volume};
 use midflight_api::{NodeName, VolumeRecord};
 use midflight_plan::node_upgrade::{self as plan, Nodes, Stand, attach, create, resume};
-use midflight_plan::storage::node as storage;
 use serde_json::Value;
 
-type Verdict = Result<Result<(), String>, kube::Error>;
+use super::Verdict;
 
 /// Whether a volume may come to the node that it asks for.
 pub(super) async fn may_be_attached(object: &Value, client: &Client) -> Verdict {
@@ -41,32 +40,6 @@ async fn nodes(client: &Client, asked: &NodeName) -> kube::Result<Nodes> {
         all.insert(asked.clone(), plan::Node::default());
     }
     Ok(all)
-}
-
-/// Whether a node may be taken out of storage. All goes with its namespace.
-pub(super) async fn may_go(object: &Value, client: &Client) -> Verdict {
-    let node: Node = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
-    let namespaces: Api<core::Namespace> = Api::all(client.clone());
-    let namespace = namespaces.get_opt(NAMESPACE).await?;
-    if namespace.is_none_or(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
-        return Ok(Ok(()));
-    }
-    let replicas: Api<Replica> = Api::namespaced(client.clone(), NAMESPACE);
-    let volumes: Api<Volume> = Api::namespaced(client.clone(), NAMESPACE);
-    let all = ListParams::default();
-    let (replicas, volumes) = tokio::try_join!(replicas.list(&all), volumes.list(&all))?;
-    let name = NodeName::from(node.name_any());
-    let is_served = |volume: &Volume| {
-        let status = volume.status.as_ref();
-        let now = status.map(|status| [&status.current_node_id, &status.current_target_node_id]);
-        let asked = [&volume.spec.node_id, &volume.spec.target_node_id];
-        asked.into_iter().chain(now.into_iter().flatten()).any(|node| *node == name)
-    };
-    let replicas = replicas.iter().filter(|replica| replica.spec.instance.node_id == name);
-    let volumes = volumes.iter().filter(|volume| is_served(volume));
-    let (replicas, volumes) =
-        (replicas.map(ResourceExt::name_any).collect(), volumes.map(ResourceExt::name_any).collect());
-    Ok(storage::may_go(&name, replicas, volumes).map_err(|refusal| refusal.to_string()))
 }
 
 /// Whether an upgrade of nodes may begin, or go on where it had failed.

@@ -1,13 +1,15 @@
 //! Tells the API server which questions to ask, and where.
 //!
-//! The invariant: while nobody answers, only the controllers may ask for another engine image, call one by a short name or
-//! delete one, and everybody may go back; no upgrade of nodes begins, and no node is taken out of storage.
+//! The invariant: while nobody answers, only the controllers may ask for another engine image, call one by a short name, or
+//! delete one or the record of a volume, nobody may delete the namespace or a node, and everybody may go back; no upgrade of
+//! nodes begins.
 
 use std::net::SocketAddr;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use midflight_api::longhorn::NAMESPACE;
 use midflight_api::{MANAGED_BY, MANAGER};
 use serde_json::json;
 
@@ -22,7 +24,10 @@ pub(super) const ENGINE_IMAGE_OBJECT: &str = "engine-image-object";
 pub(super) const IMAGE_NAME: &str = "image-name";
 pub(super) const ATTACHMENT: &str = "attachment";
 pub(super) const NODE_UPGRADE: &str = "node-upgrade";
+pub(super) const SETTING: &str = "setting";
 pub(super) const NODE: &str = "node";
+pub(super) const RECORD: &str = "record";
+pub(super) const NAMESPACE_OBJECT: &str = "namespace";
 
 pub(super) async fn register(
     writer: &Writer,
@@ -51,6 +56,7 @@ pub(super) async fn register(
         format!("has(object.spec.image) && object.spec.image != '' && !object.spec.image{has_host}");
     let is_asked_for = "oldObject == null || \
          object.spec != oldObject.spec && !(has(object.spec.paused) && object.spec.paused)";
+    let is_ours = json!({ "name": "it-is-ours", "expression": format!("oldObject.metadata.namespace == '{NAMESPACE}'") });
     let client_config =
         |about: &str| json!({ "url": format!("https://{address}/{about}"), "caBundle": ca_bundle });
     let configuration = json!({
@@ -122,12 +128,41 @@ pub(super) async fn register(
             "matchConditions": [{ "name": "it-is-asked-for", "expression": is_asked_for }],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
+            "name": "setting.midflight.dev",
+            "clientConfig": client_config(SETTING),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["settings"],
+                "operations": ["DELETE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [is_ours],
+            // Without a setting its default holds, and the next start makes it again.
+            "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
             "name": "node.midflight.dev",
             "clientConfig": client_config(NODE),
             "rules": [{
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["nodes"],
                 "operations": ["DELETE"], "scope": "Namespaced",
             }],
+            "matchConditions": [is_ours],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "record.midflight.dev",
+            "clientConfig": client_config(RECORD),
+            "rules": [{
+                "apiGroups": ["midflight.dev"], "apiVersions": ["v1alpha1"], "resources": ["volumerecords"],
+                "operations": ["DELETE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [is_ours, somebody_else_asks],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "namespace.midflight.dev",
+            "clientConfig": client_config(NAMESPACE_OBJECT),
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "resources": ["namespaces"],
+                "operations": ["DELETE"], "scope": "Cluster",
+            }],
+            "matchConditions": [{ "name": "it-is-ours", "expression": format!("oldObject.metadata.name == '{NAMESPACE}'") }],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }],
     });

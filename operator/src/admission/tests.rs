@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
+use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
     DataEngineUpgradeManager, EngineImage, NAMESPACE, Node, Replica, Setting, Volume,
 };
-use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
+use midflight_api::settings::{ENGINE_UPGRADE_LIMIT as LIMIT, TABLE};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -201,7 +202,7 @@ async fn engine_images_go_with_their_namespace() {
             .await
             .expect_err("it is needed while the namespace stays");
     }
-    let namespaces: Api<Namespace> = Api::all(cluster.user("user"));
+    let namespaces: Api<core::Namespace> = Api::all(cluster.user("user"));
     namespaces.delete(NAMESPACE, &DeleteParams::default()).await.unwrap();
     let gone = timeout(PATIENCE, async {
         while namespaces.get_opt(NAMESPACE).await.unwrap().is_some() {
@@ -211,6 +212,67 @@ async fn engine_images_go_with_their_namespace() {
     let ended = gone.await.is_ok();
     assert!(ended, "{:#?}", namespaces.get_opt(NAMESPACE).await);
     assert_eq!(images.list(&ListParams::default()).await.unwrap().items.len(), 0);
+    serving.abort();
+    cluster.close().await;
+}
+
+#[tokio::test]
+async fn what_everything_rests_on_cannot_be_deleted_while_it_is_needed() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let admission = Admission::open().await.unwrap();
+    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let (own, user) = (&cluster.client, &cluster.user("user"));
+    let spec = json!({ "size": "1073741824" });
+    make::<Volume>(own, "kept", spec, json!({ "state": "attached" })).await;
+    let records: Api<VolumeRecord> = Api::namespaced(user.clone(), NAMESPACE);
+    for name in ["kept", "left"] {
+        let record = json!({ "apiVersion": "midflight.dev/v1alpha1", "kind": "VolumeRecord",
+            "metadata": { "name": name }, "spec": { "term": 1, "memberVersion": 0 } });
+        records.create(&PostParams::default(), &serde_json::from_value(record).unwrap()).await.unwrap();
+    }
+    let settings: Api<Setting> = Api::namespaced(user.clone(), NAMESPACE);
+    let volumes: Api<Volume> = Api::namespaced(user.clone(), NAMESPACE);
+    let namespaces: Api<core::Namespace> = Api::all(user.clone());
+    let how = DeleteParams::default();
+
+    let refused = settings.delete(LIMIT, &how).await.unwrap_err().to_string();
+    assert!(refused.contains("set its value back to its default"), "{refused}");
+    let all = settings.delete_collection(&how, &ListParams::default()).await.unwrap_err().to_string();
+    assert!(all.contains("set its value back to its default"), "{all}");
+    assert_eq!(settings.list(&ListParams::default()).await.unwrap().items.len(), TABLE.len());
+
+    let refused = records.delete("kept", &how).await.unwrap_err().to_string();
+    assert!(refused.contains("goes with the volume"), "{refused}");
+    records.delete("left", &how).await.expect("there is no such volume");
+
+    let (nodes, machines) =
+        (Api::<Node>::namespaced(user.clone(), NAMESPACE), Api::<core::Node>::all(user.clone()));
+    for name in ["node-1", "node-2"] {
+        make::<Node>(own, name, json!({ "name": name, "tags": ["fast"] }), json!({})).await;
+    }
+    let machine = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-1" } });
+    machines.create(&PostParams::default(), &serde_json::from_value(machine).unwrap()).await.unwrap();
+    let refused = nodes.delete("node-1", &how).await.unwrap_err().to_string();
+    assert!(refused.contains("node-1 is a node of this cluster"), "{refused}");
+    nodes.delete("node-2", &how).await.expect("there is no such machine");
+
+    let refused = namespaces.delete(NAMESPACE, &how).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("volume kept is still attached") && refused.contains("volume detach"),
+        "{refused}"
+    );
+    let detached = Patch::Merge(json!({ "status": { "state": "detached" } }));
+    volumes.patch_status("kept", &PatchParams::default(), &detached).await.unwrap();
+    namespaces.delete(NAMESPACE, &how).await.unwrap();
+    let gone = async {
+        while namespaces.get_opt(NAMESPACE).await.unwrap().is_some() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.expect("nothing holds it back");
+    assert!(settings.list(&ListParams::default()).await.unwrap().items.is_empty());
     serving.abort();
     cluster.close().await;
 }
@@ -290,7 +352,7 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
         "metadata": { "name": "lost" }, "spec": spec }))
     .unwrap();
     volumes.create(&PostParams::default(), &lost).await.expect_err("nor can one be made there");
-    let machines: Api<k8s_openapi::api::core::v1::Node> = Api::all(own.clone());
+    let machines: Api<core::Node> = Api::all(own.clone());
     let machine = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-9" } });
     machines.create(&PostParams::default(), &serde_json::from_value(machine).unwrap()).await.unwrap();
     attach("new", "node-9").await.expect("storage has not seen it yet");

@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod deployment;
 pub mod engine_image;
+pub mod guard;
 pub mod instance_manager;
 pub mod node;
 pub mod pre_pull;
