@@ -185,7 +185,7 @@ impl Agent {
                 let object = node::node(&self.config);
                 let node = nodes.patch(name, &how, &Patch::Apply(&object)).await.map_err(refused)?;
                 self.said.since = node::since(&node);
-                self.said.node_uid = Some(node.uid().unwrap_or_default());
+                self.said.node_uid = node.uid();
             }
             Step::ReportStatus => {
                 let machine = Machine::look(&self.config.data).map_err(StepError::Machine)?;
@@ -197,6 +197,13 @@ impl Agent {
                 self.said.status = Some((Instant::now(), looked));
             }
             Step::RenewLease => {
+                // The lease comes back by itself when it is renewed; a node that somebody deleted does not.
+                let known = nodes.get_metadata_opt(name).await.map_err(refused)?;
+                if known.and_then(|node| node.metadata.uid) != self.said.node_uid {
+                    info!(node = name, "the node was deleted; registers again");
+                    self.said = Said::default();
+                    return Ok(());
+                }
                 let leases: Api<Lease> = Api::namespaced(client, LEASE_NAMESPACE);
                 let uid = self.said.node_uid.as_deref().unwrap_or_default();
                 let object = node::lease(&self.config, uid, Timestamp::now());
