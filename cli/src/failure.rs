@@ -69,7 +69,7 @@ impl Report {
             let chain = above.chain(report.chain.iter().cloned()).collect();
             return Report { chain, ..report.clone() };
         }
-        let mut chain: Vec<String> = error.chain().map(ToString::to_string).collect();
+        let mut chain = words(error);
         // Some libraries repeat their source in their own text.
         chain.dedup_by(|inner, outer| outer.ends_with(inner.as_str()));
         let failure = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());
@@ -79,6 +79,20 @@ impl Report {
             exit: failure.map_or(Exit::Error, |failure| failure.exit),
         }
     }
+}
+
+/// The words of each cause, outermost first. kube adds a debug dump to what the API answered, so that is told by itself.
+fn words(error: &anyhow::Error) -> Vec<String> {
+    let mut chain = Vec::new();
+    for cause in error.chain() {
+        let boxed = cause.downcast_ref::<Box<kube::Error>>().map(|error| &**error);
+        if let Some(kube::Error::Api(status)) = cause.downcast_ref::<kube::Error>().or(boxed) {
+            chain.push(status.message.clone());
+            break;
+        }
+        chain.push(cause.to_string());
+    }
+    chain
 }
 
 impl fmt::Display for Report {
@@ -116,6 +130,25 @@ mod tests {
         let report = Report::of(&again.context("bring up the cluster").unwrap_err());
         assert_eq!(report.to_string(), "bring up the cluster: start control: it runs already");
         assert_eq!(report.exit, Exit::Usage);
+    }
+
+    #[test]
+    fn what_the_api_answered_is_told_once_and_in_its_own_words() {
+        let refused = || {
+            let status = kube::core::Status::failure("volumes \"a\" is forbidden", "Forbidden");
+            kube::Error::Api(Box::new(status))
+        };
+        #[derive(Debug, thiserror::Error)]
+        #[error("make the setting x")]
+        struct Made {
+            source: Box<kube::Error>,
+        }
+        let plain: anyhow::Result<()> = Err(refused().into());
+        let within: anyhow::Result<()> = Err(Made { source: Box::new(refused()) }.into());
+        let [plain, within] =
+            [plain, within].map(|told| Report::of(&told.context("do it").unwrap_err()).to_string());
+        assert_eq!(plain, "do it: volumes \"a\" is forbidden");
+        assert_eq!(within, "do it: make the setting x: volumes \"a\" is forbidden");
     }
 
     #[test]

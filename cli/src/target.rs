@@ -4,7 +4,7 @@
 //! kubectl's own kubeconfig, which is also asked when we run as its plugin; else it is the cluster in the
 //! folder where clusters are by default.
 
-use std::error::Error;
+use std::{error::Error, path::Path};
 
 use anyhow::Context;
 use kube::{
@@ -15,6 +15,7 @@ use kube::{
 use crate::{
     args::Invocation,
     failure::{Failure, Report},
+    folder::Folder,
     output::quoted,
     process::{Record, Role},
     session::Session,
@@ -25,6 +26,12 @@ pub(crate) async fn client(session: &Session) -> anyhow::Result<Client> {
     Client::try_from(config).context("make a client from the kubeconfig")
 }
 
+/// A client of the admin of the cluster in a folder.
+pub(crate) async fn client_of(folder: &Folder) -> anyhow::Result<Client> {
+    let config = read(&folder.kubeconfig(), &KubeConfigOptions::default()).await?;
+    Client::try_from(config).context("make a client")
+}
+
 /// Whether another cluster than the one in a folder is meant.
 pub(crate) fn is_elsewhere(session: &Session) -> bool {
     let global = &session.global;
@@ -32,20 +39,25 @@ pub(crate) fn is_elsewhere(session: &Session) -> bool {
     global.dir.is_none() && (named || session.invocation == Invocation::KubectlPlugin)
 }
 
-/// An API that gave no answer, so that nobody knows whether it would refuse.
+/// An API that did not do what it was asked and may do so later; whether it would refuse is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the API does not answer: {0}")]
-pub(crate) struct Silence(String);
+pub(crate) enum Silence {
+    #[error("the API does not answer: {0}")]
+    Away(String),
+    /// It answers, and has too much to do or cannot do its work.
+    #[error("the API cannot do this now: {0}")]
+    Busy(String),
+}
 
 /// What an API refused, in its own words and no others; or that it did not answer.
 pub(crate) fn refusal(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if matches!(status.code, 429 | 503 | 504) => {
-            Silence(status.message.clone()).into()
+            Silence::Busy(status.message.clone()).into()
         }
         kube::Error::Api(status) => anyhow::anyhow!(status.message.clone()),
         kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
-            Silence(innermost(&error)).into()
+            Silence::Away(innermost(&error)).into()
         }
         other => other.into(),
     }
@@ -68,13 +80,21 @@ pub(crate) fn silence(error: &anyhow::Error) -> Option<&Silence> {
 /// What is told of an error; of an API that does not answer also where it should be, and how to bring it back.
 pub(crate) fn report(session: &Session, error: &anyhow::Error) -> Report {
     let report = Report::of(error);
-    let Some(Silence(why)) = silence(error).filter(|_| report.try_this.is_none()) else { return report };
+    let Some(silence) = silence(error).filter(|_| report.try_this.is_none()) else { return report };
     let mut chain = report.chain;
     let address = session.block_on(config(session)).map(|config| config.cluster_url.to_string());
     if let (Some(last), Ok(address)) = (chain.last_mut(), address) {
-        *last = format!("no API answers at {}: {why}", address.trim_end_matches('/'));
+        let address = address.trim_end_matches('/');
+        *last = match silence {
+            Silence::Away(why) => format!("no API answers at {address}: {why}"),
+            Silence::Busy(why) => format!("the API at {address} cannot do this now: {why}"),
+        };
     }
-    Report { chain, try_this: Some(way_back(session)), exit: report.exit }
+    let try_this = match silence {
+        Silence::Away(_) => way_back(session),
+        Silence::Busy(_) => "try again in a moment; `midflight status` says how it is".to_owned(),
+    };
+    Report { chain, try_this: Some(try_this), exit: report.exit }
 }
 
 /// What to try where no API answers.
@@ -117,9 +137,13 @@ pub(crate) async fn config(session: &Session) -> anyhow::Result<Config> {
             return Config::from_kubeconfig(&options).await.context("read kubectl's own kubeconfig");
         }
     };
+    read(&file, &options).await
+}
+
+async fn read(file: &Path, options: &KubeConfigOptions) -> anyhow::Result<Config> {
     let reading = || format!("read {}", file.display());
-    let kubeconfig = Kubeconfig::read_from(&file).with_context(reading)?;
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(reading)
+    let kubeconfig = Kubeconfig::read_from(file).with_context(reading)?;
+    Config::from_custom_kubeconfig(kubeconfig, options).await.with_context(reading)
 }
 
 #[cfg(test)]
@@ -140,15 +164,15 @@ mod tests {
         let cases = [
             ("refused",    answered(403),                                   None),
             ("no such",    answered(404),                                   None),
-            ("starts",     answered(503),                                   Some("it says so")),
-            ("overloaded", answered(429),                                   Some("it says so")),
-            ("nobody",     kube::Error::Service(Box::new(refused)),         Some("connection refused")),
-            ("ended",      kube::Error::ReadEvents(closed),                 Some("connection reset")),
+            ("no writes",  answered(503),                                   Some(Silence::Busy("it says so".into()))),
+            ("overloaded", answered(429),                                   Some(Silence::Busy("it says so".into()))),
+            ("nobody",     kube::Error::Service(Box::new(refused)),         Some(Silence::Away("connection refused".into()))),
+            ("ended",      kube::Error::ReadEvents(closed),                 Some(Silence::Away("connection reset".into()))),
         ];
         for (case, error, expected) in cases {
             let told: anyhow::Result<()> = Err(refusal(error));
             let told = told.context("look at a volume").unwrap_err();
-            assert_eq!(silence(&told).map(|Silence(why)| why.as_str()), expected, "{case}");
+            assert_eq!(silence(&told), expected.as_ref(), "{case}");
         }
     }
 }

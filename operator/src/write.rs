@@ -41,12 +41,20 @@ pub enum Moment {
 /// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    #[error(transparent)]
+    #[error("{}", in_its_own_words(.0))]
     Api(#[from] kube::Error),
     #[error("the answer was lost; the write may or may not be done")]
     AnswerLost,
     #[error("the operator has ended")]
     Ended,
+}
+
+/// kube adds a debug dump to what the API answered.
+fn in_its_own_words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
 }
 
 impl Writer {

@@ -7,10 +7,7 @@ use std::{
 
 use anyhow::Context;
 use futures::future::BoxFuture;
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::Client;
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -19,6 +16,7 @@ use crate::{
     folder::{Folder, Marker},
     process::{Alive, Record, Role},
     session::Session,
+    target,
 };
 
 /// Cleared with `clear`; dropped without it, its files go and its processes stay.
@@ -48,12 +46,7 @@ impl Temporary {
     }
 
     pub(crate) async fn client(&self) -> anyhow::Result<Client> {
-        let path = self.folder().kubeconfig();
-        let reading = || format!("read {}", path.display());
-        let kubeconfig = Kubeconfig::read_from(&path).with_context(reading)?;
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(reading)?;
-        Client::try_from(config).context("make a client")
+        target::client_of(self.folder()).await
     }
 
     /// The control process.
