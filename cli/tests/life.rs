@@ -13,13 +13,14 @@ use std::{
 };
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use support::{Sandbox, eventually, kill, lives, signal};
 
 #[test]
 fn comes_up_ready_shows_itself_and_goes_without_a_trace() {
     let sandbox = Sandbox::new();
     let up = sandbox.json(&["up", "--nodes", "2", "--detach"]);
-    assert_eq!(up["nodes"], serde_json::json!(["node-1", "node-2"]));
+    assert_eq!(up["nodes"], json!(["node-1", "node-2"]));
     let crds = sandbox.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").unwrap();
     assert!(
         crds.contains("volumes.longhorn.io") && crds.contains("datasets.data.fluid.io"),
@@ -55,7 +56,7 @@ fn every_process_logs_json_when_asked_to() {
         let log = fs::read_to_string(sandbox.dir().join("logs").join(format!("{role}.log"))).unwrap();
         assert!(log.lines().count() > 1, "{role} has said something: {log:?}");
         for line in log.lines() {
-            let said: serde_json::Value =
+            let said: Value =
                 serde_json::from_str(line).unwrap_or_else(|error| panic!("{role}: {error}: {line}"));
             for field in ["timestamp", "level", "target", "message"] {
                 assert!(said[field].is_string(), "{role} gives no {field}: {line}");
@@ -87,6 +88,55 @@ fn a_dead_agent_is_started_again_beside_a_living_control_plane() {
     sandbox.ok(&["up", "--detach"]);
     assert_eq!(sandbox.running("control"), control);
     sandbox.running("node-2");
+}
+
+#[test]
+fn a_node_that_somebody_deleted_comes_back_as_it_was() {
+    const NODE: &str = "/api/v1/nodes/node-1";
+    const STORAGE: &str = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/nodes/node-1";
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    let ask = |request: http::request::Builder, body: &str| {
+        sandbox.call("kubeconfig", request.body(body.as_bytes().to_vec()).unwrap())
+    };
+    let seen = |path: &str| sandbox.get(path).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+    eventually("storage knows the node", || seen(STORAGE).is_some());
+    let tags = r#"{"spec":{"tags":["fast"],"allowScheduling":false}}"#;
+    let patch = http::Request::patch(STORAGE).header("content-type", "application/merge-patch+json");
+    ask(patch, tags).unwrap();
+    let refused = ask(http::Request::delete(STORAGE), "").unwrap_err();
+    assert!(refused.contains("node-1 is a node of this cluster"), "{refused}");
+
+    let before = seen(NODE).unwrap()["metadata"]["uid"].clone();
+    ask(http::Request::delete(NODE), "").unwrap();
+    eventually("the node is registered again", || {
+        seen(NODE).is_some_and(|node| node["metadata"]["uid"] != before)
+    });
+    eventually("it is ready", || sandbox.run(&["status"]).status.success());
+    let node = seen(STORAGE).unwrap();
+    assert_eq!((&node["spec"]["tags"], &node["spec"]["allowScheduling"]), (&json!(["fast"]), &json!(false)));
+}
+
+#[test]
+fn a_namespace_that_was_being_deleted_is_made_anew_by_the_next_start() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    let delete = http::Request::delete("/api/v1/namespaces/longhorn-system").body(Vec::new()).unwrap();
+    sandbox.call("kubeconfig", delete).unwrap();
+    kill(sandbox.running("control"));
+    sandbox.ok(&["up", "--detach"]);
+    let settings = sandbox.get("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/settings").unwrap();
+    assert!(settings.contains("default-engine-image"), "{settings}");
+}
+
+#[test]
+fn up_says_ready_only_when_the_nodes_are() {
+    let sandbox = Sandbox::new();
+    let up = sandbox.json(&["up", "--nodes", "3", "--detach"]);
+    assert_eq!(up["notReady"], json!([]));
+    for node in sandbox.json(&["status"])["api"]["nodes"].as_array().unwrap() {
+        assert_eq!(node["ready"], true, "{node}");
+    }
 }
 
 #[test]
@@ -207,7 +257,7 @@ fn status_speaks_of_the_cluster_that_was_asked_for() {
         command.args(["status", "-o", "json"]).args(arguments);
         command.env_remove("MIDFLIGHT_DIR").env("KUBECONFIG", kubectls);
         let output = command.output().unwrap();
-        serde_json::from_slice::<serde_json::Value>(&output.stdout)
+        serde_json::from_slice::<Value>(&output.stdout)
             .unwrap_or_else(|_| panic!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
     };
     let folder = sandbox.dir().display().to_string();
@@ -288,8 +338,15 @@ fn nothing_of_a_cluster_is_readable_by_others() {
     sandbox.ok(&["up", "--detach"]);
     let open = open_to_others(&sandbox.dir());
     assert!(open.is_empty(), "{open:#?}");
-    let named =
-        ["kubeconfig", "viewer.kubeconfig", "store.redb", "store.redb.mark", "tokens.json", "tls/ca.key"];
+    let named = [
+        "kubeconfig",
+        "viewer.kubeconfig",
+        "store.redb",
+        "store.redb.journal",
+        "store.redb.mark",
+        "tokens.json",
+        "tls/ca.key",
+    ];
     for file in named {
         let mode = fs::metadata(sandbox.dir().join(file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");

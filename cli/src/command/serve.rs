@@ -1,6 +1,6 @@
 //! `midflight serve`: the control process, with the API and the controllers. Started by `up`.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
@@ -10,8 +10,11 @@ use midflight_apiserver::{
     auth::{Identity, NodeRule, Reach},
     store,
 };
-use midflight_operator::{Admission, Figures, Writer};
-use tokio::task::JoinError;
+use midflight_operator::{Admission, BootstrapError, Figures, Standing, Writer};
+use tokio::{
+    task::{JoinError, JoinHandle},
+    time::{Instant, sleep},
+};
 use tracing::{info, warn};
 
 use super::role::{self, Stage};
@@ -29,6 +32,9 @@ use crate::{
 
 /// Where backups go unless somebody says otherwise, as every node sees it.
 const BACKUPS: &str = "file:///backups";
+/// How long a namespace may take to go that somebody deleted before this start. Whoever starts us waits longer.
+const NAMESPACE_GOES_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Serve the API of the embedded cluster and run its controllers
 #[derive(Debug, Args)]
@@ -75,22 +81,60 @@ async fn serve(folder: &Folder, asked: Option<SocketAddr>, stage: &mut Stage) ->
 
     let client = kube::Client::new(server.service(Identity::admin("system:midflight")), "default");
     let writer = Arc::new(Writer::new(client));
-    let standing =
-        midflight_operator::bootstrap_with(&writer).await.context("install Midflight's own kinds")?;
-    midflight_operator::make_backup_target(&writer, BACKUPS).await.context("say where backups go")?;
     let admission = Admission::open().await.context("prepare to judge changes of volumes")?;
     admission.register(&writer).await.context("have the API ask about changes of volumes")?;
+    let mut judging = pin!(admission.serve(writer.client().clone()));
+    let standing = tokio::select! {
+        standing = prepare(&writer) => standing?,
+        () = &mut judging => anyhow::bail!("admission has ended"),
+    };
+    midflight_operator::make_backup_target(&writer, BACKUPS).await.context("say where backups go")?;
     stage.ready()?;
     registry.publish_own_images();
 
     tokio::select! {
         () = stage.asked_to_end() => {}
-        () = admission.serve(writer.client().clone()) => anyhow::bail!("admission has ended"),
+        () = &mut judging => anyhow::bail!("admission has ended"),
         () = midflight_operator::run_counting(writer, &standing, figures) => anyhow::bail!("the controllers have ended"),
         ended = &mut serving => return Err(nobody_listens(ended)),
     }
     server.shutdown().await;
     serving.await.context("end the API's connections")
+}
+
+/// Prepares the cluster. A namespace that is being deleted is waited for while the controllers let go of what is in it.
+async fn prepare(writer: &Arc<Writer>) -> anyhow::Result<Standing> {
+    let deadline = Instant::now() + NAMESPACE_GOES_WITHIN;
+    let mut emptying: Option<AbortOnDrop> = None;
+    loop {
+        match midflight_operator::bootstrap_with(writer).await {
+            Ok(standing) => return Ok(standing),
+            Err(error @ BootstrapError::NamespaceEnds { .. }) if Instant::now() > deadline => {
+                return Err(Failure::error(
+                    error.to_string(),
+                    "start it again in a moment; what it waits for goes when whoever put the finalizer there lets go of it",
+                ));
+            }
+            Err(BootstrapError::NamespaceEnds { standing, .. }) => {
+                emptying.get_or_insert_with(|| {
+                    info!("the namespace is being deleted; it is made anew when it is gone");
+                    let writer = Arc::clone(writer);
+                    AbortOnDrop(tokio::spawn(async move { midflight_operator::run(writer, &standing).await }))
+                });
+                sleep(LOOK_AGAIN).await;
+            }
+            Err(error) => return Err(anyhow::Error::new(error).context("install Midflight's own kinds")),
+        }
+    }
+}
+
+/// Ends a task that nobody needs any more.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Without the API nobody can be served: the process ends, and whoever watches it starts it anew.

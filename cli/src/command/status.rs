@@ -9,6 +9,7 @@ mod upgrades;
 use std::time::Duration;
 
 use clap::Args;
+use kube::Client;
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -88,6 +89,20 @@ struct Node {
     last_heard_seconds: Option<i64>,
 }
 
+/// Which of these nodes are not ready, and why.
+pub(super) async fn not_ready(client: &Client, wanted: &[String]) -> anyhow::Result<Vec<String>> {
+    Ok(lacking(&observe::nodes(client, None).await?, wanted))
+}
+
+fn lacking(nodes: &[Node], wanted: &[String]) -> Vec<String> {
+    let why = |name: &String| match nodes.iter().find(|node| node.name == *name) {
+        Some(node) if node.ready => None,
+        Some(node) => Some(format!("{name} ({})", node.reason)),
+        None => Some(format!("{name} (the API does not know it)")),
+    };
+    wanted.iter().filter_map(why).collect()
+}
+
 impl Status {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let folder = if target::is_elsewhere(session) { None } else { Some(session.folder()?) };
@@ -139,4 +154,30 @@ fn verdict(seen: &Seen) -> anyhow::Result<()> {
         format!("not ready: {}", waiting.join(", ")),
         "start what has died with `midflight up`; the nodes' logs are in the folder's logs/",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, ready: bool, reason: &str) -> Node {
+        Node {
+            name: name.into(),
+            ready,
+            reason: reason.into(),
+            address: String::new(),
+            version: String::new(),
+            pid: None,
+            last_heard_seconds: None,
+        }
+    }
+
+    #[test]
+    fn names_the_nodes_that_are_waited_for() {
+        let wanted = ["node-1", "node-2", "node-3"].map(str::to_owned);
+        let nodes =
+            [node("node-1", true, ""), node("node-2", false, "not heard of"), node("other", false, "")];
+        assert_eq!(lacking(&nodes, &wanted), ["node-2 (not heard of)", "node-3 (the API does not know it)"]);
+        assert!(lacking(&nodes, &wanted[..1]).is_empty());
+    }
 }

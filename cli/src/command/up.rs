@@ -9,7 +9,9 @@ use anyhow::Context;
 use clap::Args;
 use futures::future::try_join_all;
 use serde::Serialize;
+use tokio::time::sleep;
 
+use super::status;
 use crate::{
     cluster::{self, Interrupts, Starter},
     failure::Failure,
@@ -18,11 +20,19 @@ use crate::{
     output::{Answer, Paint, quoted},
     process::{Alive, Record, Recorded, Role},
     session::Session,
+    target,
 };
+
+/// How long the API may take to call the nodes ready whose agents run.
+const NODES_READY_WITHIN: Duration = Duration::from_secs(30);
+/// Who waits for longer than this is told for what.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Start the embedded cluster: a Kubernetes API and its nodes, as plain processes
 ///
-/// Returns, or says so, when the API serves and knows its own kinds. In the foreground it then watches: what dies is
+/// Returns, or says so, when the API serves, knows its own kinds and calls every node ready; a node that is not ready after half a
+/// minute is named. In the foreground it then watches: what dies is
 /// started again, Ctrl-C stops everything. A closed terminal ends only the watching. If the control plane has died,
 /// `up` starts it again and takes the living nodes up.
 #[derive(Debug, Args)]
@@ -57,17 +67,17 @@ impl Up {
         let run = starter.folder.run();
         let before = Role::alive(&run)?;
         let brought_up = tokio::select! {
-            brought_up = bring_up(&starter, nodes, self.listen) => brought_up,
+            brought_up = bring_up(session, &starter, nodes, self.listen) => brought_up,
             () = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
         };
-        let processes = match brought_up {
-            Ok(processes) => processes,
+        let (processes, not_ready) = match brought_up {
+            Ok(brought_up) => brought_up,
             Err(error) => {
                 cluster::stop(&run, &before).await?;
                 return Err(error);
             }
         };
-        session.answer(&Started::look(&starter.folder, began.elapsed())?)?;
+        session.answer(&Started::look(&starter.folder, began.elapsed(), not_ready)?)?;
         if self.detach {
             return Ok(());
         }
@@ -152,18 +162,39 @@ fn refuse_other_address(asked: Option<SocketAddr>, marker: &Marker) -> anyhow::R
     ))
 }
 
-/// Takes up what runs and starts what does not.
+/// Takes up what runs and starts what does not; tells which nodes are not ready nevertheless.
 async fn bring_up(
+    session: &Session,
     starter: &Starter,
     nodes: u8,
     asked: Option<SocketAddr>,
-) -> anyhow::Result<Vec<(Role, Alive)>> {
+) -> anyhow::Result<(Vec<(Role, Alive)>, Vec<String>)> {
     let control = starter.take_or_start(Role::Control).await?;
     // One that an `up` before this had begun to start may listen elsewhere.
     let marker = starter.folder.marker()?.context("the folder's marker has gone")?;
     refuse_other_address(asked, &marker)?;
-    let nodes = try_join_all((1..=nodes).map(|node| starter.take_or_start(Role::Node(node)))).await?;
-    Ok(std::iter::once(control).chain(nodes).collect())
+    let agents = try_join_all((1..=nodes).map(|node| starter.take_or_start(Role::Node(node)))).await?;
+    let not_ready = await_nodes(session, &starter.folder, nodes).await?;
+    Ok((std::iter::once(control).chain(agents).collect(), not_ready))
+}
+
+/// Waits until the API calls every node ready; tells those of which it does not, and why, when patience is over.
+async fn await_nodes(session: &Session, folder: &Folder, nodes: u8) -> anyhow::Result<Vec<String>> {
+    let wanted: Vec<String> = (1..=nodes).map(|node| Role::Node(node).to_string()).collect();
+    let client = target::client_of(folder).await?;
+    let deadline = Instant::now() + NODES_READY_WITHIN;
+    let mut is_told = false;
+    loop {
+        let not_ready = status::not_ready(&client, &wanted).await?;
+        if not_ready.is_empty() || Instant::now() > deadline {
+            return Ok(not_ready);
+        }
+        if !is_told && deadline - Instant::now() < NODES_READY_WITHIN - TOLD_AFTER {
+            session.say(format_args!("waiting for nodes: {}", not_ready.join("; ")));
+            is_told = true;
+        }
+        sleep(LOOK_EVERY).await;
+    }
 }
 
 /// What `up` answers when the cluster is ready.
@@ -178,10 +209,12 @@ struct Started {
     folder: String,
     kubeconfig: String,
     nodes: Vec<String>,
+    /// Nodes that the API does not call ready, and why.
+    not_ready: Vec<String>,
 }
 
 impl Started {
-    fn look(folder: &Folder, took: Duration) -> anyhow::Result<Started> {
+    fn look(folder: &Folder, took: Duration, not_ready: Vec<String>) -> anyhow::Result<Started> {
         let marker = folder.marker()?.context("the folder's marker has gone")?;
         let listening = marker.listen.context("the folder's marker names no address")?;
         Ok(Started {
@@ -192,6 +225,7 @@ impl Started {
             folder: folder.root().display().to_string(),
             kubeconfig: folder.kubeconfig().display().to_string(),
             nodes: (1..=marker.nodes).map(|node| Role::Node(node).to_string()).collect(),
+            not_ready,
         })
     }
 }
@@ -204,9 +238,14 @@ impl Answer for Started {
                 "  exposed  on {address}, for other machines too; the next start is not, unless told to\n"
             )
         });
+        let not_ready: String = self
+            .not_ready
+            .iter()
+            .map(|node| format!("           {} {node}\n", paint.bad("not ready:")))
+            .collect();
         format!(
-            "{}\n  API      {}\n{}  nodes    {}\n  folder   {}\n  kubectl  export KUBECONFIG={}\n",
-            paint.good(&title),
+            "{}\n  API      {}\n{}  nodes    {}\n{not_ready}  folder   {}\n  kubectl  export KUBECONFIG={}\n",
+            if self.not_ready.is_empty() { paint.good(&title) } else { paint.bold(&title) },
             self.api,
             exposed.unwrap_or_default(),
             self.nodes.join(" "),

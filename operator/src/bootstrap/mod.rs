@@ -60,6 +60,16 @@ pub enum BootstrapError {
     NotServed { name: String },
     #[error("make the namespace {NAMESPACE}")]
     Namespace { source: Box<WriteError> },
+    #[error(
+        "the namespace {NAMESPACE} is being deleted, and nothing can be made in it before it is gone{}",
+        in_words(remaining)
+    )]
+    NamespaceEnds {
+        /// What the API says is still in it.
+        remaining: String,
+        /// What may run meanwhile, to let go of it.
+        standing: Standing,
+    },
     #[error("make the backup target {DEFAULT_TARGET}")]
     BackupTarget { source: Box<WriteError> },
     #[error("make the setting {name}")]
@@ -74,7 +84,7 @@ pub async fn bootstrap(client: &Client) -> Result<Standing, BootstrapError> {
 /// Prepares a cluster through a writer of the caller's.
 pub async fn bootstrap_with(writer: &Writer) -> Result<Standing, BootstrapError> {
     let standing = install_kinds(writer).await?;
-    make_namespace(writer).await?;
+    make_namespace(writer, &standing).await?;
     if standing.installed.iter().any(|name| name == Setting::crd_name()) {
         try_join_all(TABLE.iter().map(|setting| make_setting(writer, setting))).await?;
     }
@@ -197,15 +207,33 @@ async fn await_served(client: &Client, name: &str) -> Result<(), BootstrapError>
     }
 }
 
-async fn make_namespace(writer: &Writer) -> Result<(), BootstrapError> {
+async fn make_namespace(writer: &Writer, standing: &Standing) -> Result<(), BootstrapError> {
     let namespaces: Api<Namespace> = Api::all(writer.client().clone());
-    if find(&namespaces, NAMESPACE).await?.is_some() {
-        return Ok(());
+    match find(&namespaces, NAMESPACE).await? {
+        Some(found) if found.metadata.deletion_timestamp.is_some() => {
+            let (remaining, standing) = (remaining(&found), standing.clone());
+            return Err(BootstrapError::NamespaceEnds { remaining, standing });
+        }
+        Some(_) => return Ok(()),
+        None => {}
     }
     let metadata = ObjectMeta { name: Some(NAMESPACE.into()), ..ObjectMeta::default() };
     let namespace = Namespace { metadata, ..Namespace::default() };
     let made = writer.send("create", NAMESPACE, namespaces.create(&ours(), &namespace)).await;
     made_or_there(made).map_err(|source| BootstrapError::Namespace { source: Box::new(source) })
+}
+
+/// What a namespace that is being deleted still waits for.
+fn remaining(namespace: &Namespace) -> String {
+    let conditions = namespace.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let told = conditions
+        .filter(|condition| condition.status == "True")
+        .filter_map(|condition| condition.message.clone());
+    told.collect::<Vec<_>>().join("; ")
+}
+
+fn in_words(remaining: &str) -> String {
+    if remaining.is_empty() { String::new() } else { format!(" ({remaining})") }
 }
 
 /// Makes a setting unless it is there, whatever its value. A real API server

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{ListParams, PatchParams};
 use midflight_api::System;
@@ -91,6 +92,41 @@ async fn keeps_a_users_value_and_makes_a_deleted_setting_anew() {
     let now = cluster.settings().await;
     assert_eq!(now[limit], "3");
     assert_eq!(now["auto-salvage"], "true");
+    cluster.close().await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_being_deleted_is_told_with_what_holds_it() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let held = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "held", "finalizers": ["example.com/hold"] } });
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    maps.create(&PostParams::default(), &serde_json::from_value(held).unwrap()).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    namespaces.delete(NAMESPACE, &Default::default()).await.unwrap();
+    let told = async {
+        loop {
+            let error = bootstrap(&cluster.client).await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with("the namespace longhorn-system is being deleted"), "{text}");
+            if text.contains("example.com/hold in 1 resource instances") {
+                return error;
+            }
+            sleep(ASK_AGAIN).await;
+        }
+    };
+    let told = timeout(Duration::from_secs(150), told).await.expect("it is told what holds it");
+    assert!(matches!(told, BootstrapError::NamespaceEnds { standing, .. } if !standing.installed.is_empty()));
+
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    maps.patch("held", &PatchParams::default(), &free).await.unwrap();
+    let again = async {
+        while bootstrap(&cluster.client).await.is_err() {
+            sleep(ASK_AGAIN).await;
+        }
+    };
+    timeout(Duration::from_secs(150), again).await.expect("it is made again");
+    assert_eq!(cluster.settings().await.len(), TABLE.len());
     cluster.close().await;
 }
 

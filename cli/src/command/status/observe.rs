@@ -85,7 +85,7 @@ async fn readiness(client: &Client) -> Option<String> {
     Some(if failed.is_empty() { text } else { failed.join(", ") })
 }
 
-async fn nodes(client: &Client, folder: Option<&Folder>) -> anyhow::Result<Vec<Node>> {
+pub(super) async fn nodes(client: &Client, folder: Option<&Folder>) -> anyhow::Result<Vec<Node>> {
     let all = ListParams::default();
     let nodes = kube::Api::<core::Node>::all(client.clone())
         .list(&all)
