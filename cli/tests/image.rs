@@ -106,7 +106,7 @@ fn mistakes_are_named_and_nothing_is_published() {
     let before = own_images(&sandbox);
     let plain = script(&sandbox, "text", 0o644);
     let other = sandbox.dir().with_file_name("other");
-    std::fs::copy(script(&sandbox, "#!/bin/sh\necho '{\"version\":\"9\"}'\n", 0o755), &other).unwrap();
+    fs::copy(script(&sandbox, "#!/bin/sh\necho '{\"version\":\"9\"}'\n", 0o755), &other).unwrap();
     script(&sandbox, "text", 0o644);
     #[rustfmt::skip]
     let cases: [(&[&str], &str); 7] = [

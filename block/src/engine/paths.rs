@@ -138,7 +138,7 @@ impl Paths {
                     turns.push(Turn::GiveUp { link });
                 }
                 State::Up { link, heard, .. } if now >= heard + self.silence => {
-                    turns.push(Turn::GiveUp { link })
+                    turns.push(Turn::GiveUp { link });
                 }
                 State::Up { link, heard, pinged: false } if now >= heard + PING_AFTER => {
                     path.state = State::Up { link, heard, pinged: true };

@@ -90,7 +90,7 @@ mod tests {
             match expected {
                 None => assert_eq!(refused, None, "{name}"),
                 Some(words) => {
-                    assert!(refused.as_ref().is_some_and(|text| text.contains(words)), "{name}: {refused:?}")
+                    assert!(refused.as_ref().is_some_and(|text| text.contains(words)), "{name}: {refused:?}");
                 }
             }
         }

@@ -99,7 +99,7 @@ impl Cluster {
         let images = self.images.iter().filter(|one| is_it(one.spec.image.as_str()));
         let managers = self.managers.iter().filter(|one| is_it(one.spec.image.as_str()));
         let volumes = self.volumes.iter().filter(runs_it);
-        let has_it = |spec: Option<&PodSpec>| images_of(spec).any(|name| is_it(name));
+        let has_it = |spec: Option<&PodSpec>| images_of(spec).any(is_it);
         let template =
             |set: &DaemonSet| has_it(set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()));
         let sets = self.sets.iter().filter(|set| template(set));

@@ -187,10 +187,10 @@ mod tests {
 
     fn workload(name: &str, node: &str, claim: &str, phase: &str) -> Pod {
         let source = json!({ "name": "data", "persistentVolumeClaim": { "claimName": claim } });
-        workload_with(("default", name), node, source, phase)
+        workload_with(("default", name), node, &source, phase)
     }
 
-    fn workload_with((namespace, name): (&str, &str), node: &str, volume: Value, phase: &str) -> Pod {
+    fn workload_with((namespace, name): (&str, &str), node: &str, volume: &Value, phase: &str) -> Pod {
         pod(json!({
             "metadata": { "name": name, "namespace": namespace },
             "spec": {
@@ -265,14 +265,14 @@ mod tests {
         let claim = |name: &str| json!({ "name": "v", "persistentVolumeClaim": { "claimName": name } });
         let pods = [
             daemon("node-1", "1", "fuse:1"),
-            workload_with(("team", "in-a-room"), "node-1", claim("room"), "Running"),
-            workload_with(("default", "not-its"), "node-1", claim("room"), "Running"),
-            workload_with(("team", "of-logs"), "node-1", claim("logs"), "Running"),
-            workload_with(("team", "of-others"), "node-1", claim("foreign"), "Running"),
+            workload_with(("team", "in-a-room"), "node-1", &claim("room"), "Running"),
+            workload_with(("default", "not-its"), "node-1", &claim("room"), "Running"),
+            workload_with(("team", "of-logs"), "node-1", &claim("logs"), "Running"),
+            workload_with(("team", "of-others"), "node-1", &claim("foreign"), "Running"),
             workload_with(
                 ("default", "job"),
                 "node-1",
-                json!({ "name": "scratch", "ephemeral": {} }),
+                &json!({ "name": "scratch", "ephemeral": {} }),
                 "Running",
             ),
         ];
