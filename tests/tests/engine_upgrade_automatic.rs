@@ -27,12 +27,12 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
     let names: Vec<String> = (0..10).map(|number| format!("vol-{number}")).collect();
     let all: Vec<&str> = names.iter().map(String::as_str).collect();
     let (busy, idle) = all.split_at(5);
-    let mut loads = Vec::new();
+    let (mut loads, mut fios) = (Vec::new(), Vec::new());
     for (number, name) in (1..).zip(busy) {
         let endpoint = attached(&storage, name).await.unwrap();
         loads.push(Load::on_blocks(&endpoint, name, number, HALF / 4096).unwrap());
+        fios.push(Fio::on(&endpoint, HALF, HALF));
     }
-    let fio = Fio::on(&storage.endpoint("vol-0").await.unwrap(), HALF, HALF);
     for name in idle {
         detached(&storage, name).await.unwrap();
     }
@@ -55,7 +55,9 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
     for load in loads {
         load.judge().await.unwrap();
     }
-    fio.judge().await.unwrap();
+    for fio in fios {
+        fio.judge().await.unwrap();
+    }
     until_references(&storage, THIS, 10 + 10 + 30).await.unwrap();
     until_references(&storage, NEXT, 0).await.unwrap();
     {
