@@ -204,8 +204,6 @@ pub(super) fn engine_image(object: &EngineImage, pull: &str) -> DaemonSet {
         ["engine-image".to_owned(), "--node=/node".to_owned(), format!("--binary=.{BINARIES}/{path}")];
     let keep = KEEP.into_iter().chain(["hold", PROGRAM]).map(str::to_owned);
     let keep: Vec<String> = keep.chain([format!("/node{BINARIES}/{path}")]).chain(install.clone()).collect();
-    // The whole node, since links do not lead from one mount to another.
-    let mounts = json!([{ "name": "node", "mountPath": "/node" }]);
     let set = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {
@@ -224,12 +222,18 @@ pub(super) fn engine_image(object: &EngineImage, pull: &str) -> DaemonSet {
                         "image": image,
                         "imagePullPolicy": pull,
                         "args": install,
-                        "volumeMounts": mounts,
+                        // The whole node, since links do not lead from one mount to another.
+                        "volumeMounts": [{ "name": "node", "mountPath": "/node" }],
                     }],
                     "containers": [{
-                        "name": HOLDER, "image": image, "imagePullPolicy": pull, "command": keep, "volumeMounts": mounts,
+                        "name": HOLDER, "image": image, "imagePullPolicy": pull, "command": keep,
+                        // It stays, so it sees no more of the node than it needs; what it brings back is a copy.
+                        "volumeMounts": [{ "name": "binaries", "mountPath": format!("/node{BINARIES}") }],
                     }],
-                    "volumes": [{ "name": "node", "hostPath": { "path": "/", "type": "Directory" } }],
+                    "volumes": [
+                        { "name": "node", "hostPath": { "path": "/", "type": "Directory" } },
+                        host_path("binaries", BINARIES),
+                    ],
                 },
             },
         },

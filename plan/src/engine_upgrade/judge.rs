@@ -80,6 +80,10 @@ fn candidate(volume: &Volume, world: &World, now: Timestamp) -> Result<Way, Reas
     };
     // Of an image that is nowhere yet nothing is known that could be judged.
     on_every_node(volume, new)?;
+    // Nor of one whose binary was not asked yet: it may fit nothing here, also not what is detached.
+    if new.controller_api_version == 0 {
+        return Err(Reason::VersionsUnknown);
+    }
     match way {
         Way::Detached if volume.robustness == Robustness::Faulted => return Err(Reason::Faulted),
         Way::Detached => {}

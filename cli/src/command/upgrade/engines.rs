@@ -321,6 +321,7 @@ mod tests {
         let status = image.status.get_or_insert_default();
         status.state = state;
         status.node_deployment_map = [("node-1".into(), state == EngineImageState::Deployed)].into();
+        status.controller_api_version = i32::from(state == EngineImageState::Deployed);
         let (kind, message) = ("ready".into(), says.into());
         status.conditions.set(Condition { kind, message, ..Condition::default() });
         image

@@ -146,6 +146,7 @@ fn an_image_that_is_nowhere_is_not_judged_by_its_versions() {
         world.images.remove(NEW);
         world.images.extend(image.map(|image| (NEW.into(), image)));
         assert_eq!(judge(&attached("v", "node-1"), &world, now()), expected, "{case}");
+        assert_eq!(judge(&detached("v", "node-1"), &world, now()), expected, "{case}, detached");
     }
 }
 
