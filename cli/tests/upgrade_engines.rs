@@ -5,15 +5,95 @@
 
 mod support;
 
-use serde_json::Value;
-use support::Sandbox;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use midflight_block::check::workload::{Report, Workload, WorkloadError};
+use serde_json::{Value, json};
+use support::{Sandbox, eventually};
 
 const NEXT: &str = "midflight.local/engine:next";
-const SETTINGS: &str = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/settings";
+const OBJECTS: &str = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system";
+const LIMIT: &str = "concurrent-automatic-engine-upgrade-per-node-limit";
+
+fn object(sandbox: &Sandbox, path: &str) -> Value {
+    serde_json::from_str(&sandbox.get(&format!("{OBJECTS}/{path}")).unwrap()).unwrap()
+}
 
 fn setting(sandbox: &Sandbox, name: &str) -> String {
-    let object: Value = serde_json::from_str(&sandbox.get(&format!("{SETTINGS}/{name}")).unwrap()).unwrap();
-    object["value"].as_str().unwrap().to_owned()
+    object(sandbox, &format!("settings/{name}"))["value"].as_str().unwrap().to_owned()
+}
+
+/// The object of an engine image, if there is one.
+fn engine_image(sandbox: &Sandbox, image: &str) -> Option<Value> {
+    let all = object(sandbox, "engineimages");
+    all["items"].as_array().unwrap().iter().find(|one| one["spec"]["image"] == image).cloned()
+}
+
+/// What the API says to somebody who changes an object, as kubectl would.
+fn change(sandbox: &Sandbox, path: &str, patch: &Value) -> Result<String, String> {
+    let request = http::Request::patch(format!("{OBJECTS}/{path}"))
+        .header("content-type", "application/merge-patch+json")
+        .body(patch.to_string().into_bytes());
+    sandbox.call("kubeconfig", request.unwrap())
+}
+
+/// A client that writes, reads and judges every block until it is told to stop.
+struct Client {
+    stop: Arc<AtomicBool>,
+    at_work: JoinHandle<Result<Report, WorkloadError>>,
+}
+
+impl Client {
+    fn of(sandbox: &Sandbox, volume: &str) -> Client {
+        let engine = object(sandbox, &format!("engines/{volume}-e-0"));
+        let endpoint = engine["status"]["endpoint"].as_str().unwrap();
+        let workload = Workload {
+            socket: PathBuf::from(endpoint.split_once("?socket=").unwrap().1),
+            volume: volume.into(),
+            depth: 4,
+            blocks: 0,
+            seed: 1,
+            connects_again_within: None,
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let at_work = thread::spawn(move || workload.run(Duration::from_secs(3600), &told));
+        Client { stop, at_work }
+    }
+
+    fn judge(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let report = self.at_work.join().unwrap().unwrap();
+        assert!(report.is_clean() && report.writes > 0 && report.verified_blocks > 0, "{report:?}");
+    }
+}
+
+/// A program that says of itself that it has other versions of the instance managers' API than it has. In the pod that brings it to a
+/// node, the program of the default image speaks for it.
+fn of_other_versions(sandbox: &Sandbox, oldest: u32, newest: u32) -> PathBuf {
+    let path = sandbox.dir().with_file_name(format!("other-{oldest}-{newest}"));
+    let here = env!("CARGO_BIN_EXE_midflight");
+    let there =
+        concat!("/node/engine-binaries/midflight.local-engine-v", env!("CARGO_PKG_VERSION"), "/midflight");
+    let other =
+        format!(r#"s/"api":{{"oldest":1,"newest":1}}/"api":{{"oldest":{oldest},"newest":{newest}}}/"#);
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = engine-image ] || exec {here} \"$@\"\n\
+         said=$({there} \"$@\") || exit 1\necho \"$said\" | sed '{other}'\n"
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 /// One volume that a frontend has, and one that nobody has.
@@ -32,7 +112,11 @@ fn an_image_that_was_just_packed_becomes_the_default_and_every_volume_arrives() 
     volumes(&sandbox);
     sandbox.ok(&["image", "pack", "--tag=engine:next", "--binary", next.to_str().unwrap()]);
 
-    let told = sandbox.json(&["upgrade", "engines", "--to", NEXT, "--wait", "--timeout=120"]);
+    // A short name is that of the image which was packed.
+    let plan = sandbox.run(&["plan", "engine-upgrade", "--to=engine:next", "-o=json"]);
+    let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+    assert_eq!(plan["target"], NEXT, "{plan:#}");
+    let told = sandbox.json(&["upgrade", "engines", "--to=engine:next", "--wait", "--timeout=120"]);
     assert_eq!((&told["target"], &told["there"]), (&Value::from(NEXT), &Value::from(2)), "{told:#}");
     assert_eq!(told["leftOut"], serde_json::json!({}), "{told:#}");
     let mut moved: Vec<(&str, &str, bool)> = told["moved"]
@@ -46,16 +130,16 @@ fn an_image_that_was_just_packed_becomes_the_default_and_every_volume_arrives() 
         .collect();
     moved.sort_unstable();
     assert_eq!(moved, [("busy", "live", true), ("idle", "detached", false)], "{told:#}");
-    assert_eq!(setting(&sandbox, "concurrent-automatic-engine-upgrade-per-node-limit"), "1");
+    assert_eq!(setting(&sandbox, LIMIT), "1");
     assert_eq!(setting(&sandbox, "default-engine-image"), NEXT);
 
     // Without --wait it shows the plan, and says that nothing can begin before the image is there.
     let said = sandbox.fails(3, &["upgrade", "engines", "--to=midflight.local/engine:none", "--limit=2"]);
     assert!(said.contains("midflight.local/engine:none"), "{said}");
-    assert_eq!(setting(&sandbox, "concurrent-automatic-engine-upgrade-per-node-limit"), "2");
+    assert_eq!(setting(&sandbox, LIMIT), "2");
     // Waited for, an image that never comes costs the time that was given; which node cannot have it is told.
     let on_the_node = "midflight.local/engine:none on node-1: ";
-    support::eventually("the pull has failed", || {
+    eventually("the pull has failed", || {
         sandbox.json(&["status"])["api"]["storage"]["blocked"].to_string().contains(on_the_node)
     });
     let waited = sandbox.run(&["upgrade", "engines", "--wait", "--timeout=2"]);
@@ -67,7 +151,104 @@ fn an_image_that_was_just_packed_becomes_the_default_and_every_volume_arrives() 
     assert!(blocked.contains("engine upgrades") && blocked.contains("0 on the way"), "{blocked}");
     // Off, nothing further begins, and it says so.
     assert!(sandbox.ok(&["upgrade", "engines", "--off"]).contains("engine:none"));
-    assert_eq!(setting(&sandbox, "concurrent-automatic-engine-upgrade-per-node-limit"), "0");
+    assert_eq!(setting(&sandbox, LIMIT), "0");
     let blocked = sandbox.json(&["status"])["api"]["storage"]["blocked"].to_string();
     assert!(!blocked.contains("engine upgrades"), "nobody asks for any: {blocked}");
+}
+
+/// Upstream case 4: images below and above the versions that the controllers have, with a client at work.
+#[test]
+fn an_image_whose_versions_do_not_fit_is_refused_everywhere_and_costs_no_client_anything() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach", "--nodes=1"]);
+    volumes(&sandbox);
+    let client = Client::of(&sandbox, "busy");
+    let before = setting(&sandbox, "default-engine-image");
+    for (tag, oldest, newest, range) in [("older", 0, 0, "version 0"), ("newer", 2, 3, "versions 2 to 3")] {
+        let image = format!("midflight.local/engine:{tag}");
+        let program = of_other_versions(&sandbox, oldest, newest);
+        sandbox.ok(&["image", "pack", "--tag", &image, "--binary", program.to_str().unwrap()]);
+        let short = format!("engine:{tag}");
+        let refused = sandbox.run(&["upgrade", "engines", "--to", &short, "--wait", "--timeout=150"]);
+        let said = support::text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(3), "{said}");
+        let both =
+            format!("it has {range} of the instance managers' API, and the controllers here have version 1");
+        assert!(said.contains(&both), "{said}");
+        assert_eq!(engine_image(&sandbox, &image).unwrap()["status"]["incompatible"], true);
+
+        let plan = sandbox.run(&["plan", "engine-upgrade", "--to", &short, "-o=json"]);
+        assert_eq!(plan.status.code(), Some(3), "{plan:?}");
+        let shown: Value = serde_json::from_slice(&plan.stdout).unwrap();
+        assert_eq!(shown["hold"]["reason"], "ImageIncompatible", "{shown:#}");
+        let left_out: Vec<(&Value, &Value)> =
+            shown["leftOut"].as_array().unwrap().iter().map(|one| (&one["volume"], &one["reason"])).collect();
+        let (busy, idle, word) = (json!("busy"), json!("idle"), json!("ImageIncompatible"));
+        assert_eq!(left_out, [(&busy, &word), (&idle, &word)], "{shown:#}");
+        assert!(shown["leftOut"][0]["message"].as_str().unwrap().contains(&both), "{shown:#}");
+        for volume in ["busy", "idle"] {
+            let by_hand =
+                change(&sandbox, &format!("volumes/{volume}"), &json!({ "spec": { "image": image } }));
+            assert!(by_hand.unwrap_err().contains(&both));
+        }
+    }
+    sandbox.ok(&["upgrade", "engines", "--to", &before, "--wait", "--timeout=150"]);
+    for volume in ["busy", "idle"] {
+        assert_eq!(object(&sandbox, &format!("volumes/{volume}"))["status"]["currentImage"], json!(before));
+    }
+    client.judge();
+}
+
+/// An engine image that cannot be pulled, with a client at work: it is told, nothing moves, and when it comes all do.
+#[test]
+fn an_image_that_cannot_be_pulled_costs_no_client_anything_and_is_moved_to_when_it_comes() {
+    let sandbox = Sandbox::new();
+    let next = support::next();
+    sandbox.ok(&["up", "--detach", "--nodes=1"]);
+    volumes(&sandbox);
+    let client = Client::of(&sandbox, "busy");
+    let before = setting(&sandbox, "default-engine-image");
+    // Nobody knows which image a short name means that was not published: the API tells what to write.
+    let refused = sandbox.run(&["upgrade", "engines", "--to=engine:late"]);
+    let said = support::text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("write midflight.local/engine:late "), "{said}");
+    assert_eq!(setting(&sandbox, "default-engine-image"), before);
+
+    let late = "midflight.local/engine:late";
+    sandbox.fails(3, &["upgrade", "engines", "--to", late]);
+    eventually("the pull has failed", || {
+        engine_image(&sandbox, late).is_some_and(|image| image["status"]["state"] == "error")
+    });
+    let image = engine_image(&sandbox, late).unwrap();
+    let ready = image["status"]["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "ready");
+    let message = ready.unwrap()["message"].as_str().unwrap();
+    assert!(message.starts_with(&format!("{late} on node-1: ")), "{image:#}");
+    for volume in ["busy", "idle"] {
+        let volume = object(&sandbox, &format!("volumes/{volume}"));
+        let images = (&volume["spec"]["image"], &volume["status"]["currentImage"]);
+        assert_eq!(images, (&json!(before), &json!(before)), "nothing has begun: {volume:#}");
+    }
+
+    sandbox.ok(&["image", "pack", "--tag", late, "--binary", next.to_str().unwrap()]);
+    let told = sandbox.json(&["upgrade", "engines", "--wait", "--timeout=300"]);
+    assert_eq!((&told["target"], &told["there"]), (&json!(late), &json!(2)), "{told:#}");
+    client.judge();
+}
+
+/// Somebody cleans up on a node: the program of an engine image is put there again, and volumes that need it come up.
+#[test]
+fn a_program_that_was_removed_from_a_node_is_brought_back() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach", "--nodes=1"]);
+    volumes(&sandbox);
+    let client = Client::of(&sandbox, "busy");
+    let binaries = sandbox.dir().join("nodes/node-1/engine-binaries");
+    let program = fs::read_dir(&binaries).unwrap().next().unwrap().unwrap().path().join("midflight");
+    fs::remove_file(&program).unwrap();
+    eventually("the program is back", || program.exists());
+    fs::remove_dir_all(program.parent().unwrap()).unwrap();
+    eventually("the folder is back", || program.exists());
+    sandbox.ok(&["volume", "attach", "idle", "--node=node-1", "--wait"]);
+    client.judge();
 }

@@ -163,7 +163,9 @@ mod tests {
         let image = |name: &str| {
             let mut image = EngineImage::new(name, Default::default());
             image.spec.image = name.into();
-            image.status.get_or_insert_default().node_deployment_map = [("node-1".into(), true)].into();
+            let status = image.status.get_or_insert_default();
+            status.node_deployment_map = [("node-1".into(), true)].into();
+            status.controller_api_version = 1;
             image
         };
         let setting = |(name, value): &(&str, &str)| {
