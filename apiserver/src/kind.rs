@@ -36,6 +36,8 @@ pub struct Kind {
     /// Set when this kind is another view of objects stored under that resource
     /// (events.k8s.io events are core events seen differently).
     pub view_of: Option<ResourceId>,
+    /// Set while its definition is being deleted: nothing new comes, and what is there goes.
+    pub terminating: bool,
     /// Who turns objects of one version into another; without it, only their `apiVersion` differs.
     pub conversion: Option<ConversionWebhook>,
     /// In the order discovery lists them: the preferred version first.

@@ -53,7 +53,7 @@ pub(crate) struct Catalogue {
 #[derive(Debug, Clone)]
 struct Learnt {
     written: Version,
-    /// `None` once the definition is gone, or while its names are not accepted.
+    /// As discovery tells of it; `None` once the definition is gone, or while its names are not accepted.
     kind: Option<Arc<Kind>>,
     fingerprint: u64,
     served: Vec<Arc<Served>>,
@@ -93,7 +93,9 @@ impl Registry {
             before.kind.is_some() && definition.as_ref().is_some_and(|d| d.fingerprint == before.fingerprint)
         });
         let entry = match (before, definition) {
-            (Some(before), _) if same => Learnt { written, ..before.clone() },
+            (Some(before), Some(definition)) if same => {
+                Learnt { written, kind: Some(Arc::new(definition.kind)), ..before.clone() }
+            }
             (_, definition) => Learnt::new(definition, written),
         };
         let mut learnt = old.learnt.clone();
@@ -153,6 +155,12 @@ impl Catalogue {
 
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.kinds.iter().map(|kind| &**kind)
+    }
+
+    /// Whether the definition of a resource is being deleted.
+    pub(crate) fn is_terminating(&self, resource: &ResourceId) -> bool {
+        let learnt = self.learnt.get(&format!("{}.{}", resource.plural, resource.group));
+        learnt.and_then(|learnt| learnt.kind.as_ref()).is_some_and(|kind| kind.terminating)
     }
 
     /// The kind stored under a resource, in its storage version.

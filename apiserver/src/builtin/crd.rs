@@ -57,6 +57,8 @@ pub fn kind_from_crd(crd: &Value) -> Result<Kind, Vec<Cause>> {
         scope,
         built_in: false,
         view_of: None,
+        terminating: items(crd.pointer("/status/conditions"))
+            .any(|one| one["type"] == "Terminating" && one["status"] == "True"),
         conversion: conversion(crd),
         versions,
     })

@@ -204,6 +204,7 @@ fn kind(row: &Row) -> Kind {
         built_in: true,
         conversion: None,
         view_of,
+        terminating: false,
         versions: vec![version],
     }
 }

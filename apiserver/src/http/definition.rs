@@ -11,7 +11,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::Call;
 use crate::builtin::crd;
+use crate::error::{ApiError, Reason};
 use crate::lifecycle::{is_deleting, rfc3339};
 use crate::registry::{Definition, definitions};
 use crate::server::Shared;
@@ -67,6 +69,20 @@ fn next_change(shared: &Shared, group: &str) -> Option<(Key, Body, Version)> {
         let name = settled["metadata"]["name"].as_str().unwrap_or_default();
         Some((Key::new(definitions(), None, name), Body::new(&settled), stored.version))
     })
+}
+
+/// 403 for whatever is to be made of a kind whose definition is being deleted.
+pub(crate) fn refuse_where_it_ends(call: &Call, name: &str) -> Result<(), ApiError> {
+    let served = &call.served;
+    if served.kind().built_in || !call.server.registry.load().is_terminating(served.resource()) {
+        return Ok(());
+    }
+    let object = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+    let message = format!(
+        "{}{object} is forbidden: create not allowed while custom resource definition is terminating",
+        served.qualified()
+    );
+    Err(ApiError::new(Reason::Forbidden, message).about(served.subject(name)))
 }
 
 /// What a stored definition has the server serve, if anything.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::call::Call;
 use super::query::{FieldValidation, WriteOptions};
-use super::{namespace, scale};
+use super::{definition, namespace, scale};
 use crate::admission::{Operation, Review};
 use crate::apply::{
     RESETS_ALL_BUT_STATUS, RESETS_NOTHING, RESETS_SPEC, RESETS_STATUS, Resets, TrackRequest, Writer,
@@ -68,7 +68,9 @@ impl<'a> Write<'a> {
 
     /// Stores a new object.
     pub(crate) async fn create(&mut self, sent: Value) -> Result<Outcome, ApiError> {
-        let generated = lifecycle::metadata_text(&sent, "name").is_empty() && self.call.name.is_none();
+        let name = lifecycle::metadata_text(&sent, "name");
+        definition::refuse_where_it_ends(self.call, self.call.name.as_deref().unwrap_or(name))?;
+        let generated = name.is_empty() && self.call.name.is_none();
         for _ in 1..NAME_ATTEMPTS {
             if !generated {
                 break;

@@ -37,6 +37,8 @@ const BUILT_IN_VERBS: [&str; 8] =
 const NAMESPACE_VERBS: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
 const CUSTOM_VERBS: [&str; 8] =
     ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+/// While the definition is being deleted.
+const TERMINATING_VERBS: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
 /// One entry of a resource list; `name` is `pods` or `pods/status`.
 struct Resource {
@@ -178,6 +180,7 @@ fn resources(kind: &Kind, version: &KindVersion) -> Vec<Resource> {
     let verbs: &[&'static str] = match kind.built_in {
         true if kind.kind == "Namespace" => &NAMESPACE_VERBS,
         true => &BUILT_IN_VERBS,
+        false if kind.terminating => &TERMINATING_VERBS,
         false => &CUSTOM_VERBS,
     };
     let plural = &kind.resource.plural;

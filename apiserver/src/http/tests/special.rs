@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::testing::{Api, GADGETS, gadget, gadget_definition};
+use crate::testing::{Api, GADGETS, JSON, MERGE, gadget, gadget_definition};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -33,6 +33,37 @@ async fn a_changed_definition_shows_its_defaults_on_old_objects() {
     assert_eq!(shown["metadata"]["resourceVersion"], old["metadata"]["resourceVersion"]);
     let listed = api.get(GADGETS).await.ok();
     assert_eq!(listed["items"][0]["spec"]["shape"], "round");
+}
+
+#[tokio::test]
+async fn a_kind_whose_definition_is_being_deleted_takes_nothing_new_and_says_so() {
+    let api = Api::with_gadgets().await;
+    let mut held = gadget("held", 1);
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.post(GADGETS, held).await.ok();
+    let verbs = async || {
+        let list = api.get("/apis/example.com/v1").await.ok();
+        list["resources"][0]["verbs"].clone()
+    };
+    assert!(verbs().await.as_array().unwrap().contains(&json!("create")));
+    api.ask(Method::DELETE, &format!("{DEFINITIONS}/gadgets.example.com"), JSON, Value::Null).await.ok();
+    assert_eq!(verbs().await, json!(["delete", "deletecollection", "get", "list", "watch"]));
+    let refused = api.post(GADGETS, gadget("late", 1)).await;
+    assert_eq!((refused.code, refused.reason()), (403, "Forbidden"));
+    let why = "is forbidden: create not allowed while custom resource definition is terminating";
+    assert_eq!(refused.message(), format!("gadgets.example.com \"late\" {why}"));
+
+    // What is there can be read and let go.
+    api.get(&format!("{GADGETS}/held")).await.ok();
+    let free = json!({"metadata": {"finalizers": null}});
+    api.ask(Method::PATCH, &format!("{GADGETS}/held"), MERGE, free).await.ok();
+    let gone = async {
+        while api.get(&format!("{DEFINITIONS}/gadgets.example.com")).await.code != 404 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(150), gone).await.expect("the definition goes");
+    assert_eq!(api.get("/apis/example.com/v1").await.code, 404);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::fixtures::definition;
-use crate::scenario::{Scenario, delete, get, merge, post, put, scenario, steps};
+use crate::scenario::{Scenario, apply, delete, get, merge, post, put, scenario, steps};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -63,6 +63,21 @@ fn life() -> Vec<Scenario> {
             post(DEFINITIONS, things(json!({"type": "object"}))).status_only(),
             get(objects("")).eventually().focus(&["/items"]),
             delete(named()).status_only(),
+        ]),
+        scenario("a kind whose definition is being deleted takes nothing new", steps![
+            post(DEFINITIONS, things(json!({"type": "object"}))).status_only(),
+            get(objects("")).eventually().status_only(),
+            post(objects(""), json!({"apiVersion": "{ns}.midflight.dev/v1", "kind": "Thing",
+                "metadata": {"name": "t1", "finalizers": ["midflight.dev/hold"]}})).status_only(),
+            get("/apis/{ns}.midflight.dev/v1").until("/resources/0/verbs/4", "patch").focus(&["/resources/0/verbs"]),
+            delete(named()).status_only(),
+            get("/apis/{ns}.midflight.dev/v1").until("/resources/0/verbs/4", "watch").focus(&["/resources"]),
+            post(objects(""), json!({"apiVersion": "{ns}.midflight.dev/v1", "kind": "Thing", "metadata": {"name": "t2"}})).is(403),
+            post(objects(""), json!({"apiVersion": "{ns}.midflight.dev/v1", "kind": "Thing", "metadata": {"generateName": "t-"}})).is(403),
+            apply(objects("t3?fieldManager=somebody"), json!({"apiVersion": "{ns}.midflight.dev/v1", "kind": "Thing", "metadata": {"name": "t3"}})).is(403),
+            get(objects("t1")).focus(&["/metadata/finalizers"]),
+            merge(objects("t1"), json!({"metadata": {"finalizers": null}})).status_only(),
+            get(named()).is(404).eventually().status_only(),
         ]),
         scenario("a changed schema holds from then on", steps![
             post(DEFINITIONS, things(json!({"type": "object", "properties": {"a": {"type": "integer"}}}))).save("crd").status_only(),
