@@ -62,21 +62,19 @@ impl Journal {
         }
     }
 
-    /// Makes the file of a journal, durably.
+    /// Makes the file of a journal.
     pub(super) fn make(store: &Path) -> io::Result<Medium> {
-        let file = open(&path(store), true)?;
-        place::sync_folder_of(store)?;
-        Ok(file)
+        open(&path(store), true)
     }
 
-    /// A journal without frames; all of its room is there.
+    /// A journal without frames; all of its room is there. Its length alone does not tell that: whoever made it may have been
+    /// stopped before it was durable.
     pub(super) fn begin(medium: Medium, round: Round) -> io::Result<Journal> {
         if medium.len()? < LENGTH as u64 {
             medium.set_len(LENGTH as u64)?;
-            medium.write(0, &vec![0; LENGTH])?;
-            // Without a sync it is not there: the next attempt makes it anew.
-            medium.sync_data().or_else(|error| medium.set_len(0).and(Err(error)))?;
         }
+        medium.write(0, &vec![0; LENGTH])?;
+        medium.sync_data()?;
         Ok(Journal { medium, round, end: 0, sync_failed: false })
     }
 

@@ -120,10 +120,13 @@ impl Site {
     }
 
     fn journal(&mut self) -> io::Result<Medium> {
-        if self.journal.is_none() {
-            self.journal = Some(Journal::make(&self.path)?);
-        }
-        self.journal.clone().ok_or_else(|| io::ErrorKind::NotFound.into())
+        let journal = match &self.journal {
+            Some(journal) => journal.clone(),
+            None => self.journal.insert(Journal::make(&self.path)?).clone(),
+        };
+        // Also of one that was found: whoever made it may have been stopped before its name was durable.
+        place::sync_folder_of(&self.path)?;
+        Ok(journal)
     }
 }
 

@@ -79,6 +79,23 @@ async fn a_disk_that_is_full_when_the_journal_is_keeps_all_that_was_acknowledged
     }
 }
 
+/// The disk was full while the journal was made: it has its length, and nothing of that is durable yet.
+#[tokio::test]
+async fn a_journal_that_was_half_made_is_made_whole_before_the_store_counts_on_it() {
+    let (_folder, path) = place();
+    let disk = Fickle::formatted();
+    let store = open_on(&disk, &path).unwrap();
+    disk.set_full(true);
+    let refused = create(&store, "early", 1).await;
+    assert!(matches!(refused, Err(WriteError::Unavailable { .. })), "{refused:?}");
+    disk.set_full(false);
+    let kept = create(&store, "kept", 2).await.unwrap();
+    let power_lost = disk.after_power_loss(|| false);
+    drop(store);
+    let store = open_on(&power_lost, &path).unwrap();
+    assert_eq!(store.get(&key("kept")), Some(kept));
+}
+
 #[tokio::test]
 async fn all_of_a_refused_batch_are_refused() {
     let (_folder, path) = place();
