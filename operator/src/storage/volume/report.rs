@@ -424,7 +424,9 @@ fn health(replica: &mut Replica, seen: &Observed) {
     let spec = &mut replica.spec;
     let is_there =
         seen.managers.iter().any(|manager| manager.running && manager.node == spec.instance.node_id);
-    if mode == Some(MemberMode::ReadWrite) {
+    // Nothing is to be salvaged of a volume that is served: the wish must not come true at a later loss.
+    let is_served = seen.serving.as_ref().is_some_and(|serving| serving.serving);
+    if is_served || matches!(mode, Some(MemberMode::ReadWrite | MemberMode::WriteOnly)) {
         spec.instance.salvage_requested = false;
     }
     match mode {

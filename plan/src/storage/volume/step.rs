@@ -252,10 +252,11 @@ pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) ->
 /// under the same names is not what it holds.
 fn salvage(seen: &Observed) -> Option<Step> {
     let is_asked = |replica: &&Replica| replica.spec.instance.salvage_requested;
+    // One that never had all data has nothing to offer, and one that does not answer may never do so.
     let is_there = |replica: &&Replica| {
-        let has_left =
-            seen.member(&replica.name_any()).is_some_and(|member| member.mode != MemberMode::ReadWrite);
-        has_left && seen.manager(node_of(replica), &replica.name_any()).is_some()
+        let member = seen.member(&replica.name_any()).filter(|member| member.mode == MemberMode::Error);
+        let is_up = |member: &Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
+        !replica.spec.last_healthy_at.is_empty() && member.is_some_and(is_up)
     };
     let chosen = seen.kept().filter(is_asked).find(is_there)?;
     let other = seen.kept().find(|replica| replica.name_any() != chosen.name_any());

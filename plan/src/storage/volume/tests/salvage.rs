@@ -2,7 +2,7 @@
 
 use kube::ResourceExt;
 use midflight_api::ReplicaName;
-use midflight_api::longhorn::VolumeState;
+use midflight_api::longhorn::{ReplicaSpec, VolumeState};
 
 use super::super::*;
 use super::world::{NODES, World};
@@ -33,8 +33,26 @@ fn bereft() -> (World, ReplicaName, ReplicaName) {
 }
 
 fn ask(world: &mut World, replica: &ReplicaName) {
+    let spec = spec_of(world, replica);
+    spec.instance.salvage_requested = true;
+    spec.last_healthy_at = "2026-01-01T00:00:00Z".into();
+}
+
+fn spec_of<'a>(world: &'a mut World, replica: &ReplicaName) -> &'a mut ReplicaSpec {
     let there = world.seen.replicas.iter_mut().find(|one| one.name_any() == replica.as_str());
-    there.unwrap().spec.instance.salvage_requested = true;
+    &mut there.unwrap().spec
+}
+
+#[test]
+fn nothing_goes_for_a_copy_that_never_had_all_data_or_does_not_answer() {
+    let (mut world, _, older) = bereft();
+    ask(&mut world, &older);
+    spec_of(&mut world, &older).last_healthy_at = "".into();
+    assert!(matches!(decide(&world.seen).next, Err(Wait::NoCopy(_))), "it was never whole");
+    ask(&mut world, &older);
+    let node = spec_of(&mut world, &older).instance.node_id.to_string();
+    world.lose(&node);
+    assert!(matches!(decide(&world.seen).next, Err(Wait::NoCopy(_))), "it is away");
 }
 
 #[test]
