@@ -38,6 +38,10 @@ pub(super) struct Chain {
     pub(super) broken: bool,
     /// Whether the layers of another copy are being taken over: the head holds nothing.
     pub(super) adopting: bool,
+    /// Whether the head is being copied whole: it does not have all its blocks. A build that does not know of it takes
+    /// the head for whole, as all did once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) filling: bool,
     /// The volume this is a copy of: a folder is not opened for another. From format 2 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) volume: Option<String>,
@@ -122,7 +126,7 @@ impl Chain {
 
     pub(super) fn is_whole(&self) -> bool {
         let whole = |link: &Link| matches!(link.state, State::Frozen | State::Sealed);
-        !self.broken && !self.adopting && self.frozen.iter().all(whole)
+        !self.broken && !self.adopting && !self.filling && self.frozen.iter().all(whole)
     }
 }
 
@@ -153,8 +157,15 @@ impl<D: Disk> ChainFile<D> {
             }
             // The first slot may be torn by the very first write.
             None if is_blank(disk, &file)? => {
-                let now =
-                    Chain { size, frozen: Vec::new(), head: 0, broken: false, adopting: false, volume: None };
+                let now = Chain {
+                    size,
+                    frozen: Vec::new(),
+                    head: 0,
+                    broken: false,
+                    adopting: false,
+                    filling: false,
+                    volume: None,
+                };
                 Ok(ChainFile { disk: disk.clone(), file, serial: 0, now })
             }
             None => Err(damaged("both copies of the list of layers are damaged".into())),

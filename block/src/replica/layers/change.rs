@@ -191,6 +191,7 @@ impl<D: Disk> Layers<D> {
         next.frozen.truncate(common.checked_sub(1).map_or(0, |last| kept[last] + 1));
         next.broken = false;
         next.adopting = false;
+        next.filling = true;
         next.size = wanted.size;
         self.take_over(next, &wanted.snapshots[common..], wanted)?;
         Ok(Some(common))
@@ -237,19 +238,21 @@ impl<D: Disk> Layers<D> {
         Ok(())
     }
 
-    /// Whether layers are being copied from another copy.
+    /// Whether layers, or the whole head, are being copied from another copy.
     pub fn is_filling(&self) -> bool {
-        self.chain.now().frozen.iter().any(|link| link.state == State::Filling)
+        let chain = self.chain.now();
+        chain.filling || chain.frozen.iter().any(|link| link.state == State::Filling)
     }
 
-    /// Everything that was to be copied has been. Durable when it returns.
+    /// Everything that was to be copied has been, and what was copied to the head was flushed. Durable when it returns.
     pub fn filled(&mut self) -> io::Result<()> {
         let mut chain = self.chain.now().clone();
         let filling: Vec<usize> =
             (0..chain.frozen.len()).filter(|at| chain.frozen[*at].state == State::Filling).collect();
-        if filling.is_empty() {
+        if filling.is_empty() && !chain.filling {
             return Ok(());
         }
+        chain.filling = false;
         for at in filling {
             self.disk.sync(&self.frozen[at].image)?;
             self.frozen[at].map.iter().try_for_each(BitFile::sync)?;

@@ -360,6 +360,41 @@ fn damage_that_is_found_during_a_change_is_noted_after_it() {
     assert!(layers.damage().is_some_and(|what| what.contains("s1")), "{:?}", layers.damage());
 }
 
+/// No layer below the head is missing, so none says that something is still to come.
+#[test]
+fn a_copy_of_the_whole_head_that_was_interrupted_begins_anew() {
+    let cases = [("the others have another head", 7, false), ("something in the head is damaged", 0, true)];
+    for (name, head, broken) in cases {
+        let disk = MemoryDisk::default();
+        let mut layers = Layers::open(&disk, SIZE, 1).unwrap();
+        layers.write(0, &[1; BLOCK as usize]).unwrap();
+        sync(&mut layers, &disk, true).unwrap();
+        let chain = Chain { broken, ..layers.chain.now().clone() };
+        layers.chain.store(chain).unwrap();
+        let wanted = Layout { size: SIZE, snapshots: Vec::new(), head };
+        for _ in 0..2 {
+            assert_eq!(layers.adopt(&wanted).unwrap(), Some(0), "{name}");
+            assert_eq!((layers.is_whole(), layers.is_filling()), (false, true), "{name}");
+            drop(layers);
+            layers = Layers::open(&disk, SIZE, 1).unwrap();
+            assert_eq!((layers.is_whole(), layers.is_filling()), (false, true), "{name}, opened again");
+        }
+        // Another process goes on with the copy; what has come stays.
+        layers.write(0, &[2; BLOCK as usize]).unwrap();
+        sync(&mut layers, &disk, true).unwrap();
+        assert!(!layers.is_whole(), "{name}: nobody has said that this was all");
+        layers.filled().unwrap();
+        for _ in 0..2 {
+            assert_eq!((layers.is_whole(), layers.is_filling()), (true, false), "{name}");
+            assert_eq!(layers.adopt(&wanted).unwrap(), None, "{name}");
+            let found = layers.read(extent(0, BLOCK)).unwrap();
+            assert!(found.iter().all(|byte| *byte == 2), "{name}");
+            drop(layers);
+            layers = Layers::open(&disk, SIZE, 1).unwrap();
+        }
+    }
+}
+
 #[test]
 fn the_oldest_format_is_written_until_the_upgrade_is_final() {
     let dir = tempfile::tempdir().unwrap();
