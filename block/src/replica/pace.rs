@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::wire::{Frame, Kind};
+
 /// So long after a request others are expected.
 const BUSY_FOR: Duration = Duration::from_millis(100);
 /// For every moment of work so many of rest.
@@ -75,6 +77,12 @@ pub(super) struct Turn {
     expected: Duration,
 }
 
+/// Whether others are expected after it. Engines ask every copy each second whether it is there, also where nobody
+/// reads or writes: with many of them something would always have just come.
+pub(super) fn is_request(frame: &Frame) -> bool {
+    frame.header.kind != Kind::Ping || !frame.payload.is_empty()
+}
+
 /// From the beginning of a piece of work that takes so long to that of the next.
 fn rest(took: Duration) -> Duration {
     (took * (1 + RESTS)).max(LEAST)
@@ -88,7 +96,21 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::{epoch::Epoch, wire::Header};
+
+    #[test]
+    fn who_only_asks_whether_a_copy_is_there_keeps_no_work_waiting() {
+        let header = |kind| Header::new(kind, 0, Epoch::NONE);
+        assert!(!is_request(&Frame::bare(header(Kind::Ping))));
+        for kind in [Kind::Read, Kind::Write, Kind::Flush, Kind::Step, Kind::Promise] {
+            assert!(is_request(&Frame::bare(header(kind))), "{kind:?}");
+        }
+        let announced = Frame::with(header(Kind::Ping), Bytes::from_static(b"a step"));
+        assert!(is_request(&announced), "writes will wait for it");
+    }
 
     #[test]
     fn copies_take_turns_while_requests_come() {

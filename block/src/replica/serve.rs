@@ -17,7 +17,7 @@ use std::{
 use super::{
     core::{Input, Known, Output, Replica},
     disk::{Folder, TakeFolder},
-    pace::{Pace, Turn},
+    pace::{Pace, Turn, is_request},
     promise::{BadPromise, PromiseFile},
     store::Store,
     succession::{self, Succession, TakeOverError},
@@ -249,10 +249,7 @@ impl Serving {
     pub fn on_event(&mut self, event: Event, reactor: &mut Reactor) -> Result<(), ReplicaError> {
         match event {
             Event::Accepted { .. } | Event::Connected(_) | Event::Readable(_) => Ok(()),
-            Event::Arrived(link) => {
-                PACE.heard(Instant::now());
-                self.on_arrived(link, reactor)
-            }
+            Event::Arrived(link) => self.on_arrived(link, reactor),
             Event::Closed(link) => self.feed(Input::Closed(link), reactor),
             Event::Woken => self.on_woken(reactor),
         }
@@ -282,9 +279,16 @@ impl Serving {
     }
 
     pub(super) fn on_arrived(&mut self, link: LinkId, reactor: &mut Reactor) -> Result<(), ReplicaError> {
+        let mut is_heard = false;
         loop {
             match reactor.next_frame(link) {
-                Ok(Some(frame)) => self.feed(Input::Frame(link, frame), reactor)?,
+                Ok(Some(frame)) => {
+                    if !is_heard && is_request(&frame) {
+                        PACE.heard(Instant::now());
+                        is_heard = true;
+                    }
+                    self.feed(Input::Frame(link, frame), reactor)?;
+                }
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     tracing::warn!(%error, "engine link closed");
