@@ -131,7 +131,8 @@ fn mistakes_are_named_and_nothing_is_published() {
         refused.contains("is used by the setting default-engine-image") && refused.contains("--force"),
         "{refused}"
     );
-    let program = script(&sandbox, "#!/bin/sh\n", 0o755);
+    let engine = format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_midflight"));
+    let program = script(&sandbox, &engine, 0o755);
     let pack = ["image", "pack", "--tag", default, "--binary", program.to_str().unwrap()];
     let refused = sandbox.fails(3, &pack);
     assert!(
