@@ -149,12 +149,17 @@ pub fn tell(status: &mut EngineImageStatus, deployment: &Deployment, about: Opti
         let number = |version: u32| i32::try_from(version).unwrap_or(i32::MAX);
         let Ranges { api, wire, disk } = about.engine;
         status.version = about.version.as_str().into();
-        status.incompatible = !api.meets(SPOKEN);
         (status.cli_api_min_version, status.cli_api_version) = (number(api.oldest), number(api.newest));
         (status.controller_api_min_version, status.controller_api_version) =
             (number(wire.oldest), number(wire.newest));
         (status.data_format_min_version, status.data_format_version) =
             (number(disk.oldest), number(disk.newest));
+    }
+    // Each time, since other controllers than those that asked may speak other versions.
+    if !status.version.is_empty() {
+        let number = |version: i32| u32::try_from(version).unwrap_or_default();
+        let (oldest, newest) = (number(status.cli_api_min_version), number(status.cli_api_version));
+        status.incompatible = !Range { oldest, newest }.meets(SPOKEN);
     }
     status.state = match deployment.stage() {
         Stage::Failing => EngineImageState::Error,
@@ -262,6 +267,29 @@ mod tests {
         assert!(!status.node_deployment_map["node-2"]);
         assert_eq!(told(well().into(), None).state, EngineImageState::Deploying);
         assert_eq!(told(Vec::new(), Some(about(1, 1))).state, EngineImageState::Deploying);
+    }
+
+    #[test]
+    fn is_judged_by_what_the_controllers_speak_now_whatever_others_said_of_it() {
+        #[rustfmt::skip]
+        let cases = [
+            // what,                     version, oldest, newest, it was,  it is
+            ("older controllers said no",  "1.0",   1,      2,      true,    false),
+            ("older controllers said yes", "1.0",   2,      3,      false,   true),
+            ("none of them has changed",   "1.0",   1,      1,      false,   false),
+            ("its binary was not heard",   "",      0,      0,      false,   false),
+        ];
+        for (case, version, oldest, newest, was, is) in cases {
+            let mut status = EngineImageStatus {
+                version: version.into(),
+                cli_api_min_version: oldest,
+                cli_api_version: newest,
+                incompatible: was,
+                ..EngineImageStatus::default()
+            };
+            tell(&mut status, &Deployment(Default::default()), None);
+            assert_eq!(status.incompatible, is, "{case}");
+        }
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Fleet {
         let old =
             json!({ "metadata": { "name": engine_image::name(&OLD.into()) }, "spec": { "image": OLD } });
         let there = json!({ "nodeDeploymentMap": { "node-1": true, "node-2": true }, "version": "1",
-            "controllerAPIVersion": 5, "controllerAPIMinVersion": 3 });
+            "cliAPIVersion": 1, "cliAPIMinVersion": 1, "controllerAPIVersion": 5, "controllerAPIMinVersion": 3 });
         make(&images, old, there).await;
         fleet.set("default-engine-image", NEW).await;
         fleet
@@ -84,7 +84,8 @@ impl Fleet {
     /// Notes what the binary of the new image says of itself; nobody here has its log.
     async fn answers(&self) {
         let images: Api<EngineImage> = self.api();
-        let about = json!({ "version": "2", "controllerAPIVersion": 6, "controllerAPIMinVersion": 3 });
+        let about = json!({ "version": "2", "cliAPIVersion": 1, "cliAPIMinVersion": 1,
+            "controllerAPIVersion": 6, "controllerAPIMinVersion": 3 });
         let about = Patch::Merge(json!({ "status": about }));
         let name = engine_image::name(&NEW.into());
         images.patch_status(&name, &PatchParams::default(), &about).await.unwrap();
