@@ -80,10 +80,6 @@ fn candidate(volume: &Volume, world: &World, now: Timestamp) -> Result<Way, Reas
     };
     // Of an image that is nowhere yet nothing is known that could be judged.
     on_every_node(volume, new)?;
-    // Nor of one whose binary was not asked yet: it may fit nothing here, also not what is detached.
-    if new.controller_api_version == 0 {
-        return Err(Reason::VersionsUnknown);
-    }
     match way {
         Way::Detached if volume.robustness == Robustness::Faulted => return Err(Reason::Faulted),
         Way::Detached => {}
@@ -111,9 +107,6 @@ pub(super) fn live(volume: &Volume, new: &EngineImageStatus, world: &World) -> R
         return Err(Reason::CurrentUnknown(volume.current.clone()));
     };
     if !world.takes_over(new, old) {
-        if new.controller_api_version == 0 {
-            return Err(Reason::VersionsUnknown);
-        }
         let of = |image: &EngineImageStatus| Span {
             oldest: image.controller_api_min_version,
             newest: image.controller_api_version,
@@ -136,13 +129,19 @@ pub(super) fn readable(volume: &Volume, new: &EngineImageStatus, world: &World) 
     }
 }
 
+/// Whether every node that the volume needs has the image, and its binary was heard: before, it may fit nothing here, also
+/// not what is detached.
 pub(super) fn on_every_node(volume: &Volume, new: &EngineImageStatus) -> Result<(), Reason> {
     if volume.replicas.is_empty() || volume.seat().is_none() {
         return Err(Reason::NotPlaced);
     }
     let lacks = |node: &&NodeName| new.node_deployment_map.get(*node) != Some(&true);
     let nodes: Vec<NodeName> = volume.needs().into_iter().filter(lacks).cloned().collect();
-    if nodes.is_empty() { Ok(()) } else { Err(Reason::NotOnNodes { nodes }) }
+    match new.controller_api_version {
+        _ if !nodes.is_empty() => Err(Reason::NotOnNodes { nodes }),
+        0 => Err(Reason::VersionsUnknown),
+        _ => Ok(()),
+    }
 }
 
 /// Whether enough time has passed since the last attempt to reach this image failed or was taken back, whoever began it.

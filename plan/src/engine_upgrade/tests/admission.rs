@@ -75,6 +75,12 @@ fn images_that_cannot_serve_are_refused() {
     );
     assert_eq!(admit(&detached("v", "node-1"), &NEW.into(), &newer), Ok(()));
     assert_eq!(admit(&attached("v", "node-1"), &NEW.into(), &with(image("one"))), Ok(()), "one commit");
+    let unheard =
+        with(EngineImageStatus { controller_api_version: 0, controller_api_min_version: 0, ..image("two") });
+    for volume in [attached("v", "node-1"), detached("v", "node-1")] {
+        let refused = admit(&volume, &NEW.into(), &unheard);
+        assert_eq!(refused, Err(Refusal::Unfit { reason: Reason::VersionsUnknown }), "{:?}", volume.state);
+    }
     let nowhere = admit(&attached("v", "node-1"), &NEW.into(), &with(EngineImageStatus::default()));
     assert!(matches!(nowhere, Err(Refusal::Unfit { reason: Reason::NotOnNodes { .. } })), "{nowhere:?}");
 }
