@@ -175,6 +175,8 @@ fn an_image_whose_versions_do_not_fit_is_refused_everywhere_and_costs_no_client_
         let both =
             format!("it has {range} of the instance managers' API, and the controllers here have version 1");
         assert!(said.contains(&both), "{said}");
+        let back = format!("midflight upgrade engines --to {before}");
+        assert!(said.contains("it is the default now") && said.contains(&back), "{said}");
         assert_eq!(engine_image(&sandbox, &image).unwrap()["status"]["incompatible"], true);
 
         let plan = sandbox.run(&["plan", "engine-upgrade", "--to", &short, "-o=json"]);
@@ -191,6 +193,12 @@ fn an_image_whose_versions_do_not_fit_is_refused_everywhere_and_costs_no_client_
                 change(&sandbox, &format!("volumes/{volume}"), &json!({ "spec": { "image": image } }));
             assert!(by_hand.unwrap_err().contains(&both));
         }
+        // Once it is known, it does not become the default any more.
+        sandbox.ok(&["upgrade", "engines", "--to", &before]);
+        let said = sandbox.fails(3, &["upgrade", "engines", "--to", &short, "--limit=7"]);
+        assert!(said.contains(&both) && !said.contains("the default now"), "{said}");
+        let settings = ["default-engine-image", LIMIT].map(|name| setting(&sandbox, name));
+        assert_eq!(settings, [before.as_str(), "1"], "nothing was set");
     }
     sandbox.ok(&["upgrade", "engines", "--to", &before, "--wait", "--timeout=150"]);
     for volume in ["busy", "idle"] {

@@ -79,6 +79,12 @@ struct Moved {
 /// What each volume runs.
 type Images = BTreeMap<String, ImageRef>;
 
+/// What there was before the first change.
+struct Before {
+    default: ImageRef,
+    images: Images,
+}
+
 /// What became of the upgrade.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -116,25 +122,30 @@ impl Engines {
         let client = target::client(session).await?;
         // Before the first change, since the controller may be faster than a look after it.
         let (world, volumes) = cluster(&client).await?;
+        let to = self.to.as_ref().map(|image| complete(session, image, world.images.keys()));
+        if let Some(image) = &to {
+            refuse_misfit(image, &world)?;
+        }
         if self.pause || self.resume {
             set(&client, PAUSED, if self.pause { "true" } else { "false" }).await?;
         }
-        if let Some(image) = &self.to {
-            set(&client, IMAGE, complete(session, image, world.images.keys()).as_str()).await?;
+        if let Some(image) = &to {
+            set(&client, IMAGE, image.as_str()).await?;
         }
         if let Some(limit) = self.limit_for(&world) {
             set(&client, ENGINE_UPGRADE_LIMIT, &limit.to_string()).await?;
         }
         if self.wait {
-            let before = volumes.into_iter().map(|volume| (volume.name.to_string(), volume.current));
-            return self.follow(session, &client, &before.collect()).await;
+            let images = volumes.into_iter().map(|volume| (volume.name.to_string(), volume.current));
+            let before = Before { default: world.target, images: images.collect() };
+            return self.follow(session, &client, &before).await;
         }
         let look = look(&client).await?;
         session.answer(&shown(&look.plan))?;
         if self.pause || self.off {
             return Ok(());
         }
-        match (verdict(&look.plan), look.comes()) {
+        match (outcome(&look.plan, &world.target), look.comes()) {
             (Err(_), Some(why)) => Err(Failure::with(
                 Exit::Blocked,
                 why,
@@ -154,14 +165,14 @@ impl Engines {
         }
     }
 
-    /// Tells of every volume that arrives, until nothing more can move. `before` has what each ran when it began.
-    async fn follow(&self, session: &Session, client: &Client, before: &Images) -> anyhow::Result<()> {
+    /// Tells of every volume that arrives, until nothing more can move.
+    async fn follow(&self, session: &Session, client: &Client, before: &Before) -> anyhow::Result<()> {
         let mut lookout = Lookout::until(Instant::now() + Duration::from_secs(self.timeout));
         let (mut moved, mut told) = (Vec::new(), String::new());
         loop {
             let seen = lookout.look(async || look(client).await).await?;
             let plan = &seen.plan;
-            for volume in arrivals(&seen.volumes, &plan.target, before, &moved) {
+            for volume in arrivals(&seen.volumes, &plan.target, &before.images, &moved) {
                 let one = lookout.look(async || arrival(client, volume).await).await?;
                 let pause =
                     one.pause_us.map(|us| format!(", paused {}", milliseconds(us))).unwrap_or_default();
@@ -177,7 +188,7 @@ impl Engines {
             let is_held = plan.hold.is_some();
             if plan.under_way.is_empty() && comes.is_none() && (plan.moves() == 0 || is_held) {
                 session.answer(&upgraded(plan, moved))?;
-                return verdict(plan);
+                return outcome(plan, &before.default);
             }
             if lookout.is_over() {
                 return Err(Failure::with(
@@ -195,6 +206,31 @@ impl Engines {
             }
             sleep(LOOK_EVERY).await;
         }
+    }
+}
+
+/// Refuses an image that is known not to fit: as the default, new volumes would get it.
+fn refuse_misfit(image: &ImageRef, world: &plan::World) -> anyhow::Result<()> {
+    match (plan::World { target: image.clone(), ..world.clone() }).hold() {
+        Some(hold @ Hold::Incompatible(_)) => {
+            Err(Failure::with(Exit::Blocked, hold.to_string(), hold.way_out()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether something that waits cannot move. Where an image was found not to fit only after it had become the default, also how to go
+/// back to the one `before`.
+fn outcome(plan: &Forecast, before: &ImageRef) -> anyhow::Result<()> {
+    match &plan.hold {
+        Some(hold @ Hold::Incompatible(_)) if plan.target != *before && !before.is_empty() => {
+            Err(Failure::with(
+                Exit::Blocked,
+                format!("{hold}; it is the default now, and new volumes get it"),
+                format!("`midflight upgrade engines --to {before}` goes back; {}", hold.way_out()),
+            ))
+        }
+        _ => verdict(plan),
     }
 }
 
