@@ -142,7 +142,14 @@ fn mistakes_are_named_and_nothing_is_published() {
     );
     assert_eq!(images(&sandbox), before);
     sandbox.ok(&[&pack[..], &["--force"]].concat());
-    assert_ne!(images(&sandbox), before, "it is another image under the same name");
+    let now = images(&sandbox);
+    assert_ne!(now, before, "it is another image under the same name");
+    sandbox.ok(&pack);
+    assert_eq!(
+        images(&sandbox),
+        now,
+        "the same binary changes nothing, so that those who use it do not mind"
+    );
     sandbox.ok(&["image", "rm", "--force", default]);
     assert_eq!(images(&sandbox).len(), before.len() - 1);
 }

@@ -84,6 +84,17 @@ impl Layout {
         Ok(entry.and_then(digest_of))
     }
 
+    /// Whether a name leads to what was not made from that very file, in whichever boot.
+    pub(super) fn leads_elsewhere(&self, image: &ImageName, source: &Source) -> Result<bool, LayoutError> {
+        let index = self.index()?;
+        let source = source.to_string();
+        let is_it = |made_from: &String| {
+            made_from.strip_prefix(&source).is_some_and(|boot| boot.is_empty() || boot.starts_with(':'))
+        };
+        let mut entries = index.manifests().iter().filter(|entry| name_of(entry).as_ref() == Some(image));
+        Ok(entries.any(|entry| !annotation(entry, SOURCE).is_some_and(is_it)))
+    }
+
     /// Opens content for reading.
     pub fn blob(&self, digest: &Digest) -> Result<Option<File>, LayoutError> {
         let path = self.blob_path(digest);

@@ -96,6 +96,13 @@ pub fn pack_for_this_boot(
     pack_to(layout, images, binary, &Keep::ThisBoot(boot.trim().to_owned()))
 }
 
+/// Whether the name leads to an image of another binary, or of an earlier state of this one.
+pub fn is_of_another(layout: &Layout, image: &ImageName, binary: &Path) -> Result<bool, PackError> {
+    let (_, source) = open(binary)?;
+    let publishing = |source| PackError::Publish { path: binary.to_owned(), source };
+    layout.leads_elsewhere(image, &source).map_err(publishing)
+}
+
 fn pack_to(
     layout: &Layout,
     images: &[ImageName],

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use midflight_agent::image::{ImageName, Layout, PackError, Published, pack};
+use midflight_agent::image::{ImageName, Layout, PackError, Published, is_of_another, pack};
 use midflight_api::settings;
 use midflight_plan::storage::engine_image::About;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ struct Pack {
     /// Program to put into it [default: this very binary]
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
-    /// Publish it although the cluster uses the image that has this name now, or is down
+    /// Publish it although the cluster uses another image that has this name now, or is down
     #[arg(long)]
     force: bool,
 }
@@ -87,24 +87,27 @@ impl Pack {
                 format!("give it a tag: --tag {}:v1", untagged.repository()),
             ));
         }
+        let binary = match &self.binary {
+            Some(binary) => binary.clone(),
+            None => std::env::current_exe().context("find our own binary")?,
+        };
         if !self.force {
-            let taken = |image: &&ImageName| layout.resolve(image).is_ok_and(|there| there.is_some());
-            let taken: Vec<ImageName> = self.tag.iter().filter(taken).cloned().collect();
+            let mut taken = Vec::new();
+            for image in &self.tag {
+                if is_of_another(layout, image, &binary).map_err(explain)? {
+                    taken.push(image.clone());
+                }
+            }
             // Nodes that pull it later would run something else than those that have it.
             let help = "give it a tag of its own, or publish it all the same with --force";
             if !taken.is_empty() {
                 users::check(session, &taken, help)?;
             }
         }
-        let binary = match self.binary {
-            Some(binary) => {
-                if let Some(image) = self.tag.iter().find(|image| runs_engines(image)) {
-                    session.block_on(refuse_another(image, &binary))?;
-                }
-                binary
-            }
-            None => std::env::current_exe().context("find our own binary")?,
-        };
+        let is_other = self.binary.is_some();
+        if let Some(image) = self.tag.iter().find(|image| is_other && runs_engines(image)) {
+            session.block_on(refuse_another(image, &binary))?;
+        }
         let images = pack(layout, &self.tag, &binary).map_err(explain)?;
         session.answer(&Listed { images })
     }
