@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume};
+use midflight_api::longhorn::{
+    EngineImage, InstanceManager, NAMESPACE, Replica, Setting, VOLUME_LABEL, Volume,
+};
 use midflight_plan::engine_upgrade::{self as plan, World, admit};
 use midflight_plan::storage::engine_image;
 use serde_json::Value;
@@ -17,14 +19,32 @@ use super::Verdict;
 /// Whether a setting or a new volume may name this image.
 pub(super) async fn may_be_named(object: &Value, client: &Client) -> Verdict {
     let image = object["value"].as_str().or(object["spec"]["image"].as_str()).unwrap_or_default();
-    let images: Api<EngineImage> = Api::namespaced(client.clone(), NAMESPACE);
-    let images = images.list(&ListParams::default()).await?;
-    let known = images.iter().map(|image| &image.spec.image);
-    Ok(plan::may_be_named(&ImageRef::from(image), known).map_err(|short| short.to_string()))
+    let known = known_to(object, client).await?;
+    Ok(plan::may_be_named(&ImageRef::from(image), known.iter()).map_err(|short| short.to_string()))
+}
+
+/// Images that a setting or a volume may call as they are called already.
+async fn known_to(object: &Value, client: &Client) -> Result<Vec<ImageRef>, kube::Error> {
+    let setting = object["metadata"]["name"].as_str().filter(|_| object["value"].is_string());
+    let all = ListParams::default();
+    match setting {
+        None | Some("default-engine-image") => {
+            let images: Api<EngineImage> = Api::namespaced(client.clone(), NAMESPACE);
+            Ok(images.list(&all).await?.into_iter().map(|image| image.spec.image).collect())
+        }
+        Some("default-instance-manager-image") => {
+            let managers: Api<InstanceManager> = Api::namespaced(client.clone(), NAMESPACE);
+            Ok(managers.list(&all).await?.into_iter().map(|manager| manager.spec.image).collect())
+        }
+        Some(_) => Ok(Vec::new()),
+    }
 }
 
 pub(super) fn may_be_made(image: &Value) -> Verdict {
     let image: EngineImage = serde_json::from_value(image.clone()).map_err(kube::Error::SerdeError)?;
+    if let Err(short) = plan::may_be_named(&image.spec.image, std::iter::empty()) {
+        return Ok(Err(short.to_string()));
+    }
     Ok(engine_image::may_come(&image.name_any(), &image.spec.image).map_err(|wrong| wrong.to_string()))
 }
 

@@ -1,6 +1,6 @@
 //! Tells the API server which questions to ask, and where.
 //!
-//! The invariant: while nobody answers, only the controllers may ask for another engine image, call one by a short name, or
+//! The invariant: while nobody answers, only the controllers may ask for another engine image, call or make one by a short name, or
 //! delete one or the record of a volume, nobody may delete the namespace or a node, and everybody may go back; no upgrade of
 //! nodes begins.
 

@@ -7,7 +7,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
-    DataEngineUpgradeManager, EngineImage, NAMESPACE, Node, Replica, Setting, Volume,
+    DataEngineUpgradeManager, EngineImage, InstanceManager, NAMESPACE, Node, Replica, Setting, Volume,
 };
 use midflight_api::settings::{ENGINE_UPGRADE_LIMIT as LIMIT, TABLE};
 use serde_json::{Value, json};
@@ -106,24 +106,28 @@ async fn an_engine_image_that_is_needed_cannot_be_deleted() {
     admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
     let serving = tokio::spawn(admission.serve(cluster.client.clone()));
     let own = &cluster.client;
-    for (image, references) in [("default", 0), ("used", 2), ("free", 0)] {
-        make::<EngineImage>(own, image, json!({ "image": image }), json!({ "refCount": references })).await;
+    let default = "midflight.local/engine:v1";
+    for (name, image, references) in [("default", default, 0), ("used", "used", 2), ("free", "free", 0)] {
+        make::<EngineImage>(own, name, json!({ "image": image }), json!({ "refCount": references })).await;
     }
     let settings: Api<Setting> = Api::namespaced(own.clone(), NAMESPACE);
-    let default = Patch::Merge(json!({ "value": "default" }));
-    settings.patch("default-engine-image", &PatchParams::default(), &default).await.unwrap();
+    let patch = Patch::Merge(json!({ "value": default }));
+    settings.patch("default-engine-image", &PatchParams::default(), &patch).await.unwrap();
     let images: Api<EngineImage> = Api::namespaced(cluster.user("user"), NAMESPACE);
-    let create = async |name: &str| {
+    let create = async |name: &str, image: &str| {
         let object = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "EngineImage",
-            "metadata": { "name": name }, "spec": { "image": "default" } });
+            "metadata": { "name": name }, "spec": { "image": image } });
         let object = serde_json::from_value(object).unwrap();
         images.create(&PostParams::default(), &object).await.map_err(|error| error.to_string())
     };
-    let own_name = midflight_plan::storage::engine_image::name(&"default".into());
-    let refused = create("another").await.unwrap_err();
+    let own_name = midflight_plan::storage::engine_image::name(&default.into());
+    let refused = create("another", default).await.unwrap_err();
     assert!(refused.contains(&format!("is called {own_name}")), "{refused}");
-    create(&own_name).await.unwrap();
-    create(&own_name).await.expect_err("there is one already");
+    create(&own_name, default).await.unwrap();
+    create(&own_name, default).await.expect_err("there is one already");
+    let short = midflight_plan::storage::engine_image::name(&"engine:v1".into());
+    let refused = create(&short, "engine:v1").await.unwrap_err();
+    assert!(refused.contains(&format!("write {default} ")), "{refused}");
     let delete = async |name: &str| match images.delete(name, &DeleteParams::default()).await {
         Ok(_) => String::new(),
         Err(error) => error.to_string(),
@@ -135,7 +139,7 @@ async fn an_engine_image_that_is_needed_cannot_be_deleted() {
     cluster.close().await;
 }
 
-/// An image with two names would be two images: a short one is refused, unless an EngineImage has it.
+/// An image with two names would be two images: a short one is refused, unless what runs it is called so.
 #[tokio::test]
 async fn who_writes_a_short_name_is_told_the_whole_one() {
     let cluster = Cluster::open().await;
@@ -169,6 +173,18 @@ async fn who_writes_a_short_name_is_told_the_whole_one() {
         set(setting, "midflight.local/engine:v2").await.unwrap();
     }
     set("default-engine-image", "mine:v1").await.expect("an EngineImage is called so");
+    for setting in ["default-instance-manager-image", "default-share-manager-image"] {
+        set(setting, "mine:v1").await.expect_err("an EngineImage is something else");
+    }
+    make::<InstanceManager>(
+        own,
+        "im-1",
+        json!({ "image": "manager:v1", "nodeID": "node-1", "dataEngine": "v2" }),
+        json!({}),
+    )
+    .await;
+    set("default-instance-manager-image", "manager:v1").await.expect("an InstanceManager has it");
+    set("default-share-manager-image", "manager:v1").await.expect_err("an InstanceManager is something else");
     let refused = create("short", "engine:v2").await.unwrap_err();
     assert!(refused.contains(whole), "{refused}");
     create("known", "mine:v1").await.unwrap();
