@@ -14,7 +14,7 @@ use crate::image_name::complete;
 use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
-pub(crate) use observe::cluster;
+pub(crate) use observe::{cluster, known_images};
 
 /// Show in which order nodes would get a new data engine, and where their volumes are served meanwhile
 ///
@@ -35,7 +35,10 @@ pub(crate) struct NodeUpgrade {
 impl NodeUpgrade {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let client = target::client(session).await?;
-        let image = self.to.as_deref().map(|image| complete(session, image, std::iter::empty()));
+        let image = match &self.to {
+            Some(image) => Some(complete(session, image, known_images(&client).await?.iter())),
+            None => None,
+        };
         let (mut seen, pace) = cluster(&client, image.as_ref().map(ImageRef::as_str)).await?;
         seen.spec.nodes = self.nodes.into_iter().map(Into::into).collect();
         seen.spec.max_parallel_nodes = self.parallel;

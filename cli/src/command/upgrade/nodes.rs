@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::engines::set;
-use crate::command::plan::node_upgrade::{cluster, shown, verdict};
+use crate::command::plan::node_upgrade::{cluster, known_images, shown, verdict};
 use crate::failure::{Exit, Failure};
 use crate::image_name::complete;
 use crate::lookout::Lookout;
@@ -84,7 +84,7 @@ impl Nodes {
         } else {
             self.refuse_what_the_api_would(&client).await?;
             if let Some(image) = &self.to {
-                let image = complete(session, image, std::iter::empty());
+                let image = complete(session, image, known_images(&client).await?.iter());
                 let image = image.as_str();
                 set(&client, IMAGE, image).await?;
                 if !drive::is_settled(&client, image).await? {

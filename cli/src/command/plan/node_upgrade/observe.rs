@@ -52,6 +52,18 @@ pub(crate) async fn cluster(client: &Client, to: Option<&str>) -> anyhow::Result
     Ok((run, Pace::learn(&upgrades)))
 }
 
+/// Images of instance managers that the cluster knows, as they are called there.
+pub(crate) async fn known_images(client: &Client) -> anyhow::Result<Vec<ImageRef>> {
+    let (managers, settings) = tokio::try_join!(all::<InstanceManager>(client), all::<Setting>(client))?;
+    Ok(images_of(&managers, &settings))
+}
+
+fn images_of(managers: &[InstanceManager], settings: &[Setting]) -> Vec<ImageRef> {
+    let default = settings.iter().filter(|setting| setting.name_any() == IMAGE);
+    let default = default.map(|setting| ImageRef::from(setting.value.as_str()));
+    default.chain(managers.iter().map(|manager| manager.spec.image.clone())).collect()
+}
+
 fn nodes_of(nodes: &[Node], managers: &[InstanceManager], images: &[Image], image: &ImageRef) -> Nodes {
     let node = |node: &Node| {
         let name = NodeName::from(node.name_any());
@@ -84,4 +96,23 @@ fn volumes_of(volumes: &[Volume], replicas: &[Replica], records: &[VolumeRecord]
         plan::Volume::of(volume, record, of.get(&name).into_iter().flatten().copied())
     };
     volumes.iter().filter(|volume| volume.spec.data_engine == DataEngine::V2).map(volume).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An image that is there under a short name would be another one under the whole name.
+    #[test]
+    fn the_default_and_what_runs_are_known_by_the_names_they_have() {
+        let setting = |name: &str, value: &str| {
+            let mut setting = Setting::default();
+            (setting.metadata.name, setting.value) = (Some(name.to_owned()), value.to_owned());
+            setting
+        };
+        let settings = [setting(IMAGE, "manager:v2"), setting("default-engine-image", "engine:v2")];
+        let mut manager = InstanceManager::new("im-1", Default::default());
+        manager.spec.image = "manager:v1".into();
+        assert_eq!(images_of(&[manager], &settings), ["manager:v2", "manager:v1"].map(ImageRef::from));
+    }
 }
