@@ -115,11 +115,13 @@ impl<Key> Clone for Wake<Key> {
 struct Turns<Key> {
     queue: Mutex<Queue<Key>>,
     added: Notify,
+    /// Whoever is due since then has been due for longest.
+    began: Instant,
 }
 
 impl<Key> Default for Turns<Key> {
     fn default() -> Self {
-        Turns { queue: Mutex::default(), added: Notify::new() }
+        Turns { queue: Mutex::default(), added: Notify::new(), began: Instant::now() }
     }
 }
 
@@ -147,19 +149,39 @@ impl<Key: Clone + Ord + Hash + Send + 'static> Wake<Key> {
     ) {
         let wake = self.clone();
         objects.cache().listen(Box::new(move |change| {
-            wake.all(touched(change.old.as_deref(), change.new.as_deref()));
+            wake.all(touched(change.old.as_deref(), change.new.as_deref()), Instant::now());
+        }));
+    }
+
+    /// Wakes this key when an object changes, ahead of all keys that wait for their turn.
+    pub fn first_on<K: Kind>(
+        &self,
+        objects: &Objects<K>,
+        key: Key,
+        touches: impl Fn(&K) -> bool + Send + Sync + 'static,
+    ) where
+        Key: Sync,
+    {
+        let wake = self.clone();
+        objects.cache().listen(Box::new(move |change| {
+            if change.old.iter().chain(&change.new).any(|object| touches(object)) {
+                wake.first(key.clone());
+            }
         }));
     }
 
     /// Wakes a key for a reason that no object tells of.
     pub fn one(&self, key: Key) {
-        self.all([key]);
+        self.all([key], Instant::now());
     }
 
-    fn all(&self, keys: impl IntoIterator<Item = Key>) {
-        let now = Instant::now();
+    fn first(&self, key: Key) {
+        self.all([key], self.turns.began);
+    }
+
+    fn all(&self, keys: impl IntoIterator<Item = Key>, due: Instant) {
         let mut queue = self.turns.queue();
-        keys.into_iter().for_each(|key| queue.add(key, now));
+        keys.into_iter().for_each(|key| queue.add(key, due));
         drop(queue);
         self.turns.added.notify_one();
     }
@@ -219,5 +241,20 @@ fn end<C: Controller>(turns: &Turns<C::Key>, key: &C::Key, ended: Result<Next, T
         }
         (Err(error), None) => debug!(controller = C::NAME, %key, %error, "a turn came too early"),
         (Ok(_), _) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_comes_first_goes_ahead_of_all_that_wait() {
+        let wake = Wake { turns: Arc::<Turns<u32>>::default() };
+        wake.all(0..100, Instant::now());
+        wake.first(200);
+        let mut queue = wake.turns.queue();
+        assert_eq!(queue.take(Instant::now()), Some(200));
+        assert_eq!(queue.take(Instant::now()), Some(0));
     }
 }

@@ -288,8 +288,9 @@ impl Controller for EngineUpgrades {
             let volume = replica.spec.instance.volume_name.as_str();
             is_ours(replica).then(|| of_volume(volume)).into_iter().collect()
         });
-        wake.on(&self.images, |image| is_ours(image).then_some(Topic::World).into_iter().collect());
-        wake.on(&self.settings, |setting| is_ours(setting).then_some(Topic::World).into_iter().collect());
+        // A setting acts at once, however many volumes wait to be looked at.
+        wake.first_on(&self.images, Topic::World, is_ours);
+        wake.first_on(&self.settings, Topic::World, is_ours);
     }
 
     async fn observe(&self, topic: &Topic) -> Result<Option<Look>, TurnError> {
