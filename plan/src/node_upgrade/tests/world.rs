@@ -56,6 +56,8 @@ pub(super) struct World {
     pub(super) ones: BTreeMap<NodeName, One>,
     pub(super) snapshots: BTreeSet<(NodeName, VolumeName)>,
     pub(super) wire: Vec<Write>,
+    /// The engines that there are, with the term under which the record named each: one on a node that is lost may write on.
+    writers: BTreeMap<(VolumeName, NodeName), u32>,
     /// Whether instance managers of the new image start.
     pub(super) starts: bool,
     /// What must never happen, if it did.
@@ -79,9 +81,11 @@ fn seconds(timestamp: &str) -> i64 {
 
 impl World {
     pub(super) fn new(nodes: Nodes, volumes: BTreeMap<VolumeName, Volume>, parallel: i32) -> World {
+        let served = volumes.values().filter(|volume| !volume.seat.is_empty());
         World {
             now: 0,
             parallel,
+            writers: served.map(|volume| ((volume.name.clone(), volume.seat.clone()), 1)).collect(),
             nodes,
             volumes,
             whole: Whole { state: UpgradeState::Undefined, since: 0, nodes: BTreeMap::new() },
@@ -347,10 +351,18 @@ impl World {
             }
             Event::Moves(volume) => {
                 let volume = self.volumes.get_mut(volume).unwrap();
-                let to = volume.target().clone();
-                (volume.serves_on, volume.seat) = (to.clone(), to);
+                let (to, from) = (volume.target().clone(), volume.seat.clone());
+                (volume.serves_on, volume.seat) = (to.clone(), to.clone());
+                let name = volume.name.clone();
+                let term = self.terms(&name).max().unwrap_or_default() + 1;
+                // Nobody can end what is on a node that is lost.
+                if self.nodes[&from].ready {
+                    self.writers.remove(&(name.clone(), from));
+                }
+                self.writers.insert((name, to), term);
             }
             Event::ManagerGoes(node) => {
+                self.writers.retain(|(_, on), _| on != node);
                 let managers = &mut self.nodes.get_mut(node).unwrap().managers;
                 managers.retain(|manager| !manager.deleting);
                 // The default one has an object again, which waits if another is there.
@@ -386,6 +398,21 @@ impl World {
 
     pub(super) fn bring_back(&mut self, node: &NodeName) {
         self.nodes.get_mut(node).unwrap().ready = true;
+        // Engines that another has followed are ended now.
+        self.writers.retain(|(volume, on), _| on != node || self.volumes[volume].seat == *node);
+    }
+
+    fn terms(&self, volume: &VolumeName) -> impl Iterator<Item = u32> {
+        self.writers.iter().filter(move |((of, _), _)| of == volume).map(|(_, term)| *term)
+    }
+
+    /// Whether no two engines of a volume write under the same term, and the newest is the one that the record names.
+    pub(super) fn writers_are_alone(&self) -> bool {
+        self.volumes.values().filter(|volume| !volume.seat.is_empty()).all(|volume| {
+            let all: BTreeSet<u32> = self.terms(&volume.name).collect();
+            let named = self.writers.get(&(volume.name.clone(), volume.seat.clone()));
+            all.len() == self.terms(&volume.name).count() && named == all.last()
+        })
     }
 
     pub(super) fn crash(&mut self) {
@@ -427,20 +454,23 @@ impl World {
 
     /// Goes on as a world does in which nothing fails; says whether it comes to an end.
     pub(super) fn goes_on(&mut self, bound: usize) -> bool {
-        for _ in 0..bound {
-            if !self.wire.is_empty() {
-                self.serve();
-            } else if let Some(next) = self.turns().into_iter().next() {
-                *self = next;
-            } else if let Some(event) = self.events().first().cloned() {
-                self.happens(&event);
-            } else if self.is_over() {
-                return true;
-            } else {
-                self.wait();
-            }
+        (0..bound).any(|_| !self.goes_one_step())
+    }
+
+    /// The next step of such a world, if it is not at its end.
+    pub(super) fn goes_one_step(&mut self) -> bool {
+        if !self.wire.is_empty() {
+            self.serve();
+        } else if let Some(next) = self.turns().into_iter().next() {
+            *self = next;
+        } else if let Some(event) = self.events().first().cloned() {
+            self.happens(&event);
+        } else if self.is_over() {
+            return false;
+        } else {
+            self.wait();
         }
-        false
+        true
     }
 
     pub(super) fn runs_everywhere(&self, image: &str) -> bool {
