@@ -3,12 +3,17 @@
 //! The way forth ends with the same steps as the way back. The invariant: an upgrade is released only when nothing
 //! that it moved, stopped, marked or made is left.
 
+use jiff::{SignedDuration, Timestamp};
+use midflight_api::longhorn::NodeUpgradeState;
 use midflight_api::{NodeName, VolumeName};
 
 use super::facts::{Manager, MoveFailure, Replica, Volume};
-use super::forth::SNAPSHOTS_AT_ONCE;
+use super::forth::AT_ONCE;
 use super::node::{Action, Observed, Step, Todo};
 use super::wait::Wait;
+
+/// After so long another replica may come back, whatever became of those before it.
+const ONE_MORE_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// Engines come home, to whichever instance manager serves there.
 pub(super) fn home(seen: &Observed) -> Todo {
@@ -87,25 +92,47 @@ pub(super) fn replicas(seen: &Observed) -> impl Iterator<Item = (&Volume, &Repli
     here.filter(|(_, replica)| replica.told_to_stop)
 }
 
-/// The node takes volumes and replicas again, and those that left come back.
-fn reopen(seen: &Observed) -> Todo {
+/// The node takes volumes and replicas again, and so many of those that left come back.
+fn reopen(seen: &Observed, most: usize) -> Todo {
     let mut todo = Todo::default();
     if seen.here().is_some_and(|node| node.requested) {
         todo.actions.push(Action::Request(false));
     }
-    for (volume, replica) in replicas(seen) {
+    for (volume, replica) in replicas(seen).take(most) {
         let (volume, replica) = (volume.name.clone(), replica.name.clone());
         todo.actions.push(Action::Start { volume, replica });
     }
     todo
 }
 
-/// Replicas come back and volumes are whole again.
-pub(super) fn rebuild(seen: &Observed) -> Todo {
-    let mut todo = reopen(seen);
+/// The volumes that are waited for until they are whole.
+fn served(seen: &Observed) -> impl Iterator<Item = &Volume> {
     let named = seen.volumes.values().filter(|volume| seen.status.volumes.contains_key(&volume.name));
     let is_up = |volume: &&Volume| volume.is_up() && (!volume.node.is_empty() || volume.serves_nobody());
-    for volume in named.filter(is_up).filter(|volume| !volume.deleting) {
+    named.filter(is_up).filter(|volume| !volume.deleting)
+}
+
+/// How many more replicas may be on their way back: a few at a time, as each is opened, copied to and flushed, and one more every few
+/// seconds, so that those which do not come keep no other away.
+fn room(seen: &Observed) -> usize {
+    let here = served(seen).filter_map(|volume| volume.replica_on(&seen.node));
+    let coming = here.filter(|replica| !replica.told_to_stop && !replica.is_healthy()).count();
+    let since = seen.status.since.as_str().parse::<Timestamp>().unwrap_or(seen.now);
+    let more = seen.now.duration_since(since).as_secs() / ONE_MORE_AFTER.as_secs();
+    (AT_ONCE + usize::try_from(more).unwrap_or_default()).saturating_sub(coming)
+}
+
+/// When another replica may come back, if some are kept from it for a while.
+pub(super) fn next_return(seen: &Observed) -> Option<Timestamp> {
+    let is_held_back =
+        seen.status.state == NodeUpgradeState::RebuildingReplica && replicas(seen).next().is_some();
+    is_held_back.then(|| seen.now.checked_add(ONE_MORE_AFTER).ok()).flatten()
+}
+
+/// Replicas come back and volumes are whole again.
+pub(super) fn rebuild(seen: &Observed) -> Todo {
+    let mut todo = reopen(seen, room(seen));
+    for volume in served(seen) {
         let Some(missed) = volume.replicas.iter().find(|replica| !replica.is_healthy()) else { continue };
         let name = volume.name.clone();
         todo.waits.push(match missed.node == seen.node {
@@ -144,7 +171,7 @@ pub(super) fn finish(seen: &Observed) -> Todo {
         seen.snapshots.iter().filter(|(name, taken)| taken.deleting && has_engine(name)).count();
     for (name, taken) in &seen.snapshots {
         match taken.deleting {
-            false if removing >= SNAPSHOTS_AT_ONCE => {}
+            false if removing >= AT_ONCE => {}
             false => {
                 removing += 1;
                 todo.actions.push(Action::RemoveSnapshot { volume: name.clone() });
@@ -159,7 +186,7 @@ pub(super) fn finish(seen: &Observed) -> Todo {
 /// What is left to be brought back after an attempt has ended.
 pub(super) fn clean(seen: &Observed) -> Step {
     let mut left = home(seen);
-    for more in [reopen(seen), finish(seen)] {
+    for more in [reopen(seen, usize::MAX), finish(seen)] {
         left.actions.extend(more.actions);
         left.waits.extend(more.waits);
     }

@@ -4,15 +4,16 @@
 
 use midflight_api::longhorn::VolumeState;
 
-use super::facts::{Copy, MoveFailure, Volume};
+use super::facts::{Copy, MoveFailure, Replica, Volume};
 use super::node::{Action, Observed, Step, Todo};
 use super::obstacle::Obstacle;
 use super::place::{choose, has_copy_elsewhere, is_good};
 use super::preflight::fit;
 use super::wait::Wait;
 
-/// Snapshots that are taken, or removed, at the same time: each is a flush of every copy.
-pub(super) const SNAPSHOTS_AT_ONCE: usize = 4;
+/// Volumes whose snapshot is taken, or removed, or whose replica leaves at the same time: each of these is a flush of every copy, and
+/// after it every first write to a region waits for a sync.
+pub(super) const AT_ONCE: usize = 4;
 
 /// Marks the node, names its volumes, and takes a snapshot of each, a few at a time.
 pub(super) fn initialize(seen: &Observed) -> Option<Step> {
@@ -39,7 +40,7 @@ pub(super) fn initialize(seen: &Observed) -> Option<Step> {
     for volume in kept() {
         let name = volume.name.clone();
         match seen.snapshots.get(&volume.name) {
-            None if taking + todo.actions.len() >= SNAPSHOTS_AT_ONCE => {}
+            None if taking + todo.actions.len() >= AT_ONCE => {}
             None => todo.actions.push(Action::TakeSnapshot { volume: name }),
             Some(taken) if taken.ready => {}
             Some(taken) if taken.error.is_empty() => todo.waits.push(Wait::Snapshot(name)),
@@ -49,17 +50,19 @@ pub(super) fn initialize(seen: &Observed) -> Option<Step> {
     todo.step()
 }
 
-/// Lets the replicas of the node leave their engines, each only while another copy serves on.
+/// Lets the replicas of the node leave their engines, a few at a time, each only while another copy serves on.
 pub(super) fn leave(seen: &Observed) -> Option<Step> {
     let unnamed = seen.unnamed();
     if !unnamed.is_empty() {
         return Some(Step::Enlist(unnamed));
     }
     let mut todo = Todo::default();
-    for volume in seen.touched() {
-        let Some(replica) = volume.replica_on(&seen.node) else { continue };
-        let is_out = !replica.runs && replica.copy != Copy::InService;
-        let (name, told, replica) = (volume.name.clone(), replica.told_to_stop, replica.name.clone());
+    let is_out = |replica: &Replica| !replica.runs && replica.copy != Copy::InService;
+    let here = || seen.touched().filter_map(|volume| Some((volume, volume.replica_on(&seen.node)?)));
+    let leaving = here().filter(|(_, replica)| replica.told_to_stop && !is_out(replica)).count();
+    for (volume, replica) in here() {
+        let (is_out, told) = (is_out(replica), replica.told_to_stop);
+        let (name, replica) = (volume.name.clone(), replica.name.clone());
         match told {
             true if is_out => {}
             true => todo.waits.push(Wait::Leaves { volume: name, replica }),
@@ -71,6 +74,8 @@ pub(super) fn leave(seen: &Observed) -> Option<Step> {
                 let node = seen.node.clone();
                 todo.waits.push(Wait::Unfit(Obstacle::NoCopyElsewhere { volume: name, node }));
             }
+            // Those that leave are waited for, and make room.
+            false if leaving + todo.actions.len() >= AT_ONCE => {}
             false => todo.actions.push(Action::Stop { volume: name, replica }),
         }
     }

@@ -100,7 +100,7 @@ pub enum Action {
 pub struct Decision {
     pub status: NodeDataEngineUpgradeStatus,
     pub actions: Vec<Action>,
-    /// When the deadline of the state has come.
+    /// When the deadline of the state has come, or something else is due that no watch tells of.
     pub until: Option<Timestamp>,
 }
 
@@ -185,6 +185,7 @@ pub fn decide(seen: &Observed) -> Decision {
         tell(&mut status, &waits, actions.is_empty());
     }
     fit_node(&mut status);
+    let until = until.into_iter().chain(back::next_return(seen)).min();
     Decision { status, actions, until }
 }
 

@@ -104,6 +104,63 @@ fn crowd(state: NodeUpgradeState) -> Observed {
     })
 }
 
+/// A replica leaves after a flush of every copy: not all leave at the same time, and none is forgotten.
+#[test]
+fn replicas_leave_a_few_at_a_time() {
+    let mut seen = crowd(FailingReplicas);
+    while next(&seen) != "switching-over" {
+        for action in decide(&seen).actions {
+            let Action::Stop { volume, .. } = action else { panic!("{action:?}") };
+            let replica = &mut seen.volumes.get_mut(&volume).unwrap().replicas[0];
+            assert!(!std::mem::replace(&mut replica.told_to_stop, true), "once");
+        }
+        let mut leaving: Vec<&mut Replica> =
+            seen.volumes.values_mut().map(|one| &mut one.replicas[0]).collect();
+        leaving.retain(|replica| replica.told_to_stop && replica.runs);
+        assert!((1..=4).contains(&leaving.len()), "{} at once", leaving.len());
+        (leaving[0].runs, leaving[0].copy) = (false, Copy::Out);
+    }
+    assert!(seen.volumes.values().all(|volume| volume.replicas[0].copy == Copy::Out));
+}
+
+/// Each is opened, copied to and flushed: not all come back at the same time, and those that do not come keep no other away for long.
+#[test]
+fn replicas_come_back_a_few_at_a_time_and_wait_for_none_for_ever() {
+    let left = |seen: &mut Observed| {
+        seen.volumes.values_mut().for_each(|volume| *volume = out(volume.clone()));
+        new_manager(seen);
+        seen.nodes.get_mut("node-1").unwrap().requested = false;
+    };
+    for comes in [true, false] {
+        let mut seen = change(crowd(RebuildingReplica), left);
+        seen.now = at(0);
+        let mut began = 0;
+        while next(&seen) != "finalizing" {
+            let decision = decide(&seen);
+            for action in decision.actions {
+                let Action::Start { volume, .. } = action else { panic!("{action:?}") };
+                let replica = &mut seen.volumes.get_mut(&volume).unwrap().replicas[0];
+                assert!(std::mem::replace(&mut replica.told_to_stop, false), "once");
+                began += 1;
+            }
+            let all = seen.volumes.values_mut().map(|one| &mut one.replicas[0]);
+            let mut coming: Vec<&mut Replica> =
+                all.filter(|one| !one.told_to_stop && !one.is_healthy()).collect();
+            if comes {
+                assert!((1..=4).contains(&coming.len()), "{} at once", coming.len());
+                (coming[0].runs, coming[0].copy) = (true, Copy::InService);
+            } else if began < 10 {
+                assert!(decision.until.is_some_and(|until| until <= seen.now + Duration::from_secs(5)));
+                seen.now = seen.now + Duration::from_secs(5);
+            } else {
+                break;
+            }
+        }
+        assert_eq!(began, 10, "every replica was asked to come back");
+        assert!(seen.now <= at(5 * 6), "{}", seen.now);
+    }
+}
+
 /// Every snapshot is a flush of every copy: not all volumes take theirs, or lose it, at the same time.
 #[test]
 fn snapshots_come_and_go_a_few_at_a_time() {
