@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use midflight_plan::storage::engine_image::ON_NODE;
 use serde_json::{Value, json};
 
 use crate::{
@@ -21,7 +22,15 @@ pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// What one node may run; kubelet's default.
 const MOST_PODS: &str = "110";
 
-pub(crate) fn node(config: &Config) -> Value {
+/// What the programs of the node's images speak, by each name of an image that says it.
+pub(crate) fn engines(held: &[Held]) -> String {
+    let known = held.iter().filter_map(|image| Some((image, image.engine?)));
+    let named = known.flat_map(|(image, engine)| image.names.iter().map(move |name| (name, engine)));
+    serde_json::to_string(&named.collect::<BTreeMap<_, _>>()).expect("versions are JSON")
+}
+
+/// The node, with what [`engines`] says of its images.
+pub(crate) fn node(config: &Config, engines: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -32,6 +41,7 @@ pub(crate) fn node(config: &Config) -> Value {
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": architecture(),
             },
+            "annotations": { ON_NODE: engines },
         },
     })
 }

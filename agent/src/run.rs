@@ -121,7 +121,11 @@ async fn be_node(shell: Arc<Shell>, ready: oneshot::Sender<()>) {
                 wait
             }
         };
-        tokio::time::sleep(rest).await;
+        // Others wait for what is pulled, and for what can be known of it.
+        tokio::select! {
+            () = tokio::time::sleep(rest) => {}
+            () = agent.shell.images.store.changed() => {}
+        }
     }
 }
 
@@ -136,6 +140,8 @@ struct Agent {
 #[derive(Default)]
 struct Said {
     node_uid: Option<String>,
+    /// What the images of the node speak.
+    engines: String,
     since: Since,
     status: Option<(Instant, Looked)>,
     lease: Option<Instant>,
@@ -182,14 +188,23 @@ impl Agent {
         match step {
             Step::Rest(_) => {}
             Step::Register => {
-                let object = node::node(&self.config);
+                let engines = node::engines(&self.shell.images.store.list());
+                let object = node::node(&self.config, &engines);
                 let node = nodes.patch(name, &how, &Patch::Apply(&object)).await.map_err(refused)?;
                 self.said.since = node::since(&node);
                 self.said.node_uid = node.uid();
+                self.said.engines = engines;
             }
             Step::ReportStatus => {
                 let machine = Machine::look(&self.config.data).map_err(StepError::Machine)?;
                 let (since, images) = (&self.said.since, self.shell.images.store.list());
+                // Before the image is listed, so that whoever sees it there knows what can be known of it.
+                let engines = node::engines(&images);
+                if engines != self.said.engines {
+                    let object = node::node(&self.config, &engines);
+                    nodes.patch(name, &how, &Patch::Apply(&object)).await.map_err(refused)?;
+                    self.said.engines = engines;
+                }
                 let now = Timestamp::now();
                 let object = node::status(&self.config, &machine, (looked.health, &images), since, now);
                 let node = nodes.patch_status(name, &how, &Patch::Apply(&object)).await.map_err(refused)?;

@@ -10,7 +10,7 @@ use http::{
     header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue},
 };
 use midflight_agent::image::{
-    ImageName, Layout, pack_for_this_boot,
+    ImageName, Layout, Program, pack_for_this_boot,
     registry::{self, Answer, PREFIX},
 };
 use midflight_api::settings::{Format, TABLE};
@@ -19,6 +19,8 @@ use serde_json::Value;
 use tokio::{sync::watch, time::timeout};
 use tokio_util::io::ReaderStream;
 use tracing::{info, warn};
+
+use crate::command::version;
 
 const JSON: &str = "application/json";
 /// How much of an image is in memory for one client.
@@ -67,7 +69,9 @@ fn publish(layout: &Layout) -> anyhow::Result<usize> {
     let named = TABLE.iter().filter(|setting| setting.format == Format::Image);
     let named = named.map(|setting| setting.default).chain([FRONTEND]);
     let images: Vec<ImageName> = named.filter_map(|name| name.parse().ok()).collect();
-    Ok(pack_for_this_boot(layout, &images, &std::env::current_exe()?)?.len())
+    let binary = std::env::current_exe()?;
+    let program = Program { binary: &binary, engine: Some(version::own_engine()) };
+    Ok(pack_for_this_boot(layout, &images, program)?.len())
 }
 
 impl Annex for Registry {
@@ -142,8 +146,8 @@ mod tests {
         let binary = folder.path().join("binary");
         std::fs::write(&binary, "of this boot").unwrap();
         std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
-        pack_for_this_boot(&registry.layout, &["midflight.local/engine:v9".parse().unwrap()], &binary)
-            .unwrap();
+        let name = ["midflight.local/engine:v9".parse().unwrap()];
+        pack_for_this_boot(&registry.layout, &name, Program::any(&binary)).unwrap();
         registry.published.send_replace(true);
         assert_eq!(early.await.status(), StatusCode::OK);
         let none = registry.answer(&Method::GET, "/v2/nothing/manifests/v9").await;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ use crate::place;
 /// The image of the next build.
 pub const NEXT: &str = "midflight.local/instance-manager:next";
 pub const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// Put first into a program: instance managers of it do not start.
+pub const DOES_NOT_START: &str = "[ \"$1\" != instance-manager ] || exit 1";
 /// The one upgrade that there is at a time.
 pub const RUN: &str = "upgrade";
 
@@ -61,6 +64,14 @@ impl Fleet {
     pub async fn pack(&self, tag: &str, program: &Path) -> anyhow::Result<()> {
         let (tag, program) = (format!("instance-manager:{tag}"), program.display().to_string());
         self.cluster.midflight(&["image", "pack", "--tag", &tag, "--binary", &program]).await.map(drop)
+    }
+
+    /// The same with the next build, and something in a shell before it is started.
+    pub async fn pack_after(&self, tag: &str, first: &str) -> anyhow::Result<()> {
+        let program = self.cluster.room(tag);
+        fs::write(&program, format!("#!/bin/sh\n{first}\nexec {} \"$@\"\n", place::next()?.display()))?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        self.pack(tag, &program).await
     }
 
     pub fn all<K>(&self) -> Api<K>
@@ -274,6 +285,18 @@ impl Fleet {
             let all = self.all::<NodeDataEngineUpgrade>().list(&ListParams::default()).await?;
             let here = all.into_iter().find(|one| one.spec.node_id == node);
             Ok(here.is_some_and(|one| place(one.status.unwrap_or_default().state) >= place(wanted)))
+        })
+        .await
+    }
+
+    /// Waits until the upgrade of a node is on its way back and stands so, or is further.
+    pub async fn until_back(&self, node: &str, wanted: NodeUpgradeState) -> anyhow::Result<()> {
+        let place = |state| NodeUpgradeState::ALL.iter().position(|one| *one == state);
+        self.until(&format!("{node} goes back and is {wanted} or further"), async || {
+            let all = self.all::<NodeDataEngineUpgrade>().list(&ListParams::default()).await?;
+            let here = all.into_iter().find(|one| one.spec.node_id == node);
+            let status = here.and_then(|one| one.status).unwrap_or_default();
+            Ok(!status.failure.is_empty() && place(status.state) >= place(wanted))
         })
         .await
     }

@@ -17,7 +17,7 @@ use rustix::{
 use tempfile::TempDir;
 
 use super::{
-    Digest, Store,
+    Digest, Held, Store,
     store::{FILES, Unpacked},
 };
 
@@ -67,7 +67,8 @@ fn share(images: &Path, digest: &Digest, store: &Store) -> Option<(TempDir, Unpa
     link(&place.join(FILES), &folder.path().join(FILES)).ok()?;
     // Whoever removes an image begins with what says that it is there.
     let held = store.read(&place)?;
-    Some((folder, Unpacked { digest: held.digest, size_bytes: held.size_bytes, run: held.run }))
+    let Held { digest, size_bytes, run, engine, .. } = held;
+    Some((folder, Unpacked { digest, size_bytes, run, engine }))
 }
 
 fn link(from: &Path, to: &Path) -> io::Result<()> {
@@ -92,6 +93,8 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
+    use midflight_plan::storage::engine_image::{Range, Ranges};
+
     use super::*;
     use crate::image::Run;
 
@@ -115,12 +118,13 @@ mod tests {
         fs::write(files.join("bin/program"), "content").unwrap();
         symlink("bin/program", files.join("link")).unwrap();
         let run = Run { entrypoint: vec!["/bin/program".into()], ..Run::default() };
-        let unpacked = Unpacked { digest: digest.clone(), size_bytes: 7, run: run.clone() };
+        let engine = Some(Ranges { api: Range { oldest: 1, newest: 2 }, ..Ranges::default() });
+        let unpacked = Unpacked { digest: digest.clone(), size_bytes: 7, run: run.clone(), engine };
         one.add(folder, &name, unpacked).unwrap();
 
         let (folder, unpacked) = neighbours.take(&digest, &two).unwrap();
         let held = two.add(folder, &name, unpacked).unwrap();
-        assert_eq!((held.run, held.size_bytes), (run, 7));
+        assert_eq!((held.run, held.size_bytes, held.engine), (run, 7, engine));
         let (theirs, ours) = (one.files(&digest), two.files(&digest));
         assert_eq!(inode(&theirs.join("bin/program")), inode(&ours.join("bin/program")));
         assert!(one.remove_unless_wanted_after(&digest, jiff::Timestamp::now()).unwrap());

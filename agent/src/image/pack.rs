@@ -1,7 +1,7 @@
 //! Makes an image of one binary.
 //!
-//! The one invariant: the same binary makes the same image, byte for byte; nothing of when, where or
-//! by whom it was packed is in it.
+//! The one invariant: the same binary that says the same of itself makes the same image, byte for byte; nothing of when,
+//! where or by whom it was packed is in it.
 
 use std::{
     fmt,
@@ -16,6 +16,8 @@ use oci_spec::image::{
     ConfigBuilder, Descriptor, ImageConfiguration, ImageConfigurationBuilder, ImageManifest,
     ImageManifestBuilder, MediaType, RootFsBuilder, SCHEMA_VERSION,
 };
+
+use midflight_plan::storage::engine_image::{LABEL, Ranges};
 
 use super::{Digest, ImageName, Layout, LayoutError, Published};
 
@@ -78,22 +80,41 @@ impl fmt::Display for Source {
     }
 }
 
+/// What is packed.
+#[derive(Debug, Clone, Copy)]
+pub struct Program<'a> {
+    pub binary: &'a Path,
+    /// What it said of itself, if it is an engine that was asked. Who has the image knows it before the program is started.
+    pub engine: Option<Ranges>,
+}
+
+impl<'a> Program<'a> {
+    /// One that nothing is asked of.
+    pub fn any(binary: &'a Path) -> Program<'a> {
+        Program { binary, engine: None }
+    }
+}
+
 /// Packs a binary and publishes it under each of the names. One that was packed before, and has not been touched
 /// since, is not packed again.
-pub fn pack(layout: &Layout, images: &[ImageName], binary: &Path) -> Result<Vec<Published>, PackError> {
-    pack_to(layout, images, binary, &Keep::Always)
+pub fn pack(
+    layout: &Layout,
+    images: &[ImageName],
+    program: Program<'_>,
+) -> Result<Vec<Published>, PackError> {
+    pack_to(layout, images, program, &Keep::Always)
 }
 
 /// The same for what can be packed again at any time: it does not wait for the disk.
 pub fn pack_for_this_boot(
     layout: &Layout,
     images: &[ImageName],
-    binary: &Path,
+    program: Program<'_>,
 ) -> Result<Vec<Published>, PackError> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let boot = fs::read_to_string(path);
     let boot = boot.map_err(|source| PackError::Read { path: path.to_owned(), source })?;
-    pack_to(layout, images, binary, &Keep::ThisBoot(boot.trim().to_owned()))
+    pack_to(layout, images, program, &Keep::ThisBoot(boot.trim().to_owned()))
 }
 
 /// Whether the name leads to an image of another binary, or of an earlier state of this one.
@@ -106,7 +127,7 @@ pub fn is_of_another(layout: &Layout, image: &ImageName, binary: &Path) -> Resul
 fn pack_to(
     layout: &Layout,
     images: &[ImageName],
-    binary: &Path,
+    Program { binary, engine }: Program<'_>,
     keep: &Keep,
 ) -> Result<Vec<Published>, PackError> {
     let (file, mut source) = open(binary)?;
@@ -127,7 +148,7 @@ fn pack_to(
     if layer_size != layer_bytes(size) {
         return Err(PackError::Changed { path: binary.to_owned() });
     }
-    let (config, config_size) = change.put(&config(&layer)[..], sync).map_err(publishing)?;
+    let (config, config_size) = change.put(&config(&layer, engine)[..], sync).map_err(publishing)?;
     let manifest = manifest(
         part(MediaType::ImageConfig, &config, config_size),
         part(MediaType::ImageLayer, &layer, layer_size),
@@ -167,10 +188,13 @@ fn layer_bytes(content: u64) -> u64 {
     BLOCK + content.next_multiple_of(BLOCK) + 2 * BLOCK
 }
 
-fn config(layer: &Digest) -> Vec<u8> {
+fn config(layer: &Digest, engine: Option<Ranges>) -> Vec<u8> {
+    let said = engine.map(|engine| serde_json::to_string(&engine).expect("versions are JSON"));
     let build = || -> oci_spec::Result<ImageConfiguration> {
+        let mut config = ConfigBuilder::default().entrypoint([format!("/{BINARY}")]).build()?;
+        config.set_labels(said.map(|said| [(LABEL.to_owned(), said)].into()));
         ImageConfigurationBuilder::default()
-            .config(ConfigBuilder::default().entrypoint([format!("/{BINARY}")]).build()?)
+            .config(config)
             .rootfs(RootFsBuilder::default().diff_ids([layer.to_string()]).build()?)
             .build()
     };

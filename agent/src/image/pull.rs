@@ -13,6 +13,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use kube::Client;
+use midflight_plan::storage::engine_image::{LABEL, Ranges};
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -120,14 +121,14 @@ impl Puller {
         told.tell(Progress::Arrives { bytes: 0, of });
         let text = heard.of(async { Ok(remote.small(&config.to_string()).await?) }).await?;
         verify("the configuration", &config, &Digest::of(&text))?;
-        let run = how_to_run(&text)?;
+        let (run, engine) = how_to_run(&text)?;
         let folder = self.store.begin().map_err(PullError::Keep)?;
         let mut size = 0;
         for layer in manifest.layers() {
             let files = folder.path().join(FILES);
             size += fetch_layer(&mut remote, layer, &files, (&heard, told)).await?;
         }
-        let unpacked = Unpacked { digest, size_bytes: size, run };
+        let unpacked = Unpacked { digest, size_bytes: size, run, engine };
         self.store.add(folder, image, unpacked).map_err(PullError::Keep)
     }
 }
@@ -190,16 +191,20 @@ fn verify(what: &'static str, wanted: &Digest, found: &Digest) -> Result<(), Pul
     }
 }
 
-fn how_to_run(text: &[u8]) -> Result<Run, PullError> {
+/// How its program is started, and what it speaks if it is an engine that says so.
+fn how_to_run(text: &[u8]) -> Result<(Run, Option<Ranges>), PullError> {
     let damaged = |source| PullError::Damaged { what: "the configuration", source };
     let config: ImageConfiguration = serde_json::from_slice(text).map_err(damaged)?;
-    let Some(config) = config.config() else { return Ok(Run::default()) };
-    Ok(Run {
+    let Some(config) = config.config() else { return Ok(Default::default()) };
+    let said = config.labels().as_ref().and_then(|labels| labels.get(LABEL));
+    let engine = said.and_then(|said| serde_json::from_str(said).ok());
+    let run = Run {
         entrypoint: config.entrypoint().clone().unwrap_or_default(),
         arguments: config.cmd().clone().unwrap_or_default(),
         environment: config.env().clone().unwrap_or_default(),
         working_directory: config.working_dir().clone().unwrap_or_default(),
-    })
+    };
+    Ok((run, engine))
 }
 
 /// Unpacks a layer while it arrives; what turns out to be something else is not kept by the caller.

@@ -20,8 +20,10 @@ use std::{
 };
 
 use jiff::Timestamp;
+use midflight_plan::storage::engine_image::Ranges;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
+use tokio::sync::Notify;
 
 use super::{Digest, ImageName};
 
@@ -35,6 +37,9 @@ pub struct Held {
     pub names: Vec<String>,
     pub size_bytes: u64,
     pub run: Run,
+    /// What its program speaks, if its labels say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Ranges>,
     pub pulled_at: Timestamp,
     /// The boot of the machine in which it was unpacked.
     boot: String,
@@ -71,6 +76,7 @@ pub(super) struct Unpacked {
     pub(super) digest: Digest,
     pub(super) size_bytes: u64,
     pub(super) run: Run,
+    pub(super) engine: Option<Ranges>,
 }
 
 /// The folder of images.
@@ -80,6 +86,7 @@ pub struct Store {
     boot: String,
     held: Mutex<BTreeMap<Digest, Held>>,
     changes: AtomicU64,
+    news: Notify,
     /// When somebody last asked for an image, to run something from it.
     wanted: Mutex<BTreeMap<Digest, Timestamp>>,
 }
@@ -105,6 +112,7 @@ impl Store {
             boot,
             held: Mutex::new(held),
             changes: AtomicU64::new(0),
+            news: Notify::new(),
             wanted: Mutex::default(),
         })
     }
@@ -117,6 +125,16 @@ impl Store {
     /// How often what is listed has changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
+    }
+
+    /// Waits until what is listed changes; for one who waits at a time.
+    pub(crate) async fn changed(&self) {
+        self.news.notified().await;
+    }
+
+    fn has_changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.news.notify_one();
     }
 
     /// All images, by digest.
@@ -168,12 +186,13 @@ impl Store {
 
     /// Lists an image that was unpacked as a whole.
     pub(super) fn add(&self, folder: TempDir, image: &ImageName, unpacked: Unpacked) -> io::Result<Held> {
-        let Unpacked { digest, size_bytes, run } = unpacked;
+        let Unpacked { digest, size_bytes, run, engine } = unpacked;
         let held = Held {
             digest,
             names: Vec::new(),
             size_bytes,
             run,
+            engine,
             pulled_at: Timestamp::now(),
             boot: self.boot.clone(),
         };
@@ -184,7 +203,7 @@ impl Store {
         match fs::rename(&folder, &place) {
             Ok(()) => {
                 self.held().insert(digest.clone(), held);
-                self.changes.fetch_add(1, Ordering::AcqRel);
+                self.has_changed();
             }
             Err(error) => {
                 fs::remove_dir_all(&folder)?;
@@ -208,7 +227,7 @@ impl Store {
                 held.names.sort();
             }
             if held.names != before {
-                self.changes.fetch_add(1, Ordering::AcqRel);
+                self.has_changed();
                 write(&self.place(&held.digest), held)?;
             }
         }
@@ -222,7 +241,7 @@ impl Store {
         if is_wanted || all.remove(digest).is_none() {
             return Ok(false);
         }
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.has_changed();
         let place = self.place(digest);
         // What is not whole is not listed at the next start either.
         fs::remove_file(place.join(IMAGE))?;
@@ -287,7 +306,7 @@ pub(super) mod testing {
         let folder = store.begin().unwrap();
         fs::write(folder.path().join(FILES).join("program"), content).unwrap();
         let digest = Digest::of(content.as_bytes());
-        let unpacked = Unpacked { digest, size_bytes: 7, run: Run::default() };
+        let unpacked = Unpacked { digest, size_bytes: 7, run: Run::default(), engine: None };
         store.add(folder, &name.parse().unwrap(), unpacked).unwrap()
     }
 }

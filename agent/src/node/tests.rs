@@ -43,7 +43,7 @@ fn reported(health: Health, since: &Since, now: Timestamp) -> Node {
 
 #[test]
 fn what_is_written_is_what_kubernetes_understands() {
-    let node: Node = serde_json::from_value(node(&config())).unwrap();
+    let node: Node = serde_json::from_value(node(&config(), "{}")).unwrap();
     assert_eq!(node.metadata.labels.unwrap()["kubernetes.io/hostname"], "node-1");
     let lease: Lease = serde_json::from_value(lease(&config(), "uid-1", at(0))).unwrap();
     assert_eq!(lease.spec.unwrap().renew_time.unwrap().0, at(0));

@@ -92,6 +92,10 @@ wire! {
         pub proxy_api_version: i32,
         /// Oldest version of the interface to engines it speaks.
         pub proxy_api_min_version: i32,
+        /// Newest format of replicas' folders that it reads.
+        pub data_format_version: i32,
+        /// Oldest format of replicas' folders that it reads.
+        pub data_format_min_version: i32,
         /// Engines in it, by name.
         #[schemars(extend("nullable" = true, "maxProperties" = 5000))]
         pub instance_engines: BTreeMap<String, InstanceProcess>,

@@ -39,6 +39,8 @@ const ADDED: &[(&str, &str, &str)] = &[
     ("InstanceManager",          "status.instanceReplicas.*.spec.binary",      "which image a v1 process is of"),
     ("InstanceManager",          "status.instanceEngines.*.status.restarts",   "an engine that ends again and again"),
     ("InstanceManager",          "status.instanceReplicas.*.status.restarts",  "an engine that ends again and again"),
+    ("InstanceManager",          "status.dataFormatVersion",                   "whether copies can be read after an upgrade; an EngineImage has it"),
+    ("InstanceManager",          "status.dataFormatMinVersion",                "whether copies can be read after an upgrade; an EngineImage has it"),
     ("Node",                     "spec.dataEngineUpgradeRequested",            "seed 004"),
     ("DataEngineUpgradeManager", "spec.paused",                                "pause, which upstream lacks"),
     ("DataEngineUpgradeManager", "spec.maxParallelNodes",                      "nodes in parallel, which upstream lacks"),

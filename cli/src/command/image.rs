@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use midflight_agent::image::{ImageName, Layout, PackError, Published, is_of_another, pack};
+use midflight_agent::image::{ImageName, Layout, PackError, Program, Published, is_of_another, pack};
 use midflight_api::settings;
-use midflight_plan::storage::engine_image::About;
-use serde::{Deserialize, Serialize};
+use midflight_plan::storage::engine_image::Ranges;
+use serde::Serialize;
 
 use crate::{
     command::version,
@@ -104,11 +104,14 @@ impl Pack {
                 users::check(session, &taken, help)?;
             }
         }
-        let is_other = self.binary.is_some();
-        if let Some(image) = self.tag.iter().find(|image| is_other && runs_engines(image)) {
-            session.block_on(refuse_another(image, &binary))?;
-        }
-        let images = pack(layout, &self.tag, &binary).map_err(explain)?;
+        let engine = match self.tag.iter().find(|image| runs_engines(image)) {
+            _ if self.binary.is_none() => Some(version::own_engine()),
+            Some(image) => Some(session.block_on(engine_of(image, &binary))?),
+            // It may be any program, which may do anything when it is started.
+            None => None,
+        };
+        let program = Program { binary: &binary, engine };
+        let images = pack(layout, &self.tag, program).map_err(explain)?;
         session.answer(&Listed { images })
     }
 }
@@ -121,20 +124,17 @@ fn runs_engines(image: &ImageName) -> bool {
     defaults.any(|default| default.repository() == image.repository())
 }
 
-/// Nodes would get what is packed by this name as an engine, and find out one by one that it is none.
-async fn refuse_another(image: &ImageName, binary: &Path) -> anyhow::Result<()> {
-    let cannot = match version::ask(binary).await {
-        Ok(answer) if About::deserialize(&answer).is_ok() => return Ok(()),
-        Ok(_) => "it does not say which versions of the engine's interfaces it has".to_owned(),
-        Err(error) => format!("{error:#}"),
-    };
-    Err(Failure::usage(
-        format!(
-            "{} is neither an engine nor an instance manager, as {image} has to be: {cannot}",
-            binary.display()
-        ),
-        "name a build of midflight with --binary PATH, or give the image another name with --tag",
-    ))
+/// What the engines of a program speak. Nodes would get what is packed by this name as an engine, and find out one by one that it is none.
+async fn engine_of(image: &ImageName, binary: &Path) -> anyhow::Result<Ranges> {
+    version::engine_of(binary).await.map_err(|cannot| {
+        Failure::usage(
+            format!(
+                "{} is neither an engine nor an instance manager, as {image} has to be: {cannot:#}",
+                binary.display()
+            ),
+            "name a build of midflight with --binary PATH, or give the image another name with --tag",
+        )
+    })
 }
 
 fn registry_of(folder: &Folder) -> anyhow::Result<Layout> {

@@ -5,7 +5,8 @@ use std::{path::Path, process::Stdio, time::Duration};
 use anyhow::Context;
 use clap::Args;
 use midflight_block::about::{self, Ranges};
-use serde::Serialize;
+use midflight_plan::storage::engine_image;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
@@ -57,6 +58,20 @@ pub(crate) async fn ask(program: &Path) -> anyhow::Result<Value> {
     let answer = timeout(ANSWERS_WITHIN, question.output()).await.context("it does not answer");
     let answer = answer.with_context(asking)?.with_context(asking)?;
     serde_json::from_slice(&answer.stdout).context("it does not answer in JSON").with_context(asking)
+}
+
+/// What engines of this very binary speak, as its images are labelled.
+pub(crate) fn own_engine() -> engine_image::Ranges {
+    let range = |about::Range { oldest, newest }| engine_image::Range { oldest, newest };
+    let Ranges { api, wire, disk } = about::about().engine;
+    engine_image::Ranges { api: range(api), wire: range(wire), disk: range(disk) }
+}
+
+/// What engines of another program speak, if it has any.
+pub(crate) async fn engine_of(program: &Path) -> anyhow::Result<engine_image::Ranges> {
+    let answer = ask(program).await?;
+    let about = engine_image::About::deserialize(&answer);
+    Ok(about.context("it does not say which versions of the engine's interfaces it has")?.engine)
 }
 
 impl Version {

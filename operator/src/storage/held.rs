@@ -1,16 +1,19 @@
-//! Whether a node has an image that managers run from.
+//! Whether a node has an image that managers run from, and what can be known of it before it runs.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use midflight_api::longhorn::Image;
 use midflight_api::{ImageRef, NodeName};
+use midflight_plan::storage::engine_image::{ON_NODE, Ranges};
 
 use crate::controller::{Key, Objects, Operator, Stale};
 
 /// What says where images are: the Images that are brought to nodes, and the nodes themselves.
 pub(crate) struct Held {
     pub(crate) images: Objects<Image>,
-    machines: Objects<core::Node>,
+    pub(crate) machines: Objects<core::Node>,
 }
 
 impl Held {
@@ -27,6 +30,12 @@ impl Held {
         Ok(is_brought || self.lists(node, image)?)
     }
 
+    /// What the program of an image that is on the node speaks, if its labels say so and the node tells of them.
+    pub(crate) fn speaks(&self, node: &NodeName, image: &ImageRef) -> Result<Option<Ranges>, Stale> {
+        let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(None) };
+        Ok(engines(&machine).remove(image.whole().as_str()))
+    }
+
     /// Whether a node itself lists the image, which it need not.
     fn lists(&self, node: &NodeName, image: &ImageRef) -> Result<bool, Stale> {
         let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(false) };
@@ -34,6 +43,18 @@ impl Held {
         let mut names = images.flat_map(|one| one.names.iter().flatten());
         Ok(names.any(|name| name == image.as_str()))
     }
+}
+
+/// What a node says of the programs of its images, by name.
+fn engines(machine: &core::Node) -> BTreeMap<String, Ranges> {
+    let said = machine.annotations().get(ON_NODE);
+    said.and_then(|said| serde_json::from_str(said).ok()).unwrap_or_default()
+}
+
+/// Whether a node says something else of the programs of its images than before.
+pub(crate) fn has_heard(old: Option<&core::Node>, new: Option<&core::Node>) -> bool {
+    let said = |node: Option<&core::Node>| node.and_then(|node| node.annotations().get(ON_NODE).cloned());
+    said(old) != said(new)
 }
 
 /// Whether an Image is on other nodes than before.

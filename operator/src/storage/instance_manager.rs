@@ -14,6 +14,7 @@ use midflight_api::longhorn::{
     InstanceProcessStatus, InstanceState, InstanceType, NAMESPACE, Node, Replica, Setting, Volume,
 };
 use midflight_api::{EngineSeat, ImageRef, NodeName, OperationPhase, VolumeRecord};
+use midflight_plan::storage::engine_image::{Range, Ranges};
 use midflight_plan::storage::instance_manager::{self as plan, Action, Answer, Observed, Seen};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -55,9 +56,27 @@ pub(crate) struct Look {
     /// What the instance manager of this name is, if there should be one.
     wanted: Option<InstanceManagerSpec>,
     instances: Vec<proto::Instance>,
+    /// What its program speaks, if there is news of it.
+    speaks: Option<Ranges>,
     /// Engines that are to take a volume over, by name.
     standby: BTreeSet<String>,
     observed: Observed,
+}
+
+/// What a process has answered.
+struct Heard {
+    answer: Answer,
+    instances: Vec<proto::Instance>,
+    /// What it speaks, if it was asked.
+    speaks: Option<Ranges>,
+}
+
+/// What a process says that it speaks.
+fn ranges(said: &proto::VersionResponse) -> Ranges {
+    let range = |given: Option<&proto::Range>| {
+        given.map(|range| Range { oldest: range.oldest, newest: range.newest }).unwrap_or_default()
+    };
+    Ranges { api: range(said.api.as_ref()), wire: range(said.wire.as_ref()), disk: range(said.disk.as_ref()) }
 }
 
 impl InstanceManagers {
@@ -158,29 +177,39 @@ impl InstanceManagers {
         Ok(false)
     }
 
-    /// Asks the process what it holds, and listens to it from then on.
-    async fn ask(&self, key: &Key, address: &str) -> Result<(Answer, Vec<proto::Instance>), TurnError> {
+    /// Asks the process what it holds, and listens to it from then on. One that was not listened to yet, or of which that is not known,
+    /// is asked what it speaks.
+    async fn ask(&self, key: &Key, address: &str, is_unknown: bool) -> Result<Heard, TurnError> {
         let mut manager = self.orders.to(address)?;
         for within in ANSWERS_WITHIN {
             match timeout(within, manager.list(proto::ListRequest {})).await {
                 Ok(Ok(answer)) => {
-                    self.listen(key, address)?;
-                    return Ok((Answer::Well, answer.into_inner().instances));
+                    let mut heard = Heard {
+                        answer: Answer::Well,
+                        instances: answer.into_inner().instances,
+                        speaks: None,
+                    };
+                    if self.listen(key, address)? || is_unknown {
+                        let version = timeout(within, manager.version(proto::VersionRequest {})).await;
+                        heard.speaks =
+                            version.ok().and_then(Result::ok).map(|said| ranges(&said.into_inner()));
+                    }
+                    return Ok(heard);
                 }
                 Ok(Err(_)) => break,
                 Err(_) => {}
             }
         }
-        Ok((Answer::Silent, Vec::new()))
+        Ok(Heard { answer: Answer::Silent, instances: Vec::new(), speaks: None })
     }
 
-    /// Wakes the key at every change that the process tells of, and when it tells no more.
-    fn listen(&self, key: &Key, address: &str) -> Result<(), TurnError> {
+    /// Wakes the key at every change that the process tells of, and when it tells no more. Says whether that has begun now.
+    fn listen(&self, key: &Key, address: &str) -> Result<bool, TurnError> {
         let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(wake) = self.wake.get().cloned() else { return Ok(()) };
+        let Some(wake) = self.wake.get().cloned() else { return Ok(false) };
         let place = (key.name.clone(), address.to_owned());
         if listening.get(&place).is_some_and(|task| !task.is_finished()) {
-            return Ok(());
+            return Ok(false);
         }
         let (mut manager, key) = (self.orders.to(address)?, key.clone());
         let task = tokio::spawn(async move {
@@ -194,7 +223,7 @@ impl InstanceManagers {
         });
         listening.retain(|_, task| !task.is_finished());
         listening.insert(place, task.abort_handle());
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -321,6 +350,17 @@ impl Controller for InstanceManagers {
             true => managers.shown().iter().map(|manager| Key::of(&**manager)).collect(),
             false => Vec::new(),
         });
+        // What its image speaks is news for one that does not run yet.
+        let managers = self.managers.clone();
+        wake.on_change(&self.held.machines, move |old, new| match held::has_heard(old, new) {
+            true => {
+                let node = old.or(new).map(ResourceExt::name_any).unwrap_or_default();
+                let all = managers.shown();
+                let here = all.iter().filter(|manager| manager.spec.node_id == node.as_str());
+                here.map(|manager| Key::of(&**manager)).collect()
+            }
+            false => Vec::new(),
+        });
         let managers = self.managers.clone();
         wake.on(&self.settings, move |setting| match setting.name_any().as_str() {
             settings::INSTANCE_MANAGER_IMAGE | settings::PRE_PULL | "v1-data-engine" | "v2-data-engine" => {
@@ -337,12 +377,19 @@ impl Controller for InstanceManagers {
     async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
         let object = self.managers.get(key)?;
         let wanted = self.wanted(key, object.as_deref())?;
-        let (mut manager, mut instances) = (None, Vec::new());
+        let (mut manager, mut instances, mut speaks) = (None, Vec::new(), None);
         if let Some(object) = &object {
             let address = object.status.as_ref().map(|status| status.ip.to_string()).unwrap_or_default();
-            let (answer, found) = match address.as_str() {
-                "" => (Answer::NoAddress, Vec::new()),
-                address => self.ask(key, address).await?,
+            let has_pod = self.pods.get(key)?.is_some();
+            let is_unknown = object.status.as_ref().is_none_or(|status| status.api_version == 0);
+            let Heard { answer, instances: found, speaks: said } = match address.as_str() {
+                "" => Heard { answer: Answer::NoAddress, instances: Vec::new(), speaks: None },
+                address => self.ask(key, address, is_unknown).await?,
+            };
+            // Of what does not run yet the image may say it.
+            speaks = match said {
+                None if !has_pod => self.held.speaks(&object.spec.node_id, &object.spec.image)?,
+                said => said,
             };
             let told = object
                 .status
@@ -351,7 +398,6 @@ impl Controller for InstanceManagers {
             let held = if answer == Answer::Well { found.len() } else { told };
             instances = found;
             let deleting = object.metadata.deletion_timestamp.is_some();
-            let has_pod = self.pods.get(key)?.is_some();
             manager = Some(Seen { deleting, has_pod, instances: held, answer });
         }
         let spec = object.as_ref().map(|object| &object.spec).or(wanted.as_ref());
@@ -384,7 +430,7 @@ impl Controller for InstanceManagers {
                 standby.insert(instance.name.clone());
             }
         }
-        Ok(Some(Look { key: key.clone(), object, wanted, instances, standby, observed }))
+        Ok(Some(Look { key: key.clone(), object, wanted, instances, speaks, standby, observed }))
     }
 
     fn decide(seen: &Look) -> Action {
@@ -403,9 +449,15 @@ impl Controller for InstanceManagers {
         };
         let (engines, replicas) = (of(proto::Kind::Engine), of(proto::Kind::Replica));
         let is_known = seen.observed.manager.as_ref().is_some_and(|manager| manager.answer == Answer::Well);
+        let speaks = seen.speaks;
         let write = self.managers.report(object, |manager| {
             let status = manager.status.get_or_insert_default();
             status.current_state = *state;
+            if let Some(Ranges { api, wire, disk }) = speaks {
+                (status.api_min_version, status.api_version) = api.fields();
+                (status.proxy_api_min_version, status.proxy_api_version) = wire.fields();
+                (status.data_format_min_version, status.data_format_version) = disk.fields();
+            }
             if is_known {
                 (status.instance_engines, status.instance_replicas) = (engines, replicas);
             }

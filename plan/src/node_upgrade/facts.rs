@@ -13,6 +13,8 @@ use midflight_api::longhorn::{
 use midflight_api::settings;
 use midflight_api::{ImageRef, MemberMode, NodeName, ReplicaName, VolumeName, VolumeRecordSpec};
 
+use crate::storage::engine_image::{Range, Ranges};
+
 /// What a copy of a volume may be used for, as the record has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Copy {
@@ -211,8 +213,8 @@ pub struct Manager {
     pub deleting: bool,
     /// Engines and replicas that it says it holds.
     pub instances: usize,
-    /// Oldest and newest version that it speaks; 0 while nobody knows.
-    pub versions: (i32, i32),
+    /// What it speaks and reads, as far as is known.
+    pub versions: Ranges,
 }
 
 impl Manager {
@@ -225,7 +227,11 @@ impl Manager {
             state: status.current_state,
             deleting: object.metadata.deletion_timestamp.is_some(),
             instances: instances.filter(|instance| is_there(instance.status.state)).count(),
-            versions: (status.api_min_version, status.api_version),
+            versions: Ranges {
+                api: Range::of(status.api_min_version, status.api_version),
+                wire: Range::of(status.proxy_api_min_version, status.proxy_api_version),
+                disk: Range::of(status.data_format_min_version, status.data_format_version),
+            },
         }
     }
 

@@ -14,6 +14,7 @@ use super::obstacle::Obstacle;
 use super::place::{Load, choose};
 use super::preflight::{nodes_of_run, preflight};
 use super::run::{Child, Observed, decide};
+use super::versions::caveat;
 
 /// How long a node is expected to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +70,8 @@ pub struct Forecast {
     pub image: ImageRef,
     pub pace: Pace,
     pub obstacles: Vec<Obstacle>,
+    /// What is not known and may be found out on the way.
+    pub caveat: Option<String>,
     pub stages: Vec<Stage>,
     /// Nodes that run the image already.
     pub there: Vec<NodeName>,
@@ -107,7 +110,8 @@ pub fn forecast(seen: &Observed, pace: Pace) -> Forecast {
         stages.push(Stage { after, nodes, volumes });
     }
     let duration = pace.node * u32::try_from(stages.len()).unwrap_or(u32::MAX);
-    Forecast { image, pace, obstacles, stages, there, duration }
+    let caveat = if stages.is_empty() { None } else { caveat(&image, &seen.nodes) };
+    Forecast { image, pace, obstacles, caveat, stages, there, duration }
 }
 
 fn done(manager: &str, node: &NodeName) -> Child {

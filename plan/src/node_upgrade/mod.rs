@@ -22,6 +22,7 @@ mod place;
 mod preflight;
 mod rebuilt;
 mod run;
+mod versions;
 mod wait;
 mod words;
 
@@ -38,4 +39,5 @@ pub use rebuilt::Copied;
 pub use run::{
     Child, Decision as RunDecision, Observed as Run, Order, asks_for_volumes, decide as decide_run,
 };
+pub use versions::Interface;
 pub use wait::Wait;

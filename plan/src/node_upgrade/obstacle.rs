@@ -5,7 +5,9 @@
 use midflight_api::longhorn::VolumeState;
 use midflight_api::{ImageRef, NodeName, VolumeName};
 
+use super::versions::Interface;
 use super::words::some_of;
+use crate::storage::engine_image::Range;
 
 /// Why a node, or all of them, cannot be upgraded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,10 +22,10 @@ pub enum Obstacle {
     ImageMissing { image: ImageRef, nodes: Vec<NodeName> },
     #[error("node {0} is not ready")]
     NodeNotReady(NodeName),
-    #[error(
-        "instance managers of {image} speak versions {min} to {max}, and the one on {node} speaks {old_min} to {old_max}"
-    )]
-    Versions { image: ImageRef, min: i32, max: i32, node: NodeName, old_min: i32, old_max: i32 },
+    #[error("{image} knows versions {its} of {what}, and the instance manager on {node} {theirs}")]
+    Versions { image: ImageRef, what: Interface, its: Range, node: NodeName, theirs: Range },
+    #[error("instance managers of {image} take orders of versions {its}, and these controllers give {ours}")]
+    Unspoken { image: ImageRef, its: Range, ours: Range },
     #[error("single replica of {0}")]
     SingleReplica(VolumeName),
     #[error("{0} is faulted: no replica of it serves")]
@@ -59,7 +61,7 @@ impl Obstacle {
             Obstacle::SingleNode => "SingleNode",
             Obstacle::ImageMissing { .. } => "ImageMissing",
             Obstacle::NodeNotReady(_) => "NodeNotReady",
-            Obstacle::Versions { .. } => "IncompatibleVersions",
+            Obstacle::Versions { .. } | Obstacle::Unspoken { .. } => "IncompatibleVersions",
             Obstacle::SingleReplica(_) => "SingleReplica",
             Obstacle::Faulted(_) => "Faulted",
             Obstacle::Degraded { .. } | Obstacle::TooFew { .. } => "Degraded",
@@ -85,7 +87,8 @@ impl Obstacle {
                 "wait until the image is pulled (`midflight image prepull`), then resume"
             }
             Obstacle::NodeNotReady(_) => "bring the node back, or leave it out by spec.nodes",
-            Obstacle::Versions { .. } => "upgrade by way of a version that speaks with both",
+            Obstacle::Versions { .. } => "upgrade by way of a version that knows both",
+            Obstacle::Unspoken { .. } => "upgrade the controllers first, or take an older image",
             Obstacle::SingleReplica(_) => {
                 "raise its numberOfReplicas to 2 and wait until it is healthy, or detach it"
             }
@@ -122,6 +125,7 @@ impl Obstacle {
             | Obstacle::SingleNode
             | Obstacle::ImageMissing { .. }
             | Obstacle::Versions { .. }
+            | Obstacle::Unspoken { .. }
             | Obstacle::SingleReplica(_)
             | Obstacle::Faulted(_) => false,
         }
@@ -146,7 +150,8 @@ impl Obstacle {
             | Obstacle::SingleNode
             | Obstacle::ImageMissing { .. }
             | Obstacle::NodeNotReady(_)
-            | Obstacle::Versions { .. } => None,
+            | Obstacle::Versions { .. }
+            | Obstacle::Unspoken { .. } => None,
         }
     }
 

@@ -10,6 +10,7 @@ use midflight_api::{ImageRef, NodeName};
 use super::facts::{Copy, Image, Nodes, Volume};
 use super::obstacle::Obstacle;
 use super::place::{has_copy_elsewhere, hosts};
+use super::versions::apart;
 
 /// The nodes of an upgrade: those that are named, or all.
 pub fn nodes_of_run(named: &[NodeName], nodes: &Nodes) -> BTreeSet<NodeName> {
@@ -60,7 +61,7 @@ pub(super) fn cluster(run: &BTreeSet<NodeName>, image: &ImageRef, nodes: &Nodes)
         found.push(Obstacle::SingleNode);
     }
     found.extend(missing(run, image, nodes));
-    found.extend(versions(run, image, nodes));
+    found.extend(apart(image, nodes));
     let of_run = run.iter().filter_map(|name| Some((name, nodes.get(name)?)));
     found
         .extend(of_run.filter(|(_, node)| !node.ready).map(|(name, _)| Obstacle::NodeNotReady(name.clone())));
@@ -74,24 +75,6 @@ pub(super) fn missing(run: &BTreeSet<NodeName>, image: &ImageRef, nodes: &Nodes)
     };
     let nodes: Vec<NodeName> = run.iter().filter(lacks).cloned().collect();
     (!nodes.is_empty()).then(|| Obstacle::ImageMissing { image: image.clone(), nodes })
-}
-
-/// Whether the new instance managers speak with the old ones, as far as one of the new ones has told its versions.
-fn versions(run: &BTreeSet<NodeName>, image: &ImageRef, nodes: &Nodes) -> Option<Obstacle> {
-    let managers = || nodes.iter().flat_map(|(name, node)| node.managers.iter().map(move |one| (name, one)));
-    let (min, max) = managers().find(|(_, one)| one.image == *image && one.versions.1 > 0)?.1.versions;
-    let old = managers().find(|(name, one)| {
-        let apart = one.versions.1 < min || one.versions.0 > max;
-        run.contains(*name) && one.runs() && one.image != *image && one.versions.1 > 0 && apart
-    });
-    old.map(|(node, one)| Obstacle::Versions {
-        image: image.clone(),
-        min,
-        max,
-        node: node.clone(),
-        old_min: one.versions.0,
-        old_max: one.versions.1,
-    })
 }
 
 /// Whether the volume can do without the node for a while. A replica there that was told to leave is not missed.

@@ -21,6 +21,7 @@ use super::facts::{Nodes, Policy, Volume};
 use super::obstacle::Obstacle;
 use super::place::are_disjoint;
 use super::preflight::{cluster, fit, missing, nodes_of_run, preflight};
+use super::versions::caveat;
 use super::words::{fit_run, some_of};
 
 /// Everything `decide` may look at.
@@ -243,7 +244,11 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
     let until = seen.since().checked_add(seen.policy.deadline).ok();
     match found.as_slice() {
         [] if seen.spec.paused => status.message = "paused: no node begins".into(),
-        [] => go_on(status, UpgradeState::Upgrading),
+        [] => {
+            go_on(status, UpgradeState::Upgrading);
+            // Told with the state, so that it is read before the first node begins.
+            status.message = caveat(&status.instance_manager_image, &seen.nodes).unwrap_or_default().into();
+        }
         [first, ..] if !first.passes() => fail(status, &all_of(&found, Obstacle::passes)),
         found if until.is_some_and(|until| until <= seen.now) => fail(status, &all_of(found, |_| false)),
         found => {
@@ -286,7 +291,8 @@ fn upgrade(seen: &Observed, decision: &mut Decision) {
         let failed = failed.map(|(node, entry)| format!("{node}: {}", entry.message));
         return fail(status, &some_of(failed, " | "));
     }
-    status.message = why.unwrap_or_default().into();
+    let caveat = || caveat(&status.instance_manager_image, &seen.nodes);
+    status.message = why.or_else(caveat).unwrap_or_default().into();
 }
 
 /// Takes over what the upgrades of nodes say.

@@ -2,10 +2,12 @@
 //!
 //! The invariant: the default image and one that something refers to are never retired.
 
+use std::fmt;
+
 use jiff::{SignedDuration, Timestamp};
 use midflight_api::ImageRef;
 use midflight_api::longhorn::{EngineImageState, EngineImageStatus};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha512};
 
 use super::deployment::{Deployment, Stage};
@@ -120,7 +122,13 @@ pub struct About {
     pub engine: Ranges,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// Label of an image: what its program said of itself when it was packed, as [`Ranges`] in JSON.
+pub const LABEL: &str = "dev.midflight.engine";
+/// Annotation of a Node: the same by the name of each image that is on it, in JSON.
+pub const ON_NODE: &str = "midflight.dev/engine-versions";
+
+/// What a program speaks and reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ranges {
     /// Of the instance managers' API.
     pub api: Range,
@@ -130,15 +138,41 @@ pub struct Ranges {
     pub disk: Range,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// Versions, from the oldest to the newest; 0 while nobody knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Range {
     pub oldest: u32,
     pub newest: u32,
 }
 
 impl Range {
-    fn meets(self, other: Range) -> bool {
+    /// From two fields of a status.
+    pub fn of(oldest: i32, newest: i32) -> Range {
+        let number = |version: i32| u32::try_from(version).unwrap_or_default();
+        Range { oldest: number(oldest), newest: number(newest) }
+    }
+
+    /// As two fields of a status have it: the oldest, the newest.
+    pub fn fields(self) -> (i32, i32) {
+        let number = |version: u32| i32::try_from(version).unwrap_or(i32::MAX);
+        (number(self.oldest), number(self.newest))
+    }
+
+    pub fn is_known(self) -> bool {
+        self.newest > 0
+    }
+
+    pub(crate) fn meets(self, other: Range) -> bool {
         self.oldest <= other.newest && other.oldest <= self.newest
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.oldest, self.newest) {
+            (oldest, newest) if oldest == newest => write!(f, "{newest}"),
+            (oldest, newest) => write!(f, "{oldest} to {newest}"),
+        }
     }
 }
 
@@ -146,20 +180,15 @@ impl Range {
 pub fn tell(status: &mut EngineImageStatus, deployment: &Deployment, about: Option<&About>) {
     status.node_deployment_map = deployment.map();
     if let Some(about) = about {
-        let number = |version: u32| i32::try_from(version).unwrap_or(i32::MAX);
         let Ranges { api, wire, disk } = about.engine;
         status.version = about.version.as_str().into();
-        (status.cli_api_min_version, status.cli_api_version) = (number(api.oldest), number(api.newest));
-        (status.controller_api_min_version, status.controller_api_version) =
-            (number(wire.oldest), number(wire.newest));
-        (status.data_format_min_version, status.data_format_version) =
-            (number(disk.oldest), number(disk.newest));
+        (status.cli_api_min_version, status.cli_api_version) = api.fields();
+        (status.controller_api_min_version, status.controller_api_version) = wire.fields();
+        (status.data_format_min_version, status.data_format_version) = disk.fields();
     }
     // Each time, since other controllers than those that asked may speak other versions.
     if !status.version.is_empty() {
-        let number = |version: i32| u32::try_from(version).unwrap_or_default();
-        let (oldest, newest) = (number(status.cli_api_min_version), number(status.cli_api_version));
-        status.incompatible = !Range { oldest, newest }.meets(SPOKEN);
+        status.incompatible = !Range::of(status.cli_api_min_version, status.cli_api_version).meets(SPOKEN);
     }
     status.state = match deployment.stage() {
         Stage::Failing => EngineImageState::Error,

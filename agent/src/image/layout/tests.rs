@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::image::{PackError, pack};
+use crate::image::{PackError, Program, pack};
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -25,7 +25,8 @@ impl Fixture {
     }
 
     fn pack(&self, name: &str, content: &[u8]) -> Published {
-        let packed = pack(&self.layout, &[name.parse().unwrap()], &self.binary(content, 0o755)).unwrap();
+        let packed =
+            pack(&self.layout, &[name.parse().unwrap()], Program::any(&self.binary(content, 0o755))).unwrap();
         packed.into_iter().next().expect("one name, one image")
     }
 
@@ -79,21 +80,21 @@ fn a_binary_that_nobody_touched_is_not_packed_again() {
     let fixture = Fixture::new();
     let images = [ImageName::local("engine", "v1"), ImageName::local("manager", "v1")];
     let binary = fixture.binary(b"a program", 0o755);
-    let first = pack(&fixture.layout, &images, &binary).unwrap();
+    let first = pack(&fixture.layout, &images, Program::any(&binary)).unwrap();
     assert_eq!(first.len(), 2);
     let layers = || fs::metadata(fixture.layout.blob_path(&first[0].digest)).unwrap().modified().unwrap();
     let before = layers();
-    assert_eq!(pack(&fixture.layout, &images, &binary).unwrap()[1].digest, first[1].digest);
+    assert_eq!(pack(&fixture.layout, &images, Program::any(&binary)).unwrap()[1].digest, first[1].digest);
     assert_eq!(layers(), before, "nothing was written");
 
     fs::write(&binary, "A program").unwrap();
     assert_ne!(
-        pack(&fixture.layout, &images, &binary).unwrap()[0].digest,
+        pack(&fixture.layout, &images, Program::any(&binary)).unwrap()[0].digest,
         first[0].digest,
         "same size, other bytes"
     );
     let one_more = [ImageName::local("frontend", "v1"), images[0].clone()];
-    assert_eq!(pack(&fixture.layout, &one_more, &binary).unwrap().len(), 2);
+    assert_eq!(pack(&fixture.layout, &one_more, Program::any(&binary)).unwrap().len(), 2);
     assert_eq!(fixture.names().len(), 3);
 }
 
@@ -146,7 +147,7 @@ fn publishers_take_turns() {
             scope.spawn(move || {
                 for round in 0..5 {
                     let image = ImageName::local(&format!("p{publisher}"), &format!("v{round}"));
-                    pack(&layout, &[image], &binary).unwrap();
+                    pack(&layout, &[image], Program::any(&binary)).unwrap();
                 }
             });
         }
@@ -159,7 +160,7 @@ fn publishers_take_turns() {
 fn what_is_no_program_is_refused_and_nothing_is_published() {
     let fixture = Fixture::new();
     let images = [ImageName::local("engine", "v1")];
-    let refused = |path: &Path| pack(&fixture.layout, &images, path).unwrap_err().to_string();
+    let refused = |path: &Path| pack(&fixture.layout, &images, Program::any(path)).unwrap_err().to_string();
     assert!(refused(&fixture.folder.path().join("absent")).starts_with("read "));
     assert!(refused(fixture.folder.path()).ends_with("it is not a file"));
     assert!(refused(&fixture.binary(b"text", 0o644)).ends_with("nobody may execute it"));
@@ -174,7 +175,8 @@ fn a_damaged_index_is_named_and_left_alone() {
     let index = fixture.layout.root.join(INDEX);
     fs::write(&index, "nonsense").unwrap();
     let binary = fixture.binary(b"a program", 0o755);
-    let refused = pack(&fixture.layout, &[ImageName::local("engine", "v2")], &binary).unwrap_err();
+    let refused =
+        pack(&fixture.layout, &[ImageName::local("engine", "v2")], Program::any(&binary)).unwrap_err();
     assert!(matches!(refused, PackError::Publish { source: LayoutError::Damaged { .. }, .. }), "{refused:?}");
     assert_eq!(fs::read_to_string(index).unwrap(), "nonsense");
 }

@@ -3,6 +3,7 @@
 use std::{fs, io::Read, os::unix::fs::PermissionsExt};
 
 use kube::Config;
+use midflight_plan::storage::engine_image::Range;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -15,7 +16,7 @@ use super::*;
 use crate::{
     chain,
     image::{
-        Layout, pack,
+        Layout, Program, pack,
         registry::{Answer, answer},
     },
 };
@@ -31,6 +32,12 @@ enum Mood {
     SpoilsLayers,
     /// Its manifests are not those that were asked for.
     ForgesManifests,
+}
+
+/// What the program of the image says of itself.
+fn engine() -> Ranges {
+    let one = Range { oldest: 1, newest: 1 };
+    Ranges { api: one, wire: Range { oldest: 1, newest: 2 }, disk: one }
 }
 
 /// A registry with four names for one image, and a node that pulls from it.
@@ -51,7 +58,10 @@ impl World {
         fs::write(&binary, vec![7; 1 << 20]).unwrap();
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
         let names = ["one:v1", "two:v1", "three:v1", "four:v1"].map(|name| name.parse().unwrap());
-        let digest = pack(&layout, &names, &binary).unwrap().remove(0).digest;
+        let digest = pack(&layout, &names, Program { binary: &binary, engine: Some(engine()) })
+            .unwrap()
+            .remove(0)
+            .digest;
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();

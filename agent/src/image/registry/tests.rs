@@ -3,7 +3,7 @@
 use std::{fs, io::Read, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::image::{Published, pack};
+use crate::image::{Program, Published, pack};
 
 fn published() -> (tempfile::TempDir, Layout, Published) {
     let folder = tempfile::tempdir().unwrap();
@@ -12,7 +12,7 @@ fn published() -> (tempfile::TempDir, Layout, Published) {
     fs::write(&binary, "a program").unwrap();
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     let images = ["engine:v1", "team/engine:v1"].map(|name| name.parse().unwrap());
-    let engine = pack(&layout, &images, &binary).unwrap().remove(0);
+    let engine = pack(&layout, &images, Program::any(&binary)).unwrap().remove(0);
     (folder, layout, engine)
 }
 

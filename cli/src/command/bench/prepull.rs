@@ -86,6 +86,7 @@ impl PrepullBench {
             layout: Layout::at(cluster.folder().registry()),
             program: cluster.starter.program.clone(),
             copy: cluster.room("binary"),
+            engine: None,
         };
         let (mut with, mut without) = (Vec::new(), Vec::new());
         for round in 0..self.rounds {

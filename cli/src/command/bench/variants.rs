@@ -7,13 +7,16 @@ use std::{
 };
 
 use anyhow::Context;
-use midflight_agent::image::{ImageName, Layout, pack};
+use midflight_agent::image::{ImageName, Layout, Program, pack};
+use midflight_plan::storage::engine_image::Ranges;
 
 /// A program, and a copy that is another image each time.
 pub(super) struct Variants {
     pub(super) layout: Layout,
     pub(super) program: PathBuf,
     pub(super) copy: PathBuf,
+    /// What it said of itself, where that is asked for.
+    pub(super) engine: Option<Ranges>,
 }
 
 impl Variants {
@@ -25,7 +28,8 @@ impl Variants {
         file.write_all(name.as_bytes()).context("mark the copy")?;
         drop(file);
         let image: ImageName = name.parse().context("name an image")?;
-        pack(&self.layout, std::slice::from_ref(&image), &self.copy)?;
+        let program = Program { binary: &self.copy, engine: self.engine };
+        pack(&self.layout, std::slice::from_ref(&image), program)?;
         Ok(image.to_string())
     }
 

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use midflight_agent::image::{ImageName, Layout, pack_for_this_boot};
+use midflight_agent::image::{ImageName, Layout, Program, pack_for_this_boot};
 
 use super::next::{Absent, Next};
-use crate::{cluster::Temporary, session::Session};
+use crate::{cluster::Temporary, command::version, session::Session};
 
 pub(super) struct Stage<'s> {
     session: &'s Session,
@@ -29,7 +29,9 @@ impl<'s> Stage<'s> {
     pub(super) async fn publish(&self, program: &Path, image: &str) -> anyhow::Result<()> {
         let (layout, program) = (Layout::at(self.cluster.folder().registry()), program.to_owned());
         let image: ImageName = image.parse().context("name an image")?;
-        let packed = self.cluster.block(move || pack_for_this_boot(&layout, &[image], &program)).await?;
+        let engine = version::engine_of(&program).await.ok();
+        let pack = move || pack_for_this_boot(&layout, &[image], Program { binary: &program, engine });
+        let packed = self.cluster.block(pack).await?;
         packed.map(drop).context("publish an image")
     }
 

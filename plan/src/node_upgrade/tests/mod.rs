@@ -16,6 +16,8 @@ use jiff::Timestamp;
 use midflight_api::NodeName;
 use midflight_api::longhorn::{InstanceManagerState, VolumeState};
 
+use crate::storage::engine_image::{Range, Ranges, SPOKEN};
+
 use super::facts::{Copy, Image, Manager, Node, Nodes, Policy, Replica, Volume};
 
 const OLD: &str = "im:v1";
@@ -34,18 +36,24 @@ fn name(node: usize) -> NodeName {
     format!("node-{node}").into()
 }
 
+/// A program that takes our orders and knows these versions of all else.
+fn speaks(oldest: u32, newest: u32) -> Ranges {
+    let all = Range { oldest, newest };
+    Ranges { api: SPOKEN, wire: all, disk: all }
+}
+
 /// An instance manager of an image that serves.
 fn manager(node: &str, image: &str, instances: usize) -> Manager {
     let state = InstanceManagerState::Running;
     let name = format!("{image}-{node}");
-    Manager { name, image: image.into(), state, deleting: false, instances, versions: (1, 2) }
+    Manager { name, image: image.into(), state, deleting: false, instances, versions: speaks(1, 2) }
 }
 
 /// A node that runs the old image and has the new one.
 fn node(number: usize) -> Node {
     let old = manager(name(number).as_str(), OLD, 0);
     let stopped = InstanceManagerState::Stopped;
-    let new = Manager { state: stopped, versions: (0, 0), ..manager(name(number).as_str(), NEW, 0) };
+    let new = Manager { state: stopped, ..manager(name(number).as_str(), NEW, 0) };
     Node { ready: true, requested: false, image: Image::There, managers: vec![old, new] }
 }
 

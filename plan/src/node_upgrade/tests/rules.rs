@@ -7,6 +7,7 @@ use midflight_api::longhorn::VolumeState;
 use super::super::facts::Copy;
 use super::super::place::{are_disjoint, choose};
 use super::super::preflight::preflight;
+use super::super::versions::caveat;
 use super::super::{Image, Nodes, nodes_of_run};
 use super::*;
 
@@ -71,8 +72,6 @@ fn each_obstacle_of_the_cluster_is_found() {
                                          node.image = Image::Missing;
                                          node.managers = vec![manager("node-2", NEW, 0)]; }),                vec![]),
         ("not ready",     change(|all| all.get_mut("node-2").unwrap().ready = false),                        vec!["NodeNotReady"]),
-        ("apart",         change(|all| { all.get_mut("node-1").unwrap().managers = vec![manager("node-1", NEW, 0)];
-                                         all.get_mut("node-1").unwrap().managers[0].versions = (3, 4); }),   vec!["IncompatibleVersions"]),
     ];
     for (case, nodes, expected) in cases {
         let volume = detached("vol-1", 1, &[1, 2, 3]);
@@ -81,6 +80,66 @@ fn each_obstacle_of_the_cluster_is_found() {
     let unknown = preflight(&[name(7)].into(), &NEW.into(), &nodes(3), []);
     assert_eq!(unknown[0].to_string(), "node-7 is not in the cluster");
     assert_eq!(preflight(&[name(1)].into(), &"".into(), &nodes(3), [])[0].word(), "NoDefaultImage");
+}
+
+#[test]
+fn an_image_is_in_the_way_for_what_was_said_of_it_only() {
+    let unheard = Ranges::default();
+    let far = |change: fn(&mut Ranges, Range)| {
+        let mut one = speaks(1, 2);
+        change(&mut one, Range { oldest: 8, newest: 9 });
+        one
+    };
+    #[rustfmt::skip]
+    let cases = [
+        // what,                            the old ones,   the new one,                       what is in the way,                                       said
+        ("they overlap",                      speaks(1, 2),   speaks(2, 3),                      None,                                                     false),
+        ("an older one, which overlaps",      speaks(2, 3),   speaks(1, 2),                      None,                                                     false),
+        ("nothing is known of the new one",   speaks(1, 2),   unheard,                           None,                                                     true),
+        ("nothing is known of the old ones",  unheard,        speaks(8, 9),                      None,                                                     false),
+        ("nothing is known of any",           unheard,        unheard,                           None,                                                     true),
+        ("other messages",                    speaks(1, 2),   far(|one, all| one.wire = all),    Some("knows versions 8 to 9 of the interface between engines and replicas, and the instance manager on node-1 1 to 2"), false),
+        ("other folders",                     speaks(1, 2),   far(|one, all| one.disk = all),    Some("knows versions 8 to 9 of the folders of replicas, and the instance manager on node-1 1 to 2"), false),
+        ("other orders",                      speaks(1, 2),   far(|one, all| one.api = all),     Some("take orders of versions 8 to 9, and these controllers give 1"), false),
+        ("other orders, whatever runs",       unheard,        far(|one, all| one.api = all),     Some("take orders of versions 8 to 9"),                  false),
+    ];
+    for (case, old, new, expected, said) in cases {
+        let mut all = nodes(3);
+        for manager in all.values_mut().flat_map(|node| &mut node.managers) {
+            manager.versions = if manager.image == NEW { new } else { old };
+        }
+        let found = preflight(&nodes_of_run(&[], &all), &NEW.into(), &all, []);
+        let told: Vec<String> = found.iter().map(|one| format!("{}: {one}", one.word())).collect();
+        match expected {
+            None => assert!(told.is_empty(), "{case}: {told:?}"),
+            Some(words) => {
+                assert_eq!(told.len(), 1, "{case}: {told:?}");
+                assert!(
+                    told[0].starts_with("IncompatibleVersions: ") && told[0].contains(words),
+                    "{case}: {told:?}"
+                );
+                assert!(!found[0].passes(), "{case}");
+            }
+        }
+        assert_eq!(caveat(&NEW.into(), &all).is_some(), said, "{case}");
+    }
+}
+
+#[test]
+fn what_an_instance_manager_answers_goes_before_the_label_of_its_image() {
+    let mut all = nodes(3);
+    // Of those that do not run it is said that they fit; the one that runs says that it does not.
+    let answers = Manager { versions: speaks(8, 9), ..manager("node-3", NEW, 0) };
+    all.get_mut("node-3").unwrap().managers = vec![answers];
+    let found = preflight(&[name(1)].into(), &NEW.into(), &all, []);
+    assert_eq!(found.iter().map(|one| one.word()).collect::<Vec<_>>(), ["IncompatibleVersions"; 2]);
+    // Nodes that stay as they are speak with those that are upgraded.
+    let mut stays = nodes(2);
+    stays.get_mut("node-2").unwrap().managers[0].versions = speaks(8, 9);
+    assert_eq!(preflight(&[name(1)].into(), &NEW.into(), &stays, []).len(), 2);
+    // One that does not run speaks with nobody.
+    stays.get_mut("node-2").unwrap().managers[0].state = InstanceManagerState::Stopped;
+    assert!(preflight(&[name(1)].into(), &NEW.into(), &stays, []).is_empty());
 }
 
 #[test]

@@ -60,6 +60,12 @@ fn entry(seen: &mut Observed, node: usize, state: NodeUpgradeState) {
     seen.status.upgrade_nodes.get_mut(&name(node)).unwrap().state = state;
 }
 
+/// Nothing is known of what the new image speaks.
+fn unheard(seen: &mut Observed) {
+    let managers = seen.nodes.values_mut().flat_map(|node| &mut node.managers);
+    managers.filter(|one| one.image == NEW).for_each(|one| one.versions = Ranges::default());
+}
+
 #[test]
 fn an_upgrade_goes_from_state_to_state() {
     #[rustfmt::skip]
@@ -68,6 +74,8 @@ fn an_upgrade_goes_from_state_to_state() {
         ("image is missing",    change(seen(Undefined), |s| s.nodes.get_mut("node-2").unwrap().image = Image::Missing), Error, "im:v2 is not on node-2; wait"),
         ("waits for another",   change(seen(Undefined), |s| s.rival = Some("first".into())),                          Undefined,    "waits for the upgrade first to end"),
         ("all is well",         seen(Initializing),                                                                   Upgrading,    ""),
+        ("versions are unknown", change(seen(Initializing), unheard),                                                 Upgrading,    "nobody has said which versions im:v2 speaks"),
+        ("and still are",       change(seen(Upgrading), unheard),                                                     Upgrading,    "nobody has said which versions im:v2 speaks"),
         ("single replica",      change(seen(Initializing), |s| s.volumes.push(attached("vol-1", 1, &[2]))),           Error,        "single replica of vol-1; "),
         ("one node",            change(seen(Initializing), |s| s.nodes.retain(|node, _| *node == name(1))),           Error,        "a cluster of one node"),
         ("degraded waits",      change(seen(Initializing), |s| s.volumes[0].replicas[1].runs = false),                Initializing, "waits: a is degraded"),

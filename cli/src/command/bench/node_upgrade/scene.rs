@@ -34,6 +34,7 @@ use crate::{
                 drive::{self, Over},
             },
         },
+        version,
     },
     process::Role,
 };
@@ -126,6 +127,7 @@ impl<'c> Scene<'c> {
             layout: Layout::at(self.cluster.folder().registry()),
             program: self.next.clone(),
             copy: self.cluster.room("program"),
+            engine: Some(version::engine_of(&self.next).await?),
         };
         self.cluster.block(move || variants.publish(&name)).await?
     }

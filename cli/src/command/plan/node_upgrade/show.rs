@@ -18,6 +18,9 @@ pub(super) struct Shown {
     /// Nodes that run the image already.
     there: Vec<String>,
     obstacles: Vec<InTheWay>,
+    /// What nobody knows before it is tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caveat: Option<String>,
     stages: Vec<ShownStage>,
 }
 
@@ -60,6 +63,7 @@ impl Shown {
             learnt_from: plan.pace.learnt_from,
             there: plan.there.iter().map(ToString::to_string).collect(),
             obstacles: plan.obstacles.iter().map(in_the_way).collect(),
+            caveat: plan.caveat.clone(),
             stages: plan.stages.iter().enumerate().map(|(at, stage)| shown_stage(at + 1, stage)).collect(),
         }
     }
@@ -113,6 +117,9 @@ impl Answer for Shown {
                 one.message,
                 one.way_out
             );
+        }
+        if let Some(caveat) = &self.caveat {
+            text += &format!("not known   {caveat}\n");
         }
         if self.stages.is_empty() {
             return text;
