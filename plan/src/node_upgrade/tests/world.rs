@@ -274,7 +274,10 @@ impl World {
                     volume.is_up()
                         && (volume.seat == *node || copy.is_some_and(|copy| copy.copy == Copy::InService))
                 });
-                if is_used {
+                // One that does not run holds nothing, whatever the other one of its node does.
+                let runs =
+                    self.nodes[node].managers.iter().any(|manager| manager.name == name && manager.runs());
+                if is_used && runs {
                     self.broken = Some("an instance manager that is used was deleted");
                 }
                 for manager in &mut self.nodes.get_mut(node).unwrap().managers {
