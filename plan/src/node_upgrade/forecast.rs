@@ -15,6 +15,7 @@ use super::place::{Load, choose};
 use super::preflight::{nodes_of_run, preflight};
 use super::run::{Child, Observed, decide};
 use super::versions::caveat;
+use crate::storage::engine_image::Ranges;
 
 /// How long a node is expected to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,10 @@ pub fn forecast(seen: &Observed, pace: Pace) -> Forecast {
     let todo = todo.into_iter().filter(|node| seen.nodes.contains_key(node));
     let mut thought = Observed { protected: true, rival: None, children: Vec::new(), ..seen.clone() };
     thought.spec.paused = false;
-    thought.nodes.values_mut().for_each(|node| (node.ready, node.image) = (true, Image::There));
+    for node in thought.nodes.values_mut() {
+        (node.ready, node.image) = (true, Image::There);
+        node.managers.iter_mut().for_each(|manager| manager.versions = Ranges::default());
+    }
     thought.status.state = UpgradeState::Upgrading;
     thought.status.instance_manager_image = image.clone();
     thought.status.upgrade_nodes = todo.map(|node| (node, Default::default())).collect();

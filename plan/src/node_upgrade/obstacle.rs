@@ -22,7 +22,7 @@ pub enum Obstacle {
     ImageMissing { image: ImageRef, nodes: Vec<NodeName> },
     #[error("node {0} is not ready")]
     NodeNotReady(NodeName),
-    #[error("{image} knows versions {its} of {what}, and the instance manager on {node} {theirs}")]
+    #[error("{image} knows versions {its} of {what}, and the instance manager on {node} knows {theirs}")]
     Versions { image: ImageRef, what: Interface, its: Range, node: NodeName, theirs: Range },
     #[error("instance managers of {image} take orders of versions {its}, and these controllers give {ours}")]
     Unspoken { image: ImageRef, its: Range, ours: Range },

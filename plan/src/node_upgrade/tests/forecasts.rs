@@ -54,3 +54,25 @@ fn a_plan_tells_where_engines_go_and_what_is_in_the_way() {
         first.iter().map(|one| (one.volume.as_str(), one.moves_to.clone(), one.replica_leaves)).collect();
     assert_eq!(told, [("a", Some(name(3)), true), ("b", None, true)], "b serves elsewhere");
 }
+
+#[test]
+fn a_plan_tells_of_versions_that_do_not_fit_and_of_those_that_nobody_knows() {
+    let plan = |versions: Ranges| {
+        let mut all = nodes(3);
+        let managers = all.values_mut().flat_map(|node| &mut node.managers);
+        managers.filter(|one| one.image == NEW).for_each(|one| one.versions = versions);
+        forecast(&seen(all, vec![attached("a", 1, &[1, 2, 3])], 1), Pace::ASSUMED)
+    };
+    #[rustfmt::skip]
+    let cases = [
+        // what,      what it speaks,     in the way, not known
+        ("fits",      speaks(2, 3),       0,          false),
+        ("does not",  speaks(8, 9),       2,          false),
+        ("unknown",   Ranges::default(),  0,          true),
+    ];
+    for (case, versions, obstacles, is_unknown) in cases {
+        let plan = plan(versions);
+        assert_eq!((plan.obstacles.len(), plan.caveat.is_some()), (obstacles, is_unknown), "{case}");
+        assert_eq!(plan.stages.len(), 3, "{case}: all stages are shown, whatever is in the way");
+    }
+}

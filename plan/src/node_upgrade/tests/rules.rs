@@ -98,8 +98,8 @@ fn an_image_is_in_the_way_for_what_was_said_of_it_only() {
         ("nothing is known of the new one",   speaks(1, 2),   unheard,                           None,                                                     true),
         ("nothing is known of the old ones",  unheard,        speaks(8, 9),                      None,                                                     false),
         ("nothing is known of any",           unheard,        unheard,                           None,                                                     true),
-        ("other messages",                    speaks(1, 2),   far(|one, all| one.wire = all),    Some("knows versions 8 to 9 of the interface between engines and replicas, and the instance manager on node-1 1 to 2"), false),
-        ("other folders",                     speaks(1, 2),   far(|one, all| one.disk = all),    Some("knows versions 8 to 9 of the folders of replicas, and the instance manager on node-1 1 to 2"), false),
+        ("other messages",                    speaks(1, 2),   far(|one, all| one.wire = all),    Some("knows versions 8 to 9 of the interface between engines and replicas, and the instance manager on node-1 knows 1 to 2"), false),
+        ("other folders",                     speaks(1, 2),   far(|one, all| one.disk = all),    Some("knows versions 8 to 9 of the folders of replicas, and the instance manager on node-1 knows 1 to 2"), false),
         ("other orders",                      speaks(1, 2),   far(|one, all| one.api = all),     Some("take orders of versions 8 to 9, and these controllers give 1"), false),
         ("other orders, whatever runs",       unheard,        far(|one, all| one.api = all),     Some("take orders of versions 8 to 9"),                  false),
     ];
