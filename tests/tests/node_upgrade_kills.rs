@@ -1,6 +1,6 @@
 //! Somebody is killed in a state of a node's upgrade: it ends completed or cleanly back, and no acknowledged write is lost.
 //!
-//! The cells are every state of both machines by everybody who may die. `MIDFLIGHT_KILLS=all` plays all of them (the soak does); otherwise
+//! The cells are every state of both machines, and of the way back of a node, by everybody who may die. `MIDFLIGHT_KILLS=all` plays all of them (the soak does); otherwise
 //! a few are drawn, and `MIDFLIGHT_SEED` draws the same again.
 
 #![expect(clippy::print_stdout, reason = "whoever repeats a failed run needs its seed")]
@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use kube::api::ListParams;
 use midflight_api::longhorn::{NodeDataEngineUpgrade, NodeUpgradeState, UpgradeState};
-use midflight_tests::fleet::{Fleet, NEXT, NODES};
+use midflight_tests::fleet::{DOES_NOT_START, Fleet, NEXT, NODES};
 use midflight_tests::load::Load;
 use midflight_tests::place;
 use serde_json::json;
@@ -19,6 +19,12 @@ use tokio::time::Instant;
 const SIZE: u64 = 8 << 20;
 /// The node that is upgraded, and that has the volume.
 const NODE: &str = "node-1";
+/// An image whose instance manager does not start.
+const BROKEN: &str = "midflight.local/instance-manager:broken";
+/// Settings that let a node fail soon, and their defaults; what is lost meanwhile has so many seconds to come back.
+const RETRIES: (&str, &str) = ("node-upgrade-retry-limit", "5");
+const DEADLINE: (&str, &str) = ("node-upgrade-deadline-seconds", "600");
+const FAILS_WITHIN: &str = "20";
 /// How many cells one test run plays.
 const DRAWN: usize = 2;
 
@@ -51,13 +57,32 @@ const VICTIMS: [Victim; 7] = [
 enum Moment {
     Run(UpgradeState),
     Node(NodeUpgradeState),
+    /// On the way back of a node whose new instance manager does not start.
+    Back(NodeUpgradeState),
 }
 
-/// Every state that an upgrade without faults comes through.
+/// Every state that an upgrade without faults comes through, and every state of the way back.
 fn moments() -> Vec<Moment> {
     let runs = UpgradeState::ALL.iter().filter(|state| **state != UpgradeState::Error);
     let nodes = NodeUpgradeState::ALL.iter().filter(|state| **state != NodeUpgradeState::Error);
-    runs.map(|state| Moment::Run(*state)).chain(nodes.map(|state| Moment::Node(*state))).collect()
+    let forth = runs.map(|state| Moment::Run(*state)).chain(nodes.map(|state| Moment::Node(*state)));
+    let back = NodeUpgradeState::ALL.iter().filter(|state| is_on_the_way_back(**state));
+    forth.chain(back.map(|state| Moment::Back(*state))).collect()
+}
+
+fn is_on_the_way_back(state: NodeUpgradeState) -> bool {
+    match state {
+        NodeUpgradeState::SwitchingBack
+        | NodeUpgradeState::RebuildingReplica
+        | NodeUpgradeState::Finalizing
+        | NodeUpgradeState::Error => true,
+        NodeUpgradeState::Undefined
+        | NodeUpgradeState::Initializing
+        | NodeUpgradeState::FailingReplicas
+        | NodeUpgradeState::SwitchingOver
+        | NodeUpgradeState::UpgradingInstanceManager
+        | NodeUpgradeState::Completed => false,
+    }
 }
 
 fn cells() -> Vec<(Moment, Victim)> {
@@ -69,6 +94,7 @@ async fn until(fleet: &Fleet, moment: Moment) -> anyhow::Result<()> {
     match moment {
         Moment::Run(wanted) => fleet.until_run_at_least(wanted).await,
         Moment::Node(wanted) => fleet.until_node(NODE, wanted).await,
+        Moment::Back(wanted) => fleet.until_back(NODE, wanted).await,
     }
 }
 
@@ -125,8 +151,13 @@ async fn play(
     from: &str,
     to: &str,
 ) -> anyhow::Result<&'static str> {
+    let fails = matches!(moment, Moment::Back(_));
     fleet.make(volume, ("v2", SIZE), NODE, &NODES).await?;
-    fleet.make_default(to).await?;
+    fleet.make_default(if fails { BROKEN } else { to }).await?;
+    if fails {
+        fleet.set(RETRIES.0, "0").await?;
+        fleet.set(DEADLINE.0, FAILS_WITHIN).await?;
+    }
     let load = Load::connecting_again(&fleet.endpoint(volume).await?, volume, 1)?;
     fleet.begin(json!({ "dataEngine": "v2", "nodes": [NODE] })).await?;
     until(fleet, moment).await?;
@@ -145,6 +176,13 @@ async fn play(
     let image = if state == UpgradeState::Completed { to } else { from };
     let served = async || fleet.serves(NODE, image).await;
     fleet.until(&format!("{NODE} serves with {image}"), served).await?;
+    if fails {
+        ensure!(state == UpgradeState::Error, "an image that does not start was upgraded to");
+        for (setting, value) in [RETRIES, DEADLINE] {
+            fleet.set(setting, value).await?;
+        }
+        fleet.make_default(to).await?;
+    }
     if state == UpgradeState::Error {
         // Cleanly back: the next one completes.
         fleet.begin(json!({ "dataEngine": "v2", "nodes": [NODE] })).await?;
@@ -173,6 +211,7 @@ async fn whoever_dies_in_the_upgrade_of_a_node_it_ends_completed_or_cleanly_back
     for cells in drawn.chunks(VICTIMS.len()) {
         let fleet = Fleet::up().await.unwrap();
         fleet.set("node-upgrade-back-off-seconds", "1").await.unwrap();
+        fleet.pack_after("broken", DOES_NOT_START).await.unwrap();
         let (mut from, mut to) = (fleet.this.clone(), NEXT.to_owned());
         for (number, cell) in cells.iter().enumerate() {
             let began = Instant::now();

@@ -3,13 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-
-use midflight_api::longhorn::{Engine, NodeUpgradeState, UpgradeState, Volume};
-use midflight_tests::fleet::{Fleet, NEXT, NODES};
+use kube::api::ListParams;
+use midflight_api::longhorn::{
+    DataEngine, Engine, InstanceManager, InstanceManagerState, NodeUpgradeState, UpgradeState, Volume,
+};
+use midflight_tests::fleet::{DOES_NOT_START, Fleet, NEXT, NODES};
 use midflight_tests::load::Load;
-use midflight_tests::place;
 use serde_json::json;
 
 const SIZE: u64 = 8 << 20;
@@ -57,15 +56,55 @@ async fn a_single_replica_is_named_and_nothing_is_changed(fleet: &Fleet) {
     }
 }
 
+/// An image of a build that speaks with nobody here: it is known before any of it has run, and nothing is begun.
+async fn an_image_that_speaks_other_versions_is_not_begun_with(fleet: &Fleet) {
+    let far = "midflight.local/instance-manager:far";
+    let says = json!({ "version": "9", "engine": {
+        "api": { "oldest": 1, "newest": 1 },
+        "wire": { "oldest": 90, "newest": 91 },
+        "disk": { "oldest": 1, "newest": 1 },
+    } });
+    let first = format!("[ \"$1\" != version ] || {{ echo '{says}'; exit; }}");
+    fleet.pack_after("far", &first).await.unwrap();
+    all_serve(fleet, &NODES, NEXT).await;
+    let load = busy(fleet, "vol-3", 3, "node-1", ALL).await;
+    fleet.make_default(far).await.unwrap();
+    fleet
+        .until("the objects say what runs speaks, and what is to come", async || {
+            let all = fleet.all::<InstanceManager>().list(&ListParams::default()).await?;
+            let v2 = all.items.into_iter().filter(|one| one.spec.data_engine == DataEngine::V2);
+            let known = v2.map(|one| {
+                let status = one.status.unwrap_or_default();
+                let wire = (status.proxy_api_min_version, status.proxy_api_version);
+                match (one.spec.image == far, status.current_state) {
+                    (true, InstanceManagerState::Stopped) => wire == (90, 91),
+                    (false, InstanceManagerState::Running) => {
+                        status.api_version > 0 && wire.1 > 0 && status.data_format_version > 0
+                    }
+                    (true | false, _) => false,
+                }
+            });
+            Ok(known.filter(|known| *known).count() == 2 * NODES.len())
+        })
+        .await
+        .unwrap();
+    let before = NODES.map(|node| fleet.processes(node).unwrap());
+    let message = upgrade(fleet, UpgradeState::Error).await;
+    assert!(
+        message.contains(&format!("{far} knows versions 90 to 91 of the interface between")),
+        "{message}"
+    );
+    fleet.is_whole().await.unwrap();
+    fleet.end().await.unwrap();
+    assert_eq!(NODES.map(|node| fleet.processes(node).unwrap()), before, "every process is what it was");
+    load.judge().await.unwrap();
+    fleet.make_default(NEXT).await.unwrap();
+    fleet.remove("vol-3").await.unwrap();
+}
+
 /// An image whose instance manager does not start: the nodes are taken back to the one before.
 async fn an_image_that_does_not_start_is_left_again(fleet: &Fleet) {
-    let program = fleet.cluster.room("broken");
-    let next = place::next().unwrap();
-    let script =
-        format!("#!/bin/sh\n[ \"$1\" != instance-manager ] || exit 1\nexec {} \"$@\"\n", next.display());
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
-    fleet.pack("broken", &program).await.unwrap();
+    fleet.pack_after("broken", DOES_NOT_START).await.unwrap();
     // Nodes with nothing on them have got the next one at once, and would get the broken one so.
     all_serve(fleet, &NODES, NEXT).await;
     let load = busy(fleet, "vol-2", 2, "node-1", ALL).await;
@@ -91,6 +130,7 @@ async fn an_image_that_does_not_start_is_left_again(fleet: &Fleet) {
 async fn what_cannot_be_upgraded_is_left_as_it_was() {
     let fleet = Fleet::up().await.unwrap();
     a_single_replica_is_named_and_nothing_is_changed(&fleet).await;
+    an_image_that_speaks_other_versions_is_not_begun_with(&fleet).await;
     an_image_that_does_not_start_is_left_again(&fleet).await;
 }
 
