@@ -1,18 +1,20 @@
 //! Every command of the operator, on the embedded store in both layouts.
 
+mod cloud;
+mod models;
+
 use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use super::{services::Clock, *};
+use super::*;
 use crate::{
     backup,
     cloud::OurDatabase,
@@ -234,82 +236,6 @@ async fn what_is_not_in_order_is_refused_with_the_flag_that_allows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_says_it_runs_stops_a_run() {
-    let sandbox = Sandbox::new(Layout::Dragonflow).await;
-    let mut with_service = rows();
-    let now = Timestamp::now().as_second();
-    let value = format!(r#"{{"id":"s","binary":"df-local-controller","last_seen_up":{now}}}"#);
-    with_service.put(&Table::new("service"), RowKey::untopical("s"), value.into());
-    sandbox.seed(&with_service).await;
-    let refused = sandbox.refused(BOTH).await;
-    assert!(
-        refused.contains("df-local-controller") && refused.contains("--allow-live-services"),
-        "{refused}"
-    );
-    let checked = sandbox.open(BOTH).await.check(&|_| {}).await.unwrap();
-    assert_eq!(checked.blocked_by.len(), 1, "{checked:?}");
-}
-
-/// Its hand moves only while somebody sleeps.
-struct Hand(Mutex<Timestamp>);
-
-#[async_trait]
-impl Clock for Hand {
-    fn now(&self) -> Timestamp {
-        *self.0.lock().unwrap()
-    }
-
-    async fn sleep(&self, time: Duration) {
-        *self.0.lock().unwrap() += time;
-    }
-}
-
-/// Services write the time and do not take it out when they are stopped.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_waits_until_the_services_it_has_stopped_are_silent() {
-    for (layout, said_ago, waited) in
-        [(Layout::Dragonflow, 50, 10), (Layout::Generation, 0, 60), (Layout::Generation, -30, 60)]
-    {
-        let sandbox = Sandbox::new(layout).await;
-        let mut with_service = rows();
-        let now = Timestamp::now();
-        let said = now.as_second() - said_ago;
-        let value = format!(r#"{{"id":"s","binary":"df-local-controller","last_seen_up":{said}.25}}"#);
-        with_service.put(&Table::new("service"), RowKey::untopical("s"), value.into());
-        sandbox.seed(&with_service).await;
-        let told = Mutex::new(0);
-        let tell = |event: Event| {
-            if let Event::Waiting { services, seconds } = event {
-                assert!(services[0].contains("df-local-controller"), "{services:?}");
-                *told.lock().unwrap() += seconds;
-            }
-        };
-        let clock = Arc::new(Hand(Mutex::new(now)));
-        let step = InCloud::new(Sandbox::tool(BOTH), sandbox.settings(), "one", &tell).with_clock(clock);
-        step.apply().await.unwrap();
-        assert_eq!(*told.lock().unwrap(), waited, "{layout:?}, {said_ago} s ago");
-        assert_eq!(sandbox.open(&[]).await.history(&|_| {}).await.unwrap().len(), 2);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_names_what_its_file_can_let_pass() {
-    let sandbox = Sandbox::new(Layout::Generation).await;
-    sandbox.apply(&[&RENAME]).await.unwrap();
-    sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
-    for (migrations, named) in [(&[&EDITED, &DROP], "edited"), (&[&RENAME, &EARLY], "out_of_order")] {
-        let step = InCloud::new(Sandbox::tool(migrations), sandbox.settings(), "one", &|_| {});
-        for refused in [step.rehearse().await.unwrap_err(), step.apply().await.unwrap_err()] {
-            let told = format!("`{named} = true` under [migrate.accept] of the upgrade file");
-            assert!(
-                refused.to_string().contains(&told) && !refused.to_string().contains("--allow"),
-                "{refused}"
-            );
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_plan_file_is_private_and_binding() {
     let sandbox = Sandbox::new(Layout::Generation).await;
     let path = sandbox.path("plan.json");
@@ -453,61 +379,6 @@ async fn a_damaged_backup_is_not_restored() {
     assert_eq!(sandbox.rows().await, rows());
 }
 
-const MODELS: &str = r#"
-release = "pike"
-[table.unique_key]
-counter = true
-[table.lport.fields]
-id = { type = "string", required = true }
-chassis = { type = "string" }
-[table.lrouter.fields]
-id = { type = "string", required = true }
-"#;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn models_change_by_themselves_or_are_refused_with_the_reason() {
-    for layout in LAYOUTS {
-        let sandbox = Sandbox::new(layout).await;
-        let declare = |text: &str| {
-            let path = sandbox.path("models.toml");
-            std::fs::write(&path, text).unwrap();
-            *sandbox.models.lock().unwrap() = Some(path);
-        };
-        declare(MODELS);
-        sandbox.apply(&[]).await.unwrap();
-        sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
-        assert!(matches!(sandbox.apply(&[]).await.unwrap(), Changed::Nothing { .. }));
-        declare(&format!("# why\n{MODELS}\n\n"));
-        assert!(
-            matches!(sandbox.apply(&[]).await.unwrap(), Changed::Nothing { .. }),
-            "a comment is no change"
-        );
-
-        let added = "chassis = { type = \"string\" }\nenabled = { type = \"bool\", default = true }";
-        let added = MODELS.replace("chassis = { type = \"string\" }", added).replace("pike", "queens");
-        declare(&added);
-        let plan = sandbox.open(&[]).await.plan(&|_| {}).await.unwrap();
-        assert_eq!(plan.automatic.len(), 2, "{:?}", plan.automatic);
-        sandbox.apply(&[]).await.unwrap();
-        let port = sandbox.rows().await.get(&Table::new("lport"), &RowKey::new("t", "p0")).unwrap().clone();
-        assert_eq!(port, Bytes::from_static(br#"{"chassis":"c0","enabled":true,"id":"p0"}"#));
-        sandbox.open(&[]).await.rollback(&|_| {}).await.unwrap();
-
-        declare(&MODELS.replace("chassis = { type = \"string\" }", "").replace("pike", "rocky"));
-        let gone = sandbox.refused(&[]).await;
-        assert!(gone.contains("lport.chassis: the field is gone from the models"), "{gone}");
-        assert!(gone.contains("--allow-violations"), "{gone}");
-        declare(&MODELS.split("[table.lrouter").next().unwrap().replace("pike", "rocky"));
-        let gone = sandbox.refused(&[]).await;
-        assert!(gone.contains("lrouter: the table is gone from the models"), "{gone}");
-
-        // The migration renames the field, but the models do not know the new name.
-        declare(MODELS);
-        let broken = sandbox.refused(&[&RENAME]).await;
-        assert!(broken.contains("host: the model has no such field"), "{broken}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mistyped_path_makes_no_database() {
     let folder = tempfile::tempdir().unwrap();
@@ -516,50 +387,6 @@ async fn a_mistyped_path_makes_no_database() {
     let opened = Database::open(tool, Settings::of(format!("embedded:{}", path.display()))).await;
     assert!(matches!(opened, Err(RunError::Settings(SettingsError::Absent { .. }))));
     assert!(!path.exists());
-}
-
-/// A cloud upgrade takes back its own run and no other, and never takes a final one for nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cloud_upgrade_rolls_back_what_is_its_own() {
-    for layout in LAYOUTS {
-        let sandbox = Sandbox::new(layout).await;
-        let step =
-            |upgrade: &str| InCloud::new(Sandbox::tool(&[&RENAME]), sandbox.settings(), upgrade, &|_| {});
-        let nothing = "this upgrade has no run that is live; there is nothing to roll back";
-        assert_eq!(step("one").rollback().await.unwrap(), nothing, "the seed is another's");
-        step("one").apply().await.unwrap();
-        assert_eq!(step("two").rollback().await.unwrap(), nothing, "another's");
-        assert_ne!(sandbox.rows().await, rows());
-        step("one").rollback().await.unwrap();
-        assert_eq!(sandbox.rows().await, rows(), "{layout:?}");
-        assert_eq!(step("one").rollback().await.unwrap(), nothing, "done before");
-
-        step("one").apply().await.unwrap();
-        sandbox.open(&[]).await.finalize(&|_| {}).await.unwrap();
-        let refused = step("one").rollback().await.unwrap_err().to_string();
-        assert!(refused.contains("was made final"), "{refused}");
-    }
-}
-
-/// The first models of a database: nobody knows what was before them.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_first_models_fill_in_their_defaults() {
-    let sandbox = Sandbox::new(Layout::Generation).await;
-    let path = sandbox.path("first.toml");
-    let text = "release = 'first'\n[table.lport.fields]\nid = { type = 'string' }\nchassis = { type = 'string' }\n\
-                enabled = { type = 'bool', default = true }\n[table.lrouter.fields]\nid = { type = 'string' }\n\
-                [table.unique_key]\ncounter = true\n";
-    std::fs::write(&path, text).unwrap();
-    *sandbox.models.lock().unwrap() = Some(path);
-    let applied = sandbox.apply(&[]).await.unwrap();
-    let Changed::Applied { automatic, .. } = applied else { panic!("{applied:?}") };
-    assert!(automatic[0].starts_with("lport: the models of before are not known"), "{automatic:?}");
-    let rows = sandbox.rows().await;
-    let filled = rows.rows(&Table::new("lport")).all(|(_, value)| {
-        let port: serde_json::Value = serde_json::from_slice(value).unwrap();
-        port["enabled"] == serde_json::Value::Bool(true)
-    });
-    assert!(filled);
 }
 
 /// Writes the phase of the last run, as a run under way would.

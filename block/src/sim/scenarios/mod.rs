@@ -3,6 +3,7 @@
 
 mod frontends;
 mod members;
+mod release;
 mod snapshots;
 mod switching;
 
