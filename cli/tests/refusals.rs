@@ -94,6 +94,20 @@ fn a_damaged_store() {
 }
 
 #[test]
+fn a_journal_of_another_store() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    sandbox.ok(&["down"]);
+    let journal = sandbox.dir().join("store.redb.journal");
+    fs::write(&journal, b"the newest writes of another store").unwrap();
+    let refused = sandbox.fails(1, &["up", "--detach"]);
+    assert!(refused.contains("store.redb.journal") && refused.contains("nothing was changed"), "{refused}");
+    assert_eq!(fs::read(&journal).unwrap(), b"the newest writes of another store");
+    fs::remove_file(&journal).unwrap();
+    sandbox.ok(&["up", "--detach"]);
+}
+
+#[test]
 fn a_folder_of_a_newer_version() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["up", "--detach"]);

@@ -28,9 +28,16 @@ pub enum OpenError {
     #[error(
         "the store {} is missing, though {} says that there was one; \
          restore it from a copy, or remove that too to start with an empty one",
-        path.display(), mark.display()
+        path.display(), witness.display()
     )]
-    Missing { path: PathBuf, mark: PathBuf },
+    Missing { path: PathBuf, witness: PathBuf },
+
+    #[error(
+        "the store {} was closed and needs no journal, but {} is that of another store, or damaged; \
+         move it to where it belongs, or remove it",
+        path.display(), journal.display()
+    )]
+    ForeignJournal { path: PathBuf, journal: PathBuf },
 
     #[error("the disk could not say whether it has the store {}; look at the disk before it is opened again", path.display())]
     NotSynced { path: PathBuf, source: Box<redb::Error> },

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::body::Stored;
 use super::change::{Change, Guard, WriteError};
-use super::disk::{CommitError, Disk, Loaded, Site};
+use super::disk::{CommitError, Disk, Loaded, Site, is_full};
 use super::error::OpenError;
 use super::history::Event;
 use super::ledger::Ledger;
@@ -138,6 +138,9 @@ impl Writer {
 
     fn fail(&mut self, error: &CommitError, batch: Batch) -> Arc<str> {
         let reason: Arc<str> = match error {
+            CommitError::Failed(redb::Error::Io(cause)) if is_full(cause) => {
+                format!("the disk is full ({cause}); it goes on by itself once there is room").into()
+            }
             CommitError::Failed(cause) => format!("a commit failed: {cause}").into(),
             CommitError::SyncFailed(cause) => format!(
                 "a sync failed ({cause}), so it is not known what the disk holds; restart to read it back"

@@ -224,6 +224,9 @@ fn explain_open(error: OpenError) -> anyhow::Error {
         OpenError::Store(store::OpenError::Lost { .. }) => {
             "an older copy was put in its place; put the newer one back, nothing was changed"
         }
+        OpenError::Store(store::OpenError::ForeignJournal { .. }) => {
+            "it may be all that another store has of its newest writes; nothing was changed"
+        }
         OpenError::Store(store::OpenError::Locked { .. }) => "stop the process that uses it",
         _ => return anyhow::Error::new(error).context("open the API's data"),
     };

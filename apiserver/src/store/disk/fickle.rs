@@ -2,17 +2,20 @@
 //! power.
 //!
 //! The one invariant: after power loss it holds all that was synced, and of the
-//! rest any part, sector by sector.
+//! rest any part, sector by sector. What a failed sync was about counts as clean and is lost, as with Linux.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
 
+use super::medium::Storage;
 use super::{Medium, Site, create};
 
 const SECTOR: usize = 512;
+const PAGE: usize = 4096;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fickle {
@@ -33,6 +36,8 @@ const JOURNAL: usize = 1;
 struct State {
     files: [Content; 2],
     full: bool,
+    /// Pages that files may still take; `None` is no limit.
+    room: Option<usize>,
     sync_fails: bool,
     /// Operations until the power goes.
     power: Option<u64>,
@@ -43,6 +48,8 @@ struct Content {
     synced: Vec<u8>,
     current: Vec<u8>,
     unsynced: Vec<Operation>,
+    /// Pages that have a place on the disk.
+    pages: BTreeSet<usize>,
 }
 
 #[derive(Debug)]
@@ -72,6 +79,15 @@ impl Fickle {
         self.state.lock().unwrap().full = full;
     }
 
+    /// So many bytes more find a place. What has one can be written again.
+    pub(in crate::store) fn leave_room(&self, bytes: usize) {
+        self.state.lock().unwrap().room = Some(bytes / PAGE);
+    }
+
+    pub(in crate::store) fn has_journal(&self) -> bool {
+        !self.state.lock().unwrap().files[JOURNAL].current.is_empty()
+    }
+
     pub(crate) fn set_sync_fails(&self, fails: bool) {
         self.state.lock().unwrap().sync_fails = fails;
     }
@@ -86,8 +102,8 @@ impl Fickle {
     pub(crate) fn after_power_loss(&self, mut survives: impl FnMut() -> bool) -> Fickle {
         let state = self.state.lock().unwrap();
         let files = state.files.each_ref().map(|file| {
-            let image = file.after_power_loss(&mut survives);
-            Content { synced: image.clone(), current: image, unsynced: Vec::new() }
+            let synced = file.after_power_loss(&mut survives);
+            Content { current: synced.clone(), synced, ..Content::default() }
         });
         Fickle { state: Arc::new(Mutex::new(State { files, ..State::default() })) }
     }
@@ -97,21 +113,43 @@ impl Content {
     fn after_power_loss(&self, survives: &mut impl FnMut() -> bool) -> Vec<u8> {
         let mut image = self.synced.clone();
         for operation in &self.unsynced {
-            match operation {
-                Operation::SetLength(length) if survives() => image.resize(*length, 0),
-                Operation::SetLength(_) => {}
-                Operation::Write(offset, data) => {
-                    for (index, sector) in data.chunks(SECTOR).enumerate().filter(|_| survives()) {
-                        let start = offset + index * SECTOR;
-                        if image.len() < start + sector.len() {
-                            image.resize(start + sector.len(), 0);
-                        }
-                        image[start..start + sector.len()].copy_from_slice(sector);
+            operation.carry_out(&mut image, survives);
+        }
+        image
+    }
+
+    fn sync(&mut self) {
+        for operation in self.unsynced.drain(..) {
+            operation.carry_out(&mut self.synced, &mut || true);
+        }
+    }
+
+    fn resize(&mut self, length: usize) {
+        self.current.resize(length, 0);
+        self.unsynced.push(Operation::SetLength(length));
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8]) {
+        self.current[offset..offset + data.len()].copy_from_slice(data);
+        self.unsynced.push(Operation::Write(offset, data.to_vec()));
+    }
+}
+
+impl Operation {
+    fn carry_out(&self, image: &mut Vec<u8>, survives: &mut impl FnMut() -> bool) {
+        match self {
+            Operation::SetLength(length) if survives() => image.resize(*length, 0),
+            Operation::SetLength(_) => {}
+            Operation::Write(offset, data) => {
+                for (index, sector) in data.chunks(SECTOR).enumerate().filter(|_| survives()) {
+                    let start = offset + index * SECTOR;
+                    if image.len() < start + sector.len() {
+                        image.resize(start + sector.len(), 0);
                     }
+                    image[start..start + sector.len()].copy_from_slice(sector);
                 }
             }
         }
-        image
     }
 }
 
@@ -125,6 +163,22 @@ impl State {
             }
             None => Ok(()),
         }
+    }
+
+    /// How much of `start..end` finds a place.
+    fn find_room(&mut self, which: usize, start: usize, end: usize) -> usize {
+        for page in start / PAGE..end.div_ceil(PAGE) {
+            if self.files[which].pages.contains(&page) {
+                continue;
+            }
+            match &mut self.room {
+                Some(0) => return (page * PAGE).saturating_sub(start),
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            self.files[which].pages.insert(page);
+        }
+        end - start
     }
 }
 
@@ -150,20 +204,22 @@ impl StorageBackend for File {
         let mut state = self.state();
         state.spend()?;
         let file = &mut state.files[self.which];
-        file.current.resize(length as usize, 0);
-        file.unsynced.push(Operation::SetLength(length as usize));
+        file.resize(length as usize);
+        let freed = file.pages.split_off(&(length as usize).div_ceil(PAGE)).len();
+        state.room = state.room.map(|left| left + freed);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
         state.spend()?;
-        if state.sync_fails {
+        let fails = state.sync_fails;
+        let file = &mut state.files[self.which];
+        if fails {
+            file.unsynced.clear();
             return Err(io::Error::other("input/output error"));
         }
-        let file = &mut state.files[self.which];
-        file.synced.clone_from(&file.current);
-        file.unsynced.clear();
+        file.sync();
         Ok(())
     }
 
@@ -173,10 +229,19 @@ impl StorageBackend for File {
         if state.full {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let (start, end) = (offset as usize, offset as usize + data.len());
+        let start = offset as usize;
+        let fits = state.find_room(self.which, start, start + data.len());
+        state.files[self.which].write(start, &data[..fits]);
+        if fits < data.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+impl Storage for File {
+    fn read_from_disk(&self) -> io::Result<()> {
+        self.sync_data()?;
+        let mut state = self.state();
         let file = &mut state.files[self.which];
-        file.current[start..end].copy_from_slice(data);
-        file.unsynced.push(Operation::Write(start, data.to_vec()));
+        file.current.clone_from(&file.synced);
         Ok(())
     }
 }

@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
 
-/// What lies under the store: a file, or in tests something that fails on purpose.
-pub(super) type Medium = Arc<dyn StorageBackend>;
+use super::medium::Medium;
 
 const BLOCK: u64 = 4096;
 

@@ -1,13 +1,15 @@
 //! Makes batches durable before redb has them: one append and one sync, where a commit of redb writes many pages.
 //!
 //! ```text
+//! title   magic (8) | name of the store (16) | name of the journal (16) | crc32 (4) | zeros up to a whole page
 //! frame   crc32 (4) | length of its rows (4) | rows | zeros up to a whole page      little endian
 //! row     version (8) | length of the record (4) | record
 //! ```
 //!
-//! Rows stay until there is no room for more; then redb gets all of them in one commit and the journal begins anew at its
-//! first byte. The crc covers the journal's name and the version at which it began, so what is left of an earlier round, or of
-//! another store, reads as the end. No two frames share a page: what was acknowledged is never written again.
+//! Rows stay until there is no room for more; then redb gets all of them in one commit and the journal begins anew behind its
+//! title. The crc of a frame covers the journal's name and the version at which it began, so what is left of an earlier round
+//! reads as the end. No two frames share a page: what was acknowledged is never written again. The title is written once, in one
+//! sector, before the store counts on the journal.
 //!
 //! The one invariant: what is read back is all that was acknowledged since the journal began, and after it at most
 //! the one batch that was under way.
@@ -19,10 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::StorageBackend;
-use redb::backends::FileBackend;
 use uuid::Uuid;
 
-use super::held::Medium;
+use super::medium::{Medium, OnFile, is_full};
 use super::place;
 use super::rows::Row;
 use crate::store::key::Version;
@@ -32,6 +33,25 @@ use crate::store::key::Version;
 const LENGTH: usize = 512 << 10;
 const PAGE: usize = 4096;
 const HEADER: usize = 8;
+const MAGIC: [u8; 8] = *b"mfjournl";
+const TITLE: usize = 44;
+
+/// Whose a journal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Title {
+    pub(super) store: Uuid,
+    pub(super) name: Uuid,
+}
+
+/// What lies where a store has its journal.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// No journal was begun here, or not so far that a store could count on it.
+    Nothing,
+    Journal(Title),
+    /// Something else, or a journal that was damaged.
+    Unreadable,
+}
 
 /// Where a journal began: what makes its frames its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,25 +87,30 @@ impl Journal {
         open(&path(store), true)
     }
 
-    /// A journal without frames; all of its room is there. Its length alone does not tell that: whoever made it may have been
-    /// stopped before it was durable.
-    pub(super) fn begin(medium: Medium, round: Round) -> io::Result<Journal> {
-        if medium.len()? < LENGTH as u64 {
-            medium.set_len(LENGTH as u64)?;
+    /// A journal without frames; all of its room is there. `None` if the disk has no room for one.
+    pub(super) fn begin(medium: Medium, title: Title, at: Version) -> io::Result<Option<Journal>> {
+        match prepare(&medium, title) {
+            Ok(()) => {
+                let round = Round { name: title.name, began_at: at };
+                Ok(Some(Journal { medium, round, end: PAGE, sync_failed: false }))
+            }
+            Err(error) if is_full(&error) => {
+                // What there is belongs to the store.
+                medium.set_len(0)?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
-        medium.write(0, &vec![0; LENGTH])?;
-        medium.sync_data()?;
-        Ok(Journal { medium, round, end: 0, sync_failed: false })
     }
 
     pub(super) fn name(&self) -> Uuid {
         self.round.name
     }
 
-    /// Everything in it is elsewhere: it starts at its first byte again.
+    /// Everything in it is elsewhere: it starts behind its title again.
     pub(super) fn begin_anew(&mut self, at: Version) {
         self.round.began_at = at;
-        self.end = 0;
+        self.end = PAGE;
     }
 
     pub(super) fn sync_failed(&self) -> bool {
@@ -120,13 +145,39 @@ impl Journal {
     }
 }
 
-/// The rows that were added since the journal began, as version and record; `None` if this is no journal.
+/// Takes the room of a whole journal. A length alone does not tell that it is there: whoever gave it that may have been
+/// stopped before it was durable.
+fn prepare(medium: &Medium, title: Title) -> io::Result<()> {
+    if medium.len()? < LENGTH as u64 {
+        medium.set_len(LENGTH as u64)?;
+    }
+    let mut blank = vec![0; LENGTH];
+    blank[..TITLE].copy_from_slice(&title.encode());
+    medium.write(0, &blank)?;
+    medium.sync_data()
+}
+
+/// Whose journal this is.
+pub(super) fn look(medium: &dyn StorageBackend) -> io::Result<Found> {
+    let mut bytes = [0; TITLE];
+    let there = medium.len()?.min(TITLE as u64) as usize;
+    medium.read(0, &mut bytes[..there])?;
+    if bytes == [0; TITLE] {
+        return Ok(Found::Nothing);
+    }
+    let uuid =
+        |at: usize| Uuid::from_bytes(bytes[at..at + 16].try_into().expect("the slice has sixteen bytes"));
+    let title = Title { store: uuid(8), name: uuid(24) };
+    Ok(if bytes == title.encode() { Found::Journal(title) } else { Found::Unreadable })
+}
+
+/// The rows that were added since the journal began, as version and record; `None` if some of its room is missing.
 pub(super) fn read(medium: &dyn StorageBackend, round: Round) -> io::Result<Option<Records>> {
     if medium.len()? < LENGTH as u64 {
         return Ok(None);
     }
-    let mut bytes = vec![0; LENGTH];
-    medium.read(0, &mut bytes)?;
+    let mut bytes = vec![0; LENGTH - PAGE];
+    medium.read(PAGE as u64, &mut bytes)?;
     let mut rows = Records::new();
     let mut rest = &bytes[..];
     while let Some((frame, whole)) = round.first_frame(rest) {
@@ -138,6 +189,18 @@ pub(super) fn read(medium: &dyn StorageBackend, round: Round) -> io::Result<Opti
         rest = &rest[whole..];
     }
     Ok(Some(rows))
+}
+
+impl Title {
+    fn encode(self) -> [u8; TITLE] {
+        let mut bytes = [0; TITLE];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..24].copy_from_slice(self.store.as_bytes());
+        bytes[24..40].copy_from_slice(self.name.as_bytes());
+        let crc = crc32fast::hash(&bytes[..40]);
+        bytes[40..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
 }
 
 impl Round {
@@ -176,14 +239,15 @@ fn length_of(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).expect("it fits into the journal").to_le_bytes()
 }
 
-fn path(store: &Path) -> PathBuf {
+/// Where the journal of a store lies.
+pub(super) fn path(store: &Path) -> PathBuf {
     place::beside(store, ".journal")
 }
 
 fn open(path: &Path, create: bool) -> io::Result<Medium> {
     let mut options = OpenOptions::new();
     let file: File = options.read(true).write(true).create(create).truncate(false).mode(0o600).open(path)?;
-    Ok(Arc::new(FileBackend::new(file).map_err(io::Error::other)?))
+    Ok(Arc::new(OnFile(file)))
 }
 
 #[cfg(test)]
@@ -204,6 +268,14 @@ mod tests {
 
     fn round(began_at: u64) -> Round {
         Round { name: Uuid::from_u128(7), began_at: Version::new(began_at) }
+    }
+
+    fn title() -> Title {
+        Title { store: Uuid::from_u128(6), name: round(1).name }
+    }
+
+    fn begin(medium: &Medium) -> Journal {
+        Journal::begin(medium.clone(), title(), Version::new(1)).unwrap().expect("memory has room")
     }
 
     /// Fills a journal with batches of rows of these lengths, version after version, and gives what it took.
@@ -230,7 +302,8 @@ mod tests {
         fn tells_what_it_was_told_in_this_round_alone(first in batches(), second in batches(), began in 1..1000u64) {
             let medium: Medium = Arc::new(InMemoryBackend::new());
             prop_assert_eq!(read(&*medium, round(1)).unwrap(), None);
-            let mut journal = Journal::begin(medium.clone(), round(1)).unwrap();
+            prop_assert_eq!(look(&*medium).unwrap(), Found::Nothing);
+            let mut journal = begin(&medium);
             prop_assert_eq!(read(&*medium, round(1)).unwrap(), Some(vec![]));
             let kept = fill(&mut journal, 1, &first);
             prop_assert_eq!(&read(&*medium, round(1)).unwrap().unwrap(), &kept);
@@ -244,16 +317,18 @@ mod tests {
             prop_assert_eq!(read(&*medium, round(newest)).unwrap(), Some(vec![]));
             let kept = fill(&mut journal, newest, &second);
             prop_assert_eq!(read(&*medium, round(newest)).unwrap().unwrap(), kept);
+            prop_assert_eq!(look(&*medium).unwrap(), Found::Journal(title()));
         }
 
         #[test]
         fn a_changed_byte_ends_it(lengths in batches(), at in 0..LENGTH, change in 1..=255u8) {
             let medium: Medium = Arc::new(InMemoryBackend::new());
-            let mut journal = Journal::begin(medium.clone(), round(1)).unwrap();
+            let mut journal = begin(&medium);
             let kept = fill(&mut journal, 1, &lengths);
             let mut byte = [0];
             medium.read(at as u64, &mut byte).unwrap();
             medium.write(at as u64, &[byte[0] ^ change]).unwrap();
+            prop_assert_eq!(look(&*medium).unwrap() == Found::Unreadable, at < TITLE);
             let found = read(&*medium, round(1)).unwrap().unwrap();
             prop_assert!(kept.starts_with(&found));
             // What lies before the page that was changed is still told.
@@ -264,7 +339,7 @@ mod tests {
 
     /// The rows of the frames that end at or before this byte.
     fn fill_up_to(batches: &[Vec<usize>], byte: usize) -> Vec<usize> {
-        let mut end = 0;
+        let mut end = PAGE;
         let mut rows = Vec::new();
         for lengths in batches {
             end += (HEADER + lengths.iter().map(|length| 12 + length).sum::<usize>()).next_multiple_of(PAGE);
@@ -279,9 +354,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_left_out_whole() {
         let medium: Medium = Arc::new(InMemoryBackend::new());
-        let mut journal = Journal::begin(medium.clone(), round(1)).unwrap();
-        assert!(!journal.append(&[row(2, LENGTH)]).unwrap());
-        assert!(journal.append(&[row(2, LENGTH - PAGE - HEADER - 12)]).unwrap());
+        let mut journal = begin(&medium);
+        assert!(!journal.append(&[row(2, LENGTH - PAGE)]).unwrap());
+        assert!(journal.append(&[row(2, LENGTH - 2 * PAGE - HEADER - 12)]).unwrap());
         assert!(!journal.append(&[row(3, PAGE)]).unwrap());
         assert!(journal.append(&[row(3, PAGE - HEADER - 12)]).unwrap(), "to the last byte");
         assert!(!journal.append(&[row(4, 0)]).unwrap());

@@ -32,8 +32,12 @@ pub(in crate::store) struct Loaded {
 /// Why a store cannot be used.
 #[derive(Debug)]
 pub(super) enum Unfit {
-    Newer { found: u64 },
+    Newer {
+        found: u64,
+    },
     Damaged(String),
+    /// It needs no journal, and what lies in the place of one is not its own.
+    ForeignJournal,
     Redb(redb::Error),
 }
 

@@ -8,7 +8,8 @@
 //! whole ──first commit names a journal──▶ journaled ──closed, or opened again after a crash──▶ whole
 //! ```
 //!
-//! Batches go to the journal while it has room; the one for which it has none goes to redb with all that wait.
+//! Batches go to the journal while it has room; the one for which it has none goes to redb with all that wait. Where the disk
+//! has no room for a journal, each goes to redb at once and the file stays whole.
 //!
 //! The one invariant: when `commit` returns `Ok`, the batch survives the loss
 //! of the process and of power; when it fails, nothing was acknowledged.
@@ -19,6 +20,7 @@ mod held;
 mod journal;
 mod load;
 mod mark;
+mod medium;
 mod place;
 mod record;
 mod rows;
@@ -29,15 +31,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase, TableDefinition};
 use uuid::Uuid;
 
-use self::held::{Held, Medium};
-use self::journal::{Journal, Round};
+use self::held::Held;
+use self::journal::{Found, Journal, Round, Title};
 pub(super) use self::load::Loaded;
 use self::load::Unfit;
 use self::mark::Mark;
+pub(super) use self::medium::is_full;
+use self::medium::{Medium, OnFile};
 use self::place::Place;
 use self::rows::{Row, Rows};
 use super::error::OpenError;
@@ -58,6 +61,9 @@ const CLUSTER: &str = "cluster";
 const TOTALS: &str = "totals";
 const JOURNAL: &str = "journal";
 
+/// Commits without a journal, for which there was no room, before room is looked for again.
+const COMMITS_WITHOUT: usize = 100;
+
 #[derive(Debug)]
 pub(super) struct Disk {
     site: Site,
@@ -67,6 +73,8 @@ pub(super) struct Disk {
     journal: Option<Journal>,
     /// What the journal holds and redb does not.
     waiting: Vec<Row>,
+    /// Commits until the disk is asked again whether it has room for a journal.
+    without: usize,
 }
 
 /// Where a store lies. Whoever has it holds the lock.
@@ -86,6 +94,7 @@ struct Open {
     held: Held,
     rows: Rows,
     version: Version,
+    cluster: Uuid,
     journal: Option<Uuid>,
 }
 
@@ -106,7 +115,7 @@ impl Site {
             Place::Existing(file) => (file, None),
             Place::New { file, temporary } => (file, Some(temporary)),
         };
-        let medium: Medium = Arc::new(FileBackend::new(file).map_err(|error| refusal(path, error.into()))?);
+        let medium: Medium = Arc::new(OnFile(file));
         if let Some(temporary) = temporary {
             create(medium.clone()).map_err(|error| refusal(path, error.into()))?;
             place::settle(&temporary, path).map_err(failed)?;
@@ -117,6 +126,11 @@ impl Site {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whatever was left in memory by a sync that failed must not be taken for what the disk holds.
+    fn read_from_disk(&self) -> io::Result<()> {
+        std::iter::once(&self.medium).chain(&self.journal).try_for_each(|medium| medium.read_from_disk())
     }
 
     fn journal(&mut self) -> io::Result<Medium> {
@@ -134,7 +148,7 @@ impl Disk {
     pub(super) fn open(site: Site) -> Result<(Disk, Loaded), Box<(Site, OpenError)>> {
         match Disk::judge(&site) {
             Ok((mark, open, loaded)) => {
-                Ok((Disk { site, mark, open, journal: None, waiting: Vec::new() }, loaded))
+                Ok((Disk { site, mark, open, journal: None, waiting: Vec::new(), without: 0 }, loaded))
             }
             Err(error) => Err(Box::new((site, error))),
         }
@@ -144,6 +158,9 @@ impl Disk {
     fn judge(site: &Site) -> Result<(Mark, Open, Loaded), OpenError> {
         let path = &*site.path;
         let failed = |source| OpenError::Io { path: path.into(), source };
+        let not_synced =
+            |error: redb::Error| OpenError::NotSynced { path: path.into(), source: error.into() };
+        site.read_from_disk().map_err(|error| not_synced(error.into()))?;
         let (mut open, loaded, waiting) = Open::judge(site).map_err(|unfit| refusal(path, unfit))?;
         let mark = Mark::open(path, loaded.cluster).map_err(failed)?;
         let acknowledged = mark.read().map_err(failed)?.unwrap_or(loaded.version);
@@ -156,9 +173,7 @@ impl Disk {
             made_good = made_good.and_then(|()| open.commit(&waiting, None));
         }
         made_good.map_err(|error| match error {
-            error if open.held.sync_failed() => {
-                OpenError::NotSynced { path: path.into(), source: error.into() }
-            }
+            error if open.held.sync_failed() => not_synced(error),
             error => OpenError::from_redb(path, error),
         })?;
         mark.write(loaded.version).map_err(failed)?;
@@ -208,18 +223,35 @@ impl Disk {
     /// Gives redb all that waits; the journal begins anew.
     fn hand_over(&mut self, newest: Version) -> Result<(), redb::Error> {
         let mut journal = match self.journal.take() {
-            Some(journal) => journal,
-            None => {
-                let round = Round { name: Uuid::new_v4(), began_at: newest };
-                let begun = self.site.journal().and_then(|medium| Journal::begin(medium, round));
-                begun.map_err(redb::Error::Io)?
-            }
+            Some(journal) => Some(journal),
+            None => self.begin_journal(newest).map_err(redb::Error::Io)?,
         };
         let rows = std::mem::take(&mut self.waiting);
-        self.open.commit(&rows, Some(journal.name()))?;
-        journal.begin_anew(newest);
-        self.journal = Some(journal);
+        self.open.commit(&rows, journal.as_ref().map(Journal::name))?;
+        if let Some(journal) = &mut journal {
+            journal.begin_anew(newest);
+        }
+        self.journal = journal;
         Ok(())
+    }
+
+    /// `None` if the disk has no room for one: redb may still have some of its own.
+    fn begin_journal(&mut self, at: Version) -> io::Result<Option<Journal>> {
+        if self.without > 0 {
+            self.without -= 1;
+            return Ok(None);
+        }
+        let title = Title { store: self.open.cluster, name: Uuid::new_v4() };
+        let begun = match self.site.journal() {
+            Ok(medium) => Journal::begin(medium, title, at)?,
+            Err(error) if is_full(&error) => None,
+            Err(error) => return Err(error),
+        };
+        if begun.is_none() {
+            tracing::warn!("the disk is nearly full: the store works without its journal, and slower");
+            self.without = COMMITS_WITHOUT;
+        }
+        Ok(begun)
     }
 
     fn acknowledge(&self, newest: Version) {
@@ -255,9 +287,9 @@ impl Open {
             }
             let mut loaded = load::load(&database.begin_read()?)?;
             let rows = std::mem::take(&mut loaded.rows);
-            let (version, journal) = (loaded.version, loaded.journal);
+            let (version, cluster, journal) = (loaded.version, loaded.cluster, loaded.journal);
             let waiting = replay(site, &mut loaded)?;
-            Ok((Open { database, held, rows, version, journal }, loaded, waiting))
+            Ok((Open { database, held, rows, version, cluster, journal }, loaded, waiting))
         }));
         judged.unwrap_or_else(|_| Err(Unfit::Damaged("it cannot be read".into())))
     }
@@ -291,15 +323,32 @@ impl Open {
     }
 }
 
-/// What the journal of a store that was not closed has to add, taken up.
+/// What the journal of a store that was not closed has to add, taken up. One that was closed needs none, but what lies there may
+/// be all that another store has of its newest writes.
 fn replay(site: &Site, loaded: &mut Loaded) -> Result<Vec<Row>, Unfit> {
-    let Some(name) = loaded.journal else { return Ok(Vec::new()) };
-    let round = Round { name, began_at: loaded.version };
+    let missing = |detail: &str| Err(Unfit::Damaged(format!("its journal is missing{detail}")));
     let found = match &site.journal {
-        Some(medium) => journal::read(&**medium, round).map_err(redb::Error::Io)?,
-        None => None,
+        Some(medium) => journal::look(&**medium).map_err(redb::Error::Io)?,
+        None => Found::Nothing,
     };
-    loaded.replay(found.ok_or_else(|| Unfit::Damaged("its journal is missing".into()))?)
+    let (name, medium) = match (loaded.journal, &site.journal, found) {
+        (None, _, Found::Nothing) => return Ok(Vec::new()),
+        (None, _, Found::Journal(title)) if title.store == loaded.cluster => return Ok(Vec::new()),
+        (None, _, Found::Journal(_) | Found::Unreadable) => return Err(Unfit::ForeignJournal),
+        (Some(name), Some(medium), Found::Journal(title))
+            if title == (Title { store: loaded.cluster, name }) =>
+        {
+            (name, medium)
+        }
+        (Some(_), _, Found::Journal(_)) => return missing(": the one beside it is not the one it names"),
+        (Some(_), _, Found::Unreadable) => return missing(": what lies in its place is none, or is damaged"),
+        (Some(_), _, Found::Nothing) => return missing(""),
+    };
+    let round = Round { name, began_at: loaded.version };
+    match journal::read(&**medium, round).map_err(redb::Error::Io)? {
+        Some(records) => loaded.replay(records),
+        None => missing(": a part of it is cut off"),
+    }
 }
 
 /// Fills an empty file with an empty store.
@@ -323,6 +372,9 @@ fn refusal(path: &Path, unfit: Unfit) -> OpenError {
     match unfit {
         Unfit::Newer { found } => OpenError::NewerFormat { path: path.into(), found, supported: FORMAT },
         Unfit::Damaged(detail) => OpenError::corrupt(path, detail),
+        Unfit::ForeignJournal => {
+            OpenError::ForeignJournal { path: path.into(), journal: journal::path(path) }
+        }
         Unfit::Redb(error) => OpenError::from_redb(path, error),
     }
 }

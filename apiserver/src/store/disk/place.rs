@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::journal;
 use super::mark::Mark;
 use crate::store::error::OpenError;
 
@@ -41,12 +42,13 @@ impl Place {
         }
     }
 
-    /// The mark comes after the store and stays with it: where it is alone, the store was lost.
+    /// Mark and journal come after the store and stay with it: where they are alone, the store was lost.
     fn make(path: &Path) -> Result<Place, OpenError> {
         let failed = |source| OpenError::Io { path: path.into(), source };
-        let mark = Mark::path(path);
-        if mark.try_exists().map_err(failed)? {
-            return Err(OpenError::Missing { path: path.into(), mark });
+        for witness in [Mark::path(path), journal::path(path)] {
+            if witness.try_exists().map_err(failed)? {
+                return Err(OpenError::Missing { path: path.into(), witness });
+            }
         }
         let temporary = beside(path, ".new");
         let mut options = OpenOptions::new();

@@ -50,6 +50,94 @@ async fn a_failed_sync_is_never_tried_again() {
     assert_eq!(store.get(&key("doubtful")), None);
 }
 
+/// Linux keeps in memory what a failed sync did not bring to the disk, and calls it clean.
+#[tokio::test]
+async fn what_a_failed_sync_left_in_memory_is_not_taken_for_what_the_disk_holds() {
+    let (_folder, path) = place();
+    let disk = Fickle::formatted();
+    let store = open_on(&disk, &path).unwrap();
+    let mut kept =
+        vec![create(&store, "first", 1).await.unwrap(), create(&store, "second", 2).await.unwrap()];
+    // Closing gives redb what is in the journal, which does not reach the disk.
+    disk.set_sync_fails(true);
+    drop(store);
+    disk.set_sync_fails(false);
+    let store = open_on(&disk, &path).unwrap();
+    kept.push(create(&store, "third", 3).await.unwrap());
+    let power_lost = disk.after_power_loss(|| false);
+    drop(store);
+    let store = open_on(&power_lost, &path).unwrap();
+    for (name, kept) in ["first", "second", "third"].into_iter().zip(kept) {
+        assert_eq!(store.get(&key(name)), Some(kept), "{name}");
+    }
+}
+
+/// Less is free than a journal takes: writes go to redb until that has no room either.
+#[tokio::test]
+async fn a_disk_without_room_for_a_journal_takes_writes_until_it_is_full() {
+    let (_folder, path) = place();
+    for room in [0, 128 << 10, 508 << 10] {
+        let disk = Fickle::formatted();
+        let store = open_on(&disk, &path.with_file_name(format!("{room}"))).unwrap();
+        let write = async |index: usize| {
+            let body = Body::new(&json!({"metadata": {}, "spec": {"size": index, "fill": "x".repeat(3000)}}));
+            store.write(Change::Create { key: key(&format!("g{index}")), body }, vec![]).await
+        };
+        disk.leave_room(room);
+        let mut known = Vec::new();
+        let refused = loop {
+            match write(known.len()).await {
+                Ok(stored) => known.push(stored),
+                Err(refused) => break refused,
+            }
+        };
+        assert!(room == 0 || known.len() > 9, "{room} bytes hold {} objects", known.len());
+        let full =
+            matches!(&refused, WriteError::Unavailable { reason } if reason.contains("the disk is full"));
+        assert!(full, "{room} bytes: {refused:?}");
+        assert_eq!(store.snapshot(&resource()).len(), known.len());
+        let (power_lost, before) = (disk.after_power_loss(|| false), known.len());
+        disk.leave_room(64 << 20);
+        for _ in 0..200 {
+            known.push(write(known.len()).await.unwrap());
+        }
+        let later = disk.after_power_loss(|| false);
+        drop(store);
+        for (disk, expected) in [(power_lost, &known[..before]), (later, &known[..])] {
+            let store = open_on(&disk, &path.with_file_name(format!("{room}-{}", expected.len()))).unwrap();
+            assert_eq!(store.snapshot(&resource()).len(), expected.len(), "{room} bytes");
+            for (index, stored) in expected.iter().enumerate() {
+                assert_eq!(
+                    store.get(&key(&format!("g{index}"))).as_ref(),
+                    Some(stored),
+                    "{room} bytes: {index}"
+                );
+            }
+        }
+    }
+}
+
+/// A journal is made as soon as there is room, without a failure in between.
+#[tokio::test]
+async fn room_for_a_journal_is_looked_for_again() {
+    let (_folder, path) = place();
+    let disk = Fickle::formatted();
+    let store = open_on(&disk, &path).unwrap();
+    disk.leave_room(256 << 10);
+    for index in 0..5 {
+        create(&store, &format!("early-{index}"), index).await.unwrap();
+    }
+    assert!(!disk.has_journal(), "there is no room");
+    disk.leave_room(64 << 20);
+    for index in 0..200 {
+        create(&store, &format!("late-{index}"), index).await.unwrap();
+    }
+    assert!(disk.has_journal());
+    let power_lost = disk.after_power_loss(|| false);
+    drop(store);
+    assert_eq!(open_on(&power_lost, &path).unwrap().snapshot(&resource()).len(), 205);
+}
+
 /// The journal is full and the disk too: what it holds was acknowledged, and stays.
 #[tokio::test]
 async fn a_disk_that_is_full_when_the_journal_is_keeps_all_that_was_acknowledged() {
@@ -79,16 +167,16 @@ async fn a_disk_that_is_full_when_the_journal_is_keeps_all_that_was_acknowledged
     }
 }
 
-/// The disk was full while the journal was made: it has its length, and nothing of that is durable yet.
+/// A sync failed while the journal was made: it has its length, and nothing of that is durable.
 #[tokio::test]
 async fn a_journal_that_was_half_made_is_made_whole_before_the_store_counts_on_it() {
     let (_folder, path) = place();
     let disk = Fickle::formatted();
     let store = open_on(&disk, &path).unwrap();
-    disk.set_full(true);
+    disk.set_sync_fails(true);
     let refused = create(&store, "early", 1).await;
     assert!(matches!(refused, Err(WriteError::Unavailable { .. })), "{refused:?}");
-    disk.set_full(false);
+    disk.set_sync_fails(false);
     let kept = create(&store, "kept", 2).await.unwrap();
     let power_lost = disk.after_power_loss(|| false);
     drop(store);

@@ -143,8 +143,9 @@ async fn a_flipped_byte_is_never_served() {
     assert!(refusals > 50, "the flips must hit something: {refusals}");
 
     let (journal, bytes) = &killed.beside[1];
-    // The first of the three named the journal; the frames of the others have a page each. What lies behind them is of an earlier round.
-    let used: Vec<usize> = (0..2 * 4096).filter(|at| bytes[*at] != 0).collect();
+    // The first of the three named the journal; its title and the frames of the others have a page each. What lies behind them is of an
+    // earlier round.
+    let used: Vec<usize> = (0..3 * 4096).filter(|at| bytes[*at] != 0).collect();
     for _ in 0..40 {
         let at = used[chance.below(used.len() as u64) as usize];
         let mut damaged = bytes.clone();
@@ -185,8 +186,53 @@ async fn a_store_that_was_killed_needs_its_journal() {
     for index in 0..4 {
         create(&other, &format!("g{index}"), index).await.unwrap();
     }
-    later.put_back(journal, &Image::take(&other_path, vec![]).beside[1].1, &path);
-    refused(&path, |error| matches!(error, OpenError::Lost { .. }));
+    let foreign = Image::take(&other_path, vec![]).beside[1].1.clone();
+    drop(other);
+    for mark in [true, false] {
+        later.put_back(journal, &foreign, &path);
+        if !mark {
+            std::fs::remove_file(&later.beside[0].0).unwrap();
+        }
+        refused(&path, |error| error.to_string().contains("the one beside it is not the one it names"));
+    }
+}
+
+/// It may be all that its own store has of its newest writes.
+#[tokio::test]
+async fn what_lies_in_the_place_of_a_journal_is_not_written_over() {
+    let (_folder, path) = place();
+    let truth = filled(&path).await;
+    let closed = Image::take(&path, truth);
+    let journal = &closed.beside[1].0;
+    let (_other_folder, other_path) = place();
+    let other = open(&other_path);
+    for index in 0..3 {
+        create(&other, &format!("g{index}"), index).await.unwrap();
+    }
+    let foreign = std::fs::read(other_path.with_file_name("store.journal")).unwrap();
+    drop(other);
+
+    for (name, bytes) in [("another's", &foreign[..]), ("text", &b"shopping"[..]), ("cut", &foreign[..20])] {
+        closed.put_back(journal, bytes, &path);
+        refused(&path, |error| matches!(error, OpenError::ForeignJournal { .. }));
+        assert!(Offline::open(&path).is_err(), "{name}");
+        assert!(std::fs::read(journal).unwrap() == bytes, "{name} was changed");
+    }
+    // Nothing, and what was never begun.
+    for bytes in [&[][..], &[0; 9000]] {
+        closed.put_back(journal, bytes, &path);
+        let store = open(&path);
+        create(&store, "later", 1).await.unwrap();
+        assert_eq!(contents(&store).len(), closed.truth.len() + 1);
+    }
+
+    // Without a store it tells that there was one.
+    for beside in [&closed.beside[0].0, &path] {
+        std::fs::remove_file(beside).unwrap();
+    }
+    let error = Store::open(&path, &StoreOptions::default()).unwrap_err();
+    assert!(matches!(&error, OpenError::Missing { witness, .. } if witness == journal), "{error:?}");
+    assert!(!path.exists());
 }
 
 #[tokio::test]
