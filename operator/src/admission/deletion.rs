@@ -1,11 +1,12 @@
 //! What may be deleted.
 //!
-//! The invariant: a namespace that is on its way out gets rid of everything in it, of the records of volumes after the volumes.
+//! The invariant: a namespace that is on its way out gets rid of everything in it, of the records of volumes after the volumes, and of
+//! the Secret of the instance managers after those who take and cause orders.
 
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{EngineImage, NAMESPACE, Node, Replica, Setting, Volume};
+use midflight_api::longhorn::{EngineImage, InstanceManager, NAMESPACE, Node, Replica, Setting, Volume};
 use midflight_api::{NodeName, VolumeRecord};
 use midflight_plan::storage::engine_image;
 use midflight_plan::storage::guard::{self, Needed};
@@ -66,6 +67,16 @@ fn is_served(volume: &Volume, node: &NodeName) -> bool {
     let now = status.map(|status| [&status.current_node_id, &status.current_target_node_id]);
     let asked = [&volume.spec.node_id, &volume.spec.target_node_id];
     asked.into_iter().chain(now.into_iter().flatten()).any(|at| at == node)
+}
+
+/// Of the Secret that orders to instance managers carry.
+pub(super) async fn of_secret(client: &Client) -> Verdict {
+    let volumes: Api<Volume> = Api::namespaced(client.clone(), NAMESPACE);
+    let managers: Api<InstanceManager> = Api::namespaced(client.clone(), NAMESPACE);
+    let all = ListParams::default();
+    let (volumes, managers) = tokio::try_join!(volumes.list(&all), managers.list(&all))?;
+    let verdict = guard::secret_may_go(volumes.items.len(), managers.items.len());
+    Ok(verdict.map_err(|needed| needed.to_string()))
 }
 
 pub(super) async fn of_namespace(client: &Client) -> Verdict {

@@ -148,6 +148,7 @@ async fn judge(about: &str, request: &Value, client: &Client) -> Verdict {
         register::SETTING => deletion::of_setting(&request["oldObject"], client).await,
         register::NODE => deletion::of_node(&request["oldObject"], client).await,
         register::RECORD => deletion::of_record(&request["oldObject"], client).await,
+        register::SECRET => deletion::of_secret(client).await,
         register::NAMESPACE_OBJECT => deletion::of_namespace(client).await,
         _ => images::may_change(request, client).await,
     }

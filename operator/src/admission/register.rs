@@ -1,8 +1,8 @@
 //! Tells the API server which questions to ask, and where.
 //!
 //! The invariant: while nobody answers, only the controllers may ask for another engine image, call or make one by a short name, or
-//! delete one or the record of a volume, nobody may delete the namespace or a node, and everybody may go back; no upgrade of
-//! nodes begins.
+//! delete one or the record of a volume, nobody may delete the namespace, a node or the Secret of the instance managers, and everybody
+//! may go back; no upgrade of nodes begins.
 
 use std::net::SocketAddr;
 
@@ -14,6 +14,7 @@ use midflight_api::{MANAGED_BY, MANAGER};
 use serde_json::json;
 
 use super::AdmissionError;
+use crate::storage;
 use crate::write::Writer;
 
 /// Name of the configuration.
@@ -27,6 +28,7 @@ pub(super) const NODE_UPGRADE: &str = "node-upgrade";
 pub(super) const SETTING: &str = "setting";
 pub(super) const NODE: &str = "node";
 pub(super) const RECORD: &str = "record";
+pub(super) const SECRET: &str = "secret";
 pub(super) const NAMESPACE_OBJECT: &str = "namespace";
 
 pub(super) async fn register(
@@ -154,6 +156,18 @@ pub(super) async fn register(
                 "operations": ["DELETE"], "scope": "Namespaced",
             }],
             "matchConditions": [is_ours, somebody_else_asks],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "secret.midflight.dev",
+            "clientConfig": client_config(SECRET),
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"],
+                "operations": ["DELETE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [
+                is_ours,
+                { "name": "orders-carry-it", "expression": format!("oldObject.metadata.name == '{}'", storage::SECRET.0) },
+            ],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "namespace.midflight.dev",

@@ -11,14 +11,43 @@ use midflight_api::longhorn::{
 };
 use midflight_api::settings::{ENGINE_UPGRADE_LIMIT as LIMIT, TABLE};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Admission;
 use crate::bootstrap;
+use crate::storage::SECRET;
 use crate::testing::Cluster;
 use crate::write::Writer;
 
 const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A cluster whose API server asks for each write that is guarded, until `serving` is ended.
+struct Guarded {
+    cluster: Cluster,
+    serving: JoinHandle<()>,
+}
+
+impl Guarded {
+    async fn open() -> Guarded {
+        let cluster = Cluster::open().await;
+        bootstrap(&cluster.client).await.unwrap();
+        let admission = Admission::open().await.unwrap();
+        admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
+        let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+        Guarded { cluster, serving }
+    }
+}
+
+async fn wait_until_gone(namespaces: &Api<core::Namespace>) {
+    let gone = async {
+        while namespaces.get_opt(NAMESPACE).await.unwrap().is_some() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let ended = timeout(PATIENCE, gone).await.is_ok();
+    assert!(ended, "{:#?}", namespaces.get_opt(NAMESPACE).await);
+}
 
 async fn make<K>(client: &Client, name: &str, spec: Value, status: Value)
 where
@@ -53,11 +82,7 @@ async fn limit(client: &Client, value: &str) -> Result<(), String> {
 
 #[tokio::test]
 async fn only_the_default_image_can_be_chosen_while_upgrades_are_automatic() {
-    let cluster = Cluster::open().await;
-    bootstrap(&cluster.client).await.unwrap();
-    let admission = Admission::open().await.unwrap();
-    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
-    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let Guarded { cluster, serving } = Guarded::open().await;
     let (own, user) = (&cluster.client, &cluster.user("user"));
     for image in ["old", "new", "mine"] {
         let status = json!({ "state": "deployed", "controllerAPIVersion": 5, "controllerAPIMinVersion": 3,
@@ -100,11 +125,7 @@ async fn only_the_default_image_can_be_chosen_while_upgrades_are_automatic() {
 
 #[tokio::test]
 async fn an_engine_image_that_is_needed_cannot_be_deleted() {
-    let cluster = Cluster::open().await;
-    bootstrap(&cluster.client).await.unwrap();
-    let admission = Admission::open().await.unwrap();
-    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
-    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let Guarded { cluster, serving } = Guarded::open().await;
     let own = &cluster.client;
     let default = "midflight.local/engine:v1";
     for (name, image, references) in [("default", default, 0), ("used", "used", 2), ("free", "free", 0)] {
@@ -142,11 +163,7 @@ async fn an_engine_image_that_is_needed_cannot_be_deleted() {
 /// An image with two names would be two images: a short one is refused, unless what runs it is called so.
 #[tokio::test]
 async fn who_writes_a_short_name_is_told_the_whole_one() {
-    let cluster = Cluster::open().await;
-    bootstrap(&cluster.client).await.unwrap();
-    let admission = Admission::open().await.unwrap();
-    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
-    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let Guarded { cluster, serving } = Guarded::open().await;
     let (own, user) = (&cluster.client, &cluster.user("user"));
     make::<EngineImage>(own, "ei-mine", json!({ "image": "mine:v1" }), json!({})).await;
     let settings: Api<Setting> = Api::namespaced(user.clone(), NAMESPACE);
@@ -198,11 +215,7 @@ async fn who_writes_a_short_name_is_told_the_whole_one() {
 /// `kubectl delete namespace longhorn-system` ends although the default image and one that is used are in it.
 #[tokio::test]
 async fn engine_images_go_with_their_namespace() {
-    let cluster = Cluster::open().await;
-    bootstrap(&cluster.client).await.unwrap();
-    let admission = Admission::open().await.unwrap();
-    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
-    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let Guarded { cluster, serving } = Guarded::open().await;
     let own = &cluster.client;
     let default = "midflight.local/engine:v1";
     for (name, image, references) in [("ei-1", default, 0), ("ei-2", "midflight.local/engine:v2", 2)] {
@@ -220,13 +233,7 @@ async fn engine_images_go_with_their_namespace() {
     }
     let namespaces: Api<core::Namespace> = Api::all(cluster.user("user"));
     namespaces.delete(NAMESPACE, &DeleteParams::default()).await.unwrap();
-    let gone = timeout(PATIENCE, async {
-        while namespaces.get_opt(NAMESPACE).await.unwrap().is_some() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    });
-    let ended = gone.await.is_ok();
-    assert!(ended, "{:#?}", namespaces.get_opt(NAMESPACE).await);
+    wait_until_gone(&namespaces).await;
     assert_eq!(images.list(&ListParams::default()).await.unwrap().items.len(), 0);
     serving.abort();
     cluster.close().await;
@@ -234,11 +241,7 @@ async fn engine_images_go_with_their_namespace() {
 
 #[tokio::test]
 async fn what_everything_rests_on_cannot_be_deleted_while_it_is_needed() {
-    let cluster = Cluster::open().await;
-    bootstrap(&cluster.client).await.unwrap();
-    let admission = Admission::open().await.unwrap();
-    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
-    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let Guarded { cluster, serving } = Guarded::open().await;
     let (own, user) = (&cluster.client, &cluster.user("user"));
     let spec = json!({ "size": "1073741824" });
     make::<Volume>(own, "kept", spec, json!({ "state": "attached" })).await;
@@ -282,13 +285,55 @@ async fn what_everything_rests_on_cannot_be_deleted_while_it_is_needed() {
     let detached = Patch::Merge(json!({ "status": { "state": "detached" } }));
     volumes.patch_status("kept", &PatchParams::default(), &detached).await.unwrap();
     namespaces.delete(NAMESPACE, &how).await.unwrap();
-    let gone = async {
-        while namespaces.get_opt(NAMESPACE).await.unwrap().is_some() {
+    wait_until_gone(&namespaces).await;
+    assert!(settings.list(&ListParams::default()).await.unwrap().items.is_empty());
+    serving.abort();
+    cluster.close().await;
+}
+
+/// The namespace ends, and the controllers still have to tell instance managers that a volume goes.
+#[tokio::test]
+async fn the_secret_of_instance_managers_outlives_those_who_need_it() {
+    let Guarded { cluster, serving } = Guarded::open().await;
+    let (own, user) = (&cluster.client, &cluster.user("user"));
+    let secrets: Api<core::Secret> = Api::namespaced(user.clone(), NAMESPACE);
+    for name in [SECRET.0, "another"] {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name } });
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+    }
+    let spec =
+        json!({ "image": "midflight.local/instance-manager:v1", "nodeID": "node-1", "dataEngine": "v2" });
+    make::<InstanceManager>(own, "im-1", spec, json!({})).await;
+    make::<Volume>(own, "held", json!({ "size": "1073741824" }), json!({ "state": "detached" })).await;
+    let volumes: Api<Volume> = Api::namespaced(own.clone(), NAMESPACE);
+    let finalizers = |names: Value| Patch::Merge(json!({ "metadata": { "finalizers": names } }));
+    let hold = finalizers(json!(["longhorn.io/held"]));
+    volumes.patch("held", &PatchParams::default(), &hold).await.unwrap();
+
+    let how = DeleteParams::default();
+    let refused = secrets.delete(SECRET.0, &how).await.unwrap_err().to_string();
+    assert!(refused.contains("1 volume and 1 instance manager"), "{refused}");
+    secrets.delete("another", &how).await.expect("nobody asks about it");
+
+    let namespaces: Api<core::Namespace> = Api::all(user.clone());
+    namespaces.delete(NAMESPACE, &how).await.unwrap();
+    let managers: Api<InstanceManager> = Api::namespaced(own.clone(), NAMESPACE);
+    let told = async {
+        loop {
+            let namespace = namespaces.get(NAMESPACE).await.unwrap();
+            let conditions = serde_json::to_string(&namespace.status).unwrap();
+            if managers.get_opt("im-1").await.unwrap().is_none() && conditions.contains("1 volume could not")
+            {
+                return;
+            }
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, gone).await.expect("nothing holds it back");
-    assert!(settings.list(&ListParams::default()).await.unwrap().items.is_empty());
+    timeout(PATIENCE, told).await.expect("the namespace tells what needs the Secret");
+    secrets.get(SECRET.0).await.expect("the volume is still there");
+    volumes.patch("held", &PatchParams::default(), &finalizers(Value::Null)).await.unwrap();
+    wait_until_gone(&namespaces).await;
+    assert!(secrets.get_opt(SECRET.0).await.unwrap().is_none());
     serving.abort();
     cluster.close().await;
 }
@@ -296,11 +341,7 @@ async fn what_everything_rests_on_cannot_be_deleted_while_it_is_needed() {
 /// Seed 004, webhook validation, and what may be asked of an upgrade of nodes.
 #[tokio::test]
 async fn an_upgrade_of_nodes_is_guarded_by_name() {
-    let cluster = Cluster::open().await;
-    bootstrap(&cluster.client).await.unwrap();
-    let admission = Admission::open().await.unwrap();
-    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
-    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let Guarded { cluster, serving } = Guarded::open().await;
     let (own, user) = (&cluster.client, &cluster.user("user"));
     let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(user.clone(), NAMESPACE);
     let begin = async |name: &str, spec: Value| {
@@ -379,11 +420,7 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
 
 #[tokio::test]
 async fn a_node_that_holds_or_serves_something_cannot_be_taken_out_of_storage() {
-    let cluster = Cluster::open().await;
-    bootstrap(&cluster.client).await.unwrap();
-    let admission = Admission::open().await.unwrap();
-    admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
-    let serving = tokio::spawn(admission.serve(cluster.client.clone()));
+    let Guarded { cluster, serving } = Guarded::open().await;
     let own = &cluster.client;
     for node in ["holds", "serves", "idle"] {
         make::<Node>(own, node, json!({ "name": node }), json!({})).await;

@@ -22,7 +22,7 @@ pub(crate) use engine_image::EngineImages;
 pub(crate) use held::Held;
 pub(crate) use instance_manager::InstanceManagers;
 pub(crate) use nodes::Nodes;
-pub(crate) use orders::Orders;
+pub(crate) use orders::{Orders, SECRET};
 pub(crate) use pre_pull::PrePull;
 pub(crate) use snapshot::Snapshots;
 pub(crate) use usage::Usage;

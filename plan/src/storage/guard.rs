@@ -25,6 +25,11 @@ pub enum Needed {
     )]
     Node { node: String },
     #[error(
+        "orders to instance managers carry this Secret, and {users} could not be taken care of any more; \
+         it can be deleted once they are gone"
+    )]
+    Secret { users: String },
+    #[error(
         "deleting the namespace {NAMESPACE} deletes every volume with its data, and {volumes} still attached; \
          detach first what may go: midflight volume detach NAME"
     )]
@@ -37,6 +42,19 @@ pub fn setting_may_go(name: &str) -> Result<(), Needed> {
         Some(known) => Err(Needed::Setting { name: known.name, default: known.default }),
         None => Ok(()),
     }
+}
+
+/// Whether somebody may delete the Secret by which instance managers know whose orders they get. Also in a namespace that ends: volumes
+/// that go, go by orders.
+pub fn secret_may_go(volumes: usize, managers: usize) -> Result<(), Needed> {
+    let count = |number: usize, what: &str| match number {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        many => Some(format!("{many} {what}s")),
+    };
+    let users: Vec<String> =
+        [count(volumes, "volume"), count(managers, "instance manager")].into_iter().flatten().collect();
+    if users.is_empty() { Ok(()) } else { Err(Needed::Secret { users: users.join(" and ") }) }
 }
 
 /// Whether somebody may delete the namespace of these volumes.
@@ -93,6 +111,24 @@ mod tests {
                     assert!(refused.as_ref().is_some_and(|text| text.contains(words)), "{name}: {refused:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_secret_goes_after_all_who_need_it() {
+        let cases = [
+            (0, 0, None),
+            (1, 0, Some("and 1 volume could")),
+            (0, 2, Some("and 2 instance managers could")),
+            (3, 1, Some("and 3 volumes and 1 instance manager could")),
+        ];
+        for (volumes, managers, expected) in cases {
+            let refused = secret_may_go(volumes, managers).err().map(|needed| needed.to_string());
+            assert_eq!(refused.is_some(), expected.is_some(), "{volumes} {managers}");
+            assert!(
+                expected.is_none_or(|words| refused.as_ref().unwrap().contains(words)),
+                "{volumes} {managers}: {refused:?}"
+            );
         }
     }
 
