@@ -8,6 +8,9 @@ mod question;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use futures::future::join_all;
 use serde_json::Value;
 
@@ -16,6 +19,7 @@ use crate::hook::{self, Bounds};
 use crate::http::Call;
 use crate::kind::ResourceId;
 use crate::lifecycle::{DeleteOptions, text};
+use crate::store::{Snapshot, Version};
 
 const DEFAULT_SECONDS: u64 = 10;
 const MAX_SECONDS: u64 = 30;
@@ -52,7 +56,37 @@ pub(crate) struct Review<'a> {
 
 /// Asks webhooks. Connections to them are made anew for each question.
 #[derive(Debug, Default)]
-pub(crate) struct Webhooks;
+pub(crate) struct Webhooks {
+    /// As they were when they were last needed: every write asks, and they hardly ever change.
+    last: ArcSwap<Registered>,
+}
+
+/// All configurations there are at one moment.
+#[derive(Debug, Default)]
+struct Registered {
+    /// No two objects ever have the same version, so these tell whether anything is different.
+    versions: Vec<Version>,
+    configurations: Vec<Value>,
+}
+
+impl Registered {
+    fn read(snapshot: &Snapshot) -> Registered {
+        Registered {
+            versions: versions(snapshot).collect(),
+            configurations: snapshot.iter().map(|entry| entry.stored.parse()).collect(),
+        }
+    }
+
+    fn webhooks(&self) -> impl Iterator<Item = &Value> {
+        self.configurations
+            .iter()
+            .flat_map(|configuration| configuration["webhooks"].as_array().into_iter().flatten())
+    }
+}
+
+fn versions(snapshot: &Snapshot) -> impl Iterator<Item = Version> {
+    snapshot.iter().map(|entry| entry.stored.version)
+}
 
 fn configurations() -> ResourceId {
     ResourceId {
@@ -69,12 +103,9 @@ impl Webhooks {
         if registered.is_empty() || *call.served.resource() == configurations() {
             return Ok(Vec::new());
         }
-        let parsed: Vec<Value> =
-            registered.iter().filter_map(|entry| serde_json::from_slice(&entry.stored.bytes).ok()).collect();
+        let registered = self.read(&registered);
         let mut asked = Vec::new();
-        for webhook in
-            parsed.iter().flat_map(|configuration| configuration["webhooks"].as_array().into_iter().flatten())
-        {
+        for webhook in registered.webhooks() {
             if matching::concerns(call, webhook, &review)? {
                 refuse_side_effects(webhook, review.dry_run)?;
                 asked.push(ask(call, webhook, &review));
@@ -85,6 +116,16 @@ impl Webhooks {
             warnings.extend(answer?);
         }
         Ok(warnings)
+    }
+
+    fn read(&self, snapshot: &Snapshot) -> Arc<Registered> {
+        let last = self.last.load_full();
+        if versions(snapshot).eq(last.versions.iter().copied()) {
+            return last;
+        }
+        let read = Arc::new(Registered::read(snapshot));
+        self.last.store(read.clone());
+        read
     }
 }
 

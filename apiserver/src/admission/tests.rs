@@ -61,6 +61,9 @@ async fn a_webhook_may_refuse_and_warn() {
     assert_eq!(api.merge(&format!("{GADGETS}/g1"), json!({"spec": {"size": 7}})).await.code, 400);
     assert_eq!(api.merge(&format!("{GADGETS}/g1/status"), json!({"status": {"phase": "x"}})).await.code, 200);
     assert_eq!(api.get(&format!("{GADGETS}/g1")).await.ok()["spec"]["size"], 3);
+    // What is registered counts from the next write on.
+    api.merge(&format!("{CONFIGURATIONS}/judge"), json!({"webhooks": []})).await.ok();
+    api.merge(&format!("{GADGETS}/g1"), json!({"spec": {"size": 7}})).await.ok();
 }
 
 #[tokio::test]

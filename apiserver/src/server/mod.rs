@@ -164,7 +164,7 @@ fn assemble(config: Config, store: Store) -> Result<Shared, OpenError> {
         authorizer: Authorizer::new(node_rules),
         gate: Gate::new(&limits),
         metrics: Metrics::new(figures),
-        webhooks: Webhooks,
+        webhooks: Webhooks::default(),
         documents: DocumentCache::default(),
         stopping: CancellationToken::new(),
         settling: tokio::sync::Mutex::default(),
