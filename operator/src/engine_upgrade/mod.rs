@@ -21,6 +21,7 @@ use midflight_api::longhorn::{EngineImage, NAMESPACE, Replica, Setting, Volume};
 use midflight_api::settings::ENGINE_UPGRADE_LIMIT;
 use midflight_api::{ENGINE_UPGRADE_ATTEMPT, VolumeName};
 use midflight_plan::engine_upgrade::{self as plan, Change, Fleet, Hold, Reason, Standing, World, judge};
+use tracing::warn;
 
 use crate::controller::{
     Controller, Index, Key, Next, Objects, Operator, Stale, TurnError, Wake, WriteFailed,
@@ -191,16 +192,25 @@ impl EngineUpgrades {
             }
             // A later state is there, and the watch will show it.
             Err(failed) if failed.source.is_conflict() || failed.source.is_not_found() => Ok(()),
+            Err(failed) if is_refusal(&failed) => {
+                warn!(volume = %change.volume, error = %failed.source, "the API refuses to change a volume");
+                let news = lock(&self.known).refused(&change.volume, &failed.source.to_string(), now);
+                self.tell(news).await;
+                Ok(())
+            }
             Err(failed) => {
-                let mut known = lock(&self.known);
-                if is_refusal(&failed) {
-                    known.fleet.as_mut().into_iter().for_each(|fleet| fleet.refused(&change.volume, now));
-                } else {
-                    known.unsure.insert(change.volume.clone(), (object, change));
-                }
+                lock(&self.known).unsure.insert(change.volume.clone(), (object, change));
                 Err(failed.into())
             }
         }
+    }
+
+    /// Tells why volumes are left out.
+    async fn tell(&self, left_out: impl IntoIterator<Item = (Arc<Volume>, Reason)>) {
+        let told = futures::stream::iter(left_out).map(async move |(volume, reason)| {
+            self.volumes.tell(&volume, &told::of_volume(&reason).news(Self::NAME)).await;
+        });
+        told.buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 }
 
@@ -243,6 +253,12 @@ impl Known {
                 None
             }
         }
+    }
+
+    /// Takes down that the API refuses to change a volume; says so if that was not told yet.
+    fn refused(&mut self, name: &VolumeName, said: &str, now: Timestamp) -> Option<(Arc<Volume>, Reason)> {
+        self.fleet.as_mut()?.refused(name, said, now);
+        self.news_of(name, now)
     }
 
     /// Takes over the world; says whether it is another.
@@ -352,10 +368,7 @@ impl Controller for EngineUpgrades {
         if seen.news.is_other_world {
             left_out.extend(lock(&self.known).news_of_all(seen.now));
         }
-        let told = futures::stream::iter(left_out).map(async move |(volume, reason)| {
-            self.volumes.tell(&volume, &told::of_volume(&reason).news(Self::NAME)).await;
-        });
-        told.buffer_unordered(AT_ONCE).collect::<()>().await;
+        self.tell(left_out).await;
         sent.into_iter().collect::<Result<(), TurnError>>()?;
         Ok(match seen.topic {
             Topic::World if lock(&self.known).needs_clock() => Next::After(LOOK_AT_THE_CLOCK),

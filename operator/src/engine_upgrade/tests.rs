@@ -6,6 +6,7 @@
 mod crash;
 mod policies;
 mod pulls;
+mod refusals;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

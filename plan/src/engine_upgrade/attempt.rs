@@ -9,11 +9,16 @@ use jiff::Timestamp;
 use midflight_api::{Attempt, ImageRef, Initiator, Outcome, VolumeName, Way};
 
 use super::facts::{Policy, Version, Volume};
+use super::reason::Reason;
 
 /// Rest after the first failure; it doubles with each further one.
 const FIRST_REST: Duration = Duration::from_secs(60);
 /// Longest rest.
 const LONGEST_REST: Duration = Duration::from_secs(6 * 3600);
+/// Rest after the API has refused a change; it doubles with each further refusal. What refuses may be mended at any moment.
+const FIRST_REFUSAL: Duration = Duration::from_secs(2);
+/// Longest rest after a refusal.
+const LONGEST_REFUSAL: Duration = Duration::from_secs(600);
 
 /// One patch of one volume. It holds only if the volume is still as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,8 +61,37 @@ pub(super) struct Upkeep {
 
 /// How long a volume rests after so many failures in a row.
 pub fn back_off(failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(1).min(16);
-    (FIRST_REST * (1 << doublings)).min(LONGEST_REST)
+    doubled(FIRST_REST, failures).min(LONGEST_REST)
+}
+
+/// The first rest, doubled with each further time.
+fn doubled(first: Duration, times: u32) -> Duration {
+    first * (1 << times.saturating_sub(1).min(16))
+}
+
+/// What the API says to the changes of a volume, again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Refused {
+    /// When it was first said.
+    since: Timestamp,
+    times: u32,
+    /// Before that nothing is asked of the volume.
+    pub(super) until: Timestamp,
+    said: String,
+}
+
+impl Refused {
+    /// One refusal more than before.
+    pub(super) fn again(before: Option<&Refused>, said: &str, now: Timestamp) -> Refused {
+        let times = before.map_or(0, |before| before.times).saturating_add(1);
+        let rest = doubled(FIRST_REFUSAL, times).min(LONGEST_REFUSAL);
+        let since = before.map_or(now, |before| before.since);
+        Refused { since, times, until: after(now, rest), said: said.to_owned() }
+    }
+
+    pub(super) fn reason(&self) -> Reason {
+        Reason::Refused { times: self.times, until: self.until, said: self.said.clone() }
+    }
 }
 
 /// Until when a volume rests whose attempt failed.
@@ -92,8 +126,19 @@ pub(super) fn begin(volume: &Volume, way: Way, target: &ImageRef, now: Timestamp
     }
 }
 
-/// What is to be done about the attempt of a volume, now and later.
+/// What is to be done about the attempt of a volume, now and later. What the API refuses rests, and holds no place for longer
+/// than an attempt may take.
 pub(super) fn upkeep(volume: &Volume, policy: &Policy, now: Timestamp) -> Upkeep {
+    let wanted = wanted(volume, policy, now);
+    let Some(refused) = volume.refused_now(now).filter(|_| wanted.change.is_some()) else { return wanted };
+    let deadline = after(refused.since, policy.deadline);
+    let counts = wanted.counts && now < deadline;
+    let until = if counts { refused.until.min(deadline) } else { refused.until };
+    Upkeep { change: None, counts, until: Some(until) }
+}
+
+/// What would be done if the API took everything.
+fn wanted(volume: &Volume, policy: &Policy, now: Timestamp) -> Upkeep {
     let idle = Upkeep { change: None, counts: false, until: None };
     let change = |image, attempt, why| {
         Some(Change { volume: volume.name.clone(), version: volume.version, image, attempt, why })

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use midflight_api::longhorn::{
     self, DataEngine, DataLocality, EngineChange, EngineChangeState, EngineImage, EngineImageStatus,
     Robustness, VolumeState,
@@ -14,6 +15,7 @@ use midflight_api::longhorn::{
 use midflight_api::settings;
 use midflight_api::{Attempt, ENGINE_UPGRADE, FINALIZED, ImageRef, NodeName, Size, VolumeName};
 
+use super::attempt::Refused;
 use super::reason::{Hold, Incompatible, Span};
 use crate::storage::engine_image;
 
@@ -95,6 +97,8 @@ pub struct Volume {
     pub attempt: Option<Attempt>,
     /// Whether the image it should run has shown that it does not serve.
     pub failed: bool,
+    /// What the API said to the last change of it, if it was not made.
+    pub refused: Option<Refused>,
 }
 
 impl Volume {
@@ -128,7 +132,13 @@ impl Volume {
             current: status.current_image,
             node: status.current_node_id,
             owner: status.owner_id,
+            refused: None,
         }
+    }
+
+    /// The refusal after which nothing is asked of it yet.
+    pub(super) fn refused_now(&self, now: Timestamp) -> Option<&Refused> {
+        self.refused.as_ref().filter(|refused| now < refused.until)
     }
 
     /// Node on whose limit it counts: where it is attached, else where it was last, else that of its first replica.

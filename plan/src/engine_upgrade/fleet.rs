@@ -2,14 +2,14 @@
 //!
 //! Owns what it knows and never waits; the controller feeds it what the API says and carries its
 //! changes out. The invariant: a change counts against the limits from the moment [`Fleet::next`]
-//! returns it until the API has shown a later state of its volume.
+//! returns it until the API has shown a later state of its volume, or has refused it; what is refused keeps no other from its turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use midflight_api::{Attempt, Initiator, NodeName, Outcome, Size, VolumeName, Way};
 
-use super::attempt::{self, Change, after};
+use super::attempt::{self, Change, Refused, after};
 use super::facts::{Volume, World};
 use super::judge::{Standing, judge};
 use super::reason::{Hold, Reason};
@@ -93,8 +93,13 @@ impl Fleet {
     /// Looks at every volume as if none had been looked at.
     pub(super) fn begin_anew(&mut self, world: World, now: Timestamp) {
         let old = std::mem::replace(self, Fleet::new(world));
-        for (name, entry) in old.volumes {
-            self.volumes.insert(name.clone(), Entry { place: Place::default(), ..entry });
+        for (name, mut entry) in old.volumes {
+            entry.place = Place::default();
+            // What was refused was another image.
+            if old.world.target != self.world.target {
+                entry.volume.refused = None;
+            }
+            self.volumes.insert(name.clone(), entry);
             self.arrange(&name, now);
         }
     }
@@ -126,7 +131,10 @@ impl Fleet {
                 if volume.version > known.volume.version {
                     known.issued = None;
                 }
-                known.volume = volume;
+                // A change was made, or somebody wants it tried at once.
+                let is_over = volume.attempt != known.volume.attempt;
+                let refused = known.volume.refused.take().filter(|_| !is_over);
+                known.volume = Volume { refused, ..volume };
             }
             None => {
                 self.volumes.insert(name.clone(), Entry { volume, issued: None, place: Place::default() });
@@ -141,10 +149,11 @@ impl Fleet {
         self.volumes.remove(name);
     }
 
-    /// A change was refused and nothing was done; it may be tried again.
-    pub fn refused(&mut self, name: &VolumeName, now: Timestamp) {
+    /// A change was refused and nothing was done; it is tried again after a rest.
+    pub fn refused(&mut self, name: &VolumeName, said: &str, now: Timestamp) {
         if let Some(entry) = self.volumes.get_mut(name) {
             entry.issued = None;
+            entry.volume.refused = Some(Refused::again(entry.volume.refused.as_ref(), said, now));
             self.arrange(name, now);
         }
     }
@@ -257,9 +266,14 @@ impl Fleet {
         };
         let timer = match (&standing, issued) {
             (_, true) => None,
-            (Standing::LeftOut(Reason::BackingOff { until, .. } | Reason::TakenBack { until }), false) => {
-                Some(*until)
-            }
+            (
+                Standing::LeftOut(
+                    Reason::BackingOff { until, .. }
+                    | Reason::TakenBack { until }
+                    | Reason::Refused { until, .. },
+                ),
+                false,
+            ) => Some(upkeep.until.unwrap_or(*until)),
             (_, false) => upkeep.until,
         };
         let begins = entry.issued.as_ref().is_some_and(|change| change.image.is_some());

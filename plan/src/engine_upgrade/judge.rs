@@ -30,11 +30,14 @@ pub fn judge(volume: &Volume, world: &World, now: Timestamp) -> Standing {
     if volume.engine != DataEngine::V1 {
         return Standing::LeftOut(Reason::DataEngineV2);
     }
+    if volume.current == world.target && !volume.current.is_empty() && !volume.is_upgrading() {
+        return Standing::There;
+    }
+    if let Some(refused) = volume.refused_now(now) {
+        return Standing::LeftOut(refused.reason());
+    }
     if volume.is_upgrading() {
         return Standing::UnderWay;
-    }
-    if volume.current == world.target && !volume.current.is_empty() {
-        return Standing::There;
     }
     match candidate(volume, world, now) {
         Ok(way) => Standing::Candidate(way),

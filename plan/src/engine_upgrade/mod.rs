@@ -20,7 +20,7 @@ mod reason;
 mod tests;
 
 pub use admit::{Refusal, Short, admit, may_be_named};
-pub use attempt::{Change, Why, back_off};
+pub use attempt::{Change, Refused, Why, back_off};
 pub use facts::{Policy, Replicas, TakeOver, Version, Volume, World};
 pub use fleet::Fleet;
 pub use forecast::{Forecast, LeftOut, Move, Pace, UnderWay, Wave, forecast};

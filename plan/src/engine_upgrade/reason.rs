@@ -152,6 +152,8 @@ pub enum Reason {
     BackingOff { failures: u32, until: Timestamp },
     #[error("somebody took its last move back, and it rests until {until}")]
     TakenBack { until: Timestamp },
+    #[error("the API refused {times} times to change it, and is asked again at {until}; it said: {said}")]
+    Refused { times: u32, until: Timestamp, said: String },
 }
 
 impl Reason {
@@ -181,6 +183,7 @@ impl Reason {
             Reason::NotOnNodes { .. } => "ImageNotOnNodes",
             Reason::BackingOff { .. } => "BackingOff",
             Reason::TakenBack { .. } => "TakenBack",
+            Reason::Refused { .. } => "ChangeRefused",
         }
     }
 
@@ -204,7 +207,9 @@ impl Reason {
             Reason::StrictLocal | Reason::CurrentUnknown(_) | Reason::ApiVersions { .. } => {
                 "scale its workload down and up: it moves while it is detached"
             }
-            Reason::VersionsUnknown => "wait: its binary is asked once a node has it",
+            Reason::VersionsUnknown => {
+                "wait: its binary is asked once a node has it; the condition `ready` of the EngineImage says if it does not answer"
+            }
             Reason::SameCommit { .. } => {
                 "scale its workload down and up, or set allow-live-engine-upgrade-on-same-image-commit to true"
             }
@@ -215,6 +220,9 @@ impl Reason {
             Reason::NotOnNodes { .. } => "wait for the image on these nodes, or bring them back",
             Reason::BackingOff { .. } | Reason::TakenBack { .. } => {
                 "wait, or remove its annotation midflight.dev/engine-upgrade-attempt to try at once"
+            }
+            Reason::Refused { .. } => {
+                "mend what the API says: a webhook, a policy or a right that the operator lacks"
             }
         }
     }

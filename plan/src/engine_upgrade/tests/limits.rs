@@ -55,11 +55,80 @@ fn a_change_counts_before_the_api_has_shown_it() {
 }
 
 #[test]
-fn a_refused_change_gives_its_place_back() {
-    let mut fleet = fleet(world(1), &[detached("a", "node-1")]);
-    fleet.next(at(0)).unwrap();
-    fleet.refused(&"a".into(), at(5));
-    assert_eq!(fleet.next(at(5)).unwrap().volume, "a");
+fn a_refused_change_gives_its_place_to_the_next() {
+    let mut fleet = fleet(world(1), &[detached("a", "node-1"), detached("b", "node-1")]);
+    assert_eq!(begun(&mut fleet, 0), ["a"]);
+    fleet.refused(&"a".into(), "not today", at(5));
+    assert_eq!(begun(&mut fleet, 5), ["b"]);
+    fleet.forget(&"b".into(), at(6));
+    assert_eq!((begun(&mut fleet, 6), fleet.wake_at()), (vec![], Some(at(7))));
+    assert_eq!(begun(&mut fleet, 7), ["a"]);
+    fleet.refused(&"a".into(), "not today either", at(7));
+    assert_eq!(fleet.wake_at(), Some(at(11)), "the rest doubles");
+    let left_out: Vec<String> = fleet.left_out(at(8)).map(|(_, reason)| reason.to_string()).collect();
+    let (until, said) = (at(11), "not today either");
+    assert_eq!(
+        left_out,
+        [format!("the API refused 2 times to change it, and is asked again at {until}; it said: {said}")]
+    );
+}
+
+#[test]
+fn a_refusal_is_over_when_the_volume_or_the_target_is_another() {
+    let refused = || {
+        let mut fleet = fleet(world(1), &[detached("a", "node-1")]);
+        fleet.next(at(0)).unwrap();
+        fleet.refused(&"a".into(), "no", at(0));
+        fleet
+    };
+    let seen =
+        |attempt| Volume { version: detached("a", "").version.next(), attempt, ..detached("a", "node-1") };
+    let mut as_before = refused();
+    as_before.observe(seen(None), at(1));
+    assert_eq!(
+        begun(&mut as_before, 1),
+        [""; 0],
+        "a status that changes all the time is no reason to ask again"
+    );
+    let mut cleared = refused();
+    cleared.observe(seen(Some(Attempt { to: OLD.into(), ..attempt(Initiator::User, Outcome::Done) })), at(1));
+    assert_eq!(begun(&mut cleared, 1), ["a"]);
+    let mut other = refused();
+    let mut images = world(1).images;
+    images.insert("engine:v3".into(), images[NEW].clone());
+    other.change_world(World { target: "engine:v3".into(), images, ..world(1) }, at(1));
+    assert_eq!(begun(&mut other, 1), ["a"]);
+}
+
+/// The deadline counts from the first refusal, since the volume may not even tell since when it is on its way.
+#[test]
+fn a_volume_whose_way_back_is_refused_holds_its_place_for_one_deadline_more() {
+    let late = Volume {
+        wanted: NEW.into(),
+        attempt: Some(attempt(Initiator::Automatic, Outcome::Running)),
+        ..attached("late", "node-1")
+    };
+    let unseen = Volume { wanted: NEW.into(), ..attached("unseen", "node-1") };
+    for (volume, first) in [(late, 600), (unseen, 0)] {
+        let name = volume.name.clone();
+        let mut fleet = fleet(world(1), &[volume, detached("next", "node-1")]);
+        let mut begun = Vec::new();
+        let (mut now, mut asked) = (at(0), 0);
+        while now <= at(first + 600) {
+            while let Some(change) = fleet.next(now) {
+                match change.volume == name {
+                    true => {
+                        asked += 1;
+                        fleet.refused(&name, "no", now);
+                    }
+                    false => begun.push((change.volume.to_string(), now)),
+                }
+            }
+            now = fleet.wake_at().filter(|_| begun.is_empty()).unwrap_or(at(9999));
+        }
+        assert_eq!(begun, [("next".to_owned(), at(first + 600))], "{name}");
+        assert!((8..11).contains(&asked), "{name} was asked {asked} times");
+    }
 }
 
 #[test]
@@ -188,6 +257,8 @@ enum Happening {
     Ask(usize, bool),
     Wait(i64),
     Limit(usize),
+    /// The API refuses what the controller asks for next.
+    Refuse,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -199,6 +270,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..8usize, any::<bool>()).prop_map(|(volume, new)| Happening::Ask(volume, new)),
         1 => (0..700i64).prop_map(Happening::Wait),
         1 => (0..4usize).prop_map(Happening::Limit),
+        1 => Just(Happening::Refuse),
     ]
 }
 
@@ -266,6 +338,9 @@ proptest! {
                     truth[number] = Volume { wanted: wanted.into(), version: volume.version.next(), ..volume.clone() };
                 }
                 Happening::Wait(seconds) => now += seconds,
+                Happening::Refuse => if let Some(change) = controller.next(at(now)) {
+                    controller.refused(&change.volume, "no", at(now));
+                },
                 Happening::Limit(to) => {
                     limit = to;
                     let mut anew = controller.clone();
@@ -276,6 +351,33 @@ proptest! {
                     prop_assert_eq!((anew.under_way(), anew.waiting()), (changed.under_way(), changed.waiting()));
                 }
             }
+        }
+    }
+
+    /// However many the API refuses for ever, all others come to the new image.
+    #[test]
+    fn what_is_refused_keeps_no_other_from_its_turn(refused in any::<[bool; 8]>(), limit in 1..4usize) {
+        let volumes: Vec<Volume> = (0..8).map(|number| detached(&format!("v{number}"), NODES[number % 2])).collect();
+        let is_refused = |name: &str| volumes.iter().zip(refused).any(|(volume, refused)| volume.name == name && refused);
+        let mut controller = fleet(world(limit), &volumes);
+        let mut now = at(0);
+        for _ in 0..20 {
+            while let Some(change) = controller.next(now) {
+                if is_refused(change.volume.as_str()) {
+                    controller.refused(&change.volume, "no", now);
+                    continue;
+                }
+                let volume = apply(controller.volume(&change.volume).unwrap(), &change);
+                controller.observe(volume.clone(), now);
+                if volume.is_upgrading() {
+                    controller.observe(arrived(&volume), now);
+                }
+            }
+            now = controller.wake_at().unwrap_or(now);
+        }
+        for volume in controller.volumes() {
+            let is_there = volume.current == NEW;
+            prop_assert_eq!(is_there, !is_refused(volume.name.as_str()), "{}", volume.name.clone());
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use midflight_api::Initiator;
 use stateright::{Checker, Model, Property};
 
-use super::super::attempt::{Change, Why};
+use super::super::attempt::{Change, Refused, Why};
 use super::super::facts::{Volume, World};
 use super::super::fleet::Fleet;
 use super::{NEW, at, attached, detached, world};
@@ -22,7 +22,7 @@ use super::{NEW, at, attached, detached, world};
 /// Long enough for a deadline or the first back-off.
 const TICK: i64 = 600;
 /// Steps within which everything must have arrived, once nothing fails any more.
-const BOUND: usize = 80;
+const BOUND: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
@@ -35,6 +35,10 @@ struct State {
     issued: BTreeMap<usize, Change>,
     /// Requests on their way to the API.
     wire: Vec<Change>,
+    /// What the controller was told instead.
+    refused: BTreeMap<usize, Refused>,
+    /// Volume of which the API takes no change, until somebody mends that.
+    refusing: Option<usize>,
     /// Volumes that will not arrive until they were asked back.
     stuck: Vec<bool>,
     /// How often each volume came to the new image.
@@ -52,6 +56,8 @@ enum Step {
     Show(usize),
     Arrive(usize),
     Stick(usize),
+    /// From now on the API refuses every change of the volume.
+    Refuse(usize),
     /// The new image shows that it does not serve.
     Fail(usize),
     Tick,
@@ -73,8 +79,9 @@ struct Cluster {
 impl State {
     fn fleet(&self, world: &World) -> Fleet {
         let mut fleet = Fleet::new(world.clone());
-        for volume in &self.shown {
-            fleet.observe(volume.clone(), at(self.now));
+        for (number, volume) in self.shown.iter().enumerate() {
+            let refused = self.refused.get(&number).cloned();
+            fleet.observe(Volume { refused, ..volume.clone() }, at(self.now));
         }
         for change in self.issued.values() {
             fleet.issue(change.clone(), at(self.now));
@@ -82,9 +89,21 @@ impl State {
         fleet
     }
 
-    fn serve(&mut self) {
+    fn number(&self, change: &Change) -> usize {
+        self.truth.iter().position(|volume| volume.name == change.volume).unwrap()
+    }
+
+    fn serve(&mut self, world: &World) {
         let change = self.wire.remove(0);
-        let number = self.truth.iter().position(|volume| volume.name == change.volume).unwrap();
+        let number = self.number(&change);
+        if self.refusing == Some(number) {
+            let mut fleet = self.fleet(world);
+            fleet.refused(&change.volume, "no", at(self.now));
+            let refused = fleet.volume(&change.volume).and_then(|volume| volume.refused.clone());
+            self.issued.remove(&number);
+            self.refused.extend(refused.map(|refused| (number, refused)));
+            return;
+        }
         let volume = &mut self.truth[number];
         if volume.version != change.version {
             return;
@@ -102,12 +121,14 @@ impl State {
         match *step {
             Step::Decide => {
                 let Some(change) = self.fleet(world).next(at(self.now)) else { return };
-                let number = self.truth.iter().position(|volume| volume.name == change.volume).unwrap();
-                self.issued.insert(number, change.clone());
+                self.issued.insert(self.number(&change), change.clone());
                 self.wire.push(change);
             }
-            Step::Serve => self.serve(),
+            Step::Serve => self.serve(world),
             Step::Show(number) => {
+                if self.shown[number].attempt != self.truth[number].attempt {
+                    self.refused.remove(&number);
+                }
                 self.shown[number] = self.truth[number].clone();
                 self.issued.remove(&number);
             }
@@ -119,6 +140,10 @@ impl State {
             }
             Step::Stick(number) => {
                 self.stuck[number] = true;
+                self.failures -= 1;
+            }
+            Step::Refuse(number) => {
+                self.refusing = Some(number);
                 self.failures -= 1;
             }
             Step::Fail(number) => {
@@ -133,10 +158,11 @@ impl State {
             }
             Step::Crash { served } => {
                 while served && !self.wire.is_empty() {
-                    self.serve();
+                    self.serve(world);
                 }
                 self.wire.clear();
                 self.issued.clear();
+                self.refused.clear();
                 self.shown = self.truth.clone();
                 self.crashes -= 1;
             }
@@ -168,8 +194,10 @@ impl State {
         self.wire.is_empty() && self.issued.is_empty() && self.shown == self.truth
     }
 
+    /// Whether every volume is there, apart from one of which the API takes no change.
     fn has_ended(&self) -> bool {
-        self.truth.iter().all(|volume| volume.current == NEW && !volume.is_upgrading())
+        let others = self.truth.iter().enumerate().filter(|(number, _)| self.refusing != Some(*number));
+        others.map(|(_, volume)| volume).all(|volume| volume.current == NEW && !volume.is_upgrading())
     }
 
     fn fingerprint(&self) -> u64 {
@@ -184,15 +212,16 @@ impl Cluster {
         Cluster { volumes, limit, told: world(told), ends_after: Mutex::default() }
     }
 
-    /// Whether every volume comes to the new image if nothing fails from here on. Ways that meet are walked once.
+    /// Whether every volume comes to the new image if nothing fails from here on: first those of which the API takes changes,
+    /// then the one of which it did not, once that is mended. Ways that meet are walked once.
     fn ends_well(&self, state: &State) -> bool {
         let mut ends_after = self.ends_after.lock().unwrap();
         let (mut state, mut way) = (state.clone(), Vec::new());
         let left = loop {
-            let here = state.fingerprint();
-            if state.has_ended() {
+            if state.has_ended() && state.refusing.take().is_none() {
                 break 0;
             }
+            let here = state.fingerprint();
             if let Some(left) = ends_after.get(&here) {
                 break *left;
             }
@@ -222,6 +251,8 @@ impl Model for Cluster {
             truth: self.volumes.clone(),
             issued: BTreeMap::new(),
             wire: Vec::new(),
+            refused: BTreeMap::new(),
+            refusing: None,
             stuck: vec![false; 3],
             arrivals: vec![0; 3],
             crashes: 1,
@@ -237,11 +268,12 @@ impl Model for Cluster {
             // What stands still is one sort of failure, what is seen to be broken the other.
             steps.extend(moving().map(Step::Stick));
             steps.extend(moving().map(Step::Fail));
+            steps.extend(state.wire.first().map(|change| Step::Refuse(state.number(change))));
         }
         // Only what is stuck takes as long as a deadline.
         let on_their_way = (0..3).any(|n| state.is_moving(n));
         let rests = |volume: &Volume| volume.attempt.as_ref().is_some_and(|attempt| attempt.failures > 0);
-        let waits = state.stuck.contains(&true) || state.truth.iter().any(rests);
+        let waits = state.stuck.contains(&true) || !state.refused.is_empty() || state.truth.iter().any(rests);
         if state.ticks > 0 && waits && !on_their_way && state.wire.is_empty() {
             steps.push(Step::Tick);
         }
@@ -284,6 +316,10 @@ impl Model for Cluster {
                     let failed = shown.attempt.as_ref().is_some_and(|attempt| attempt.failures > 0);
                     failed && truth.current == NEW
                 })
+            }),
+            Property::sometimes("others arrive while the API refuses one", |_, state: &State| {
+                state.refused.len() == 1
+                    && state.truth.iter().filter(|volume| volume.current == NEW).count() == 2
             }),
         ]
     }
