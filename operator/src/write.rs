@@ -50,7 +50,7 @@ pub enum WriteError {
 }
 
 /// kube adds a debug dump to what the API answered.
-fn in_its_own_words(error: &kube::Error) -> String {
+pub(crate) fn in_its_own_words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),

@@ -4,29 +4,35 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{
-    Condition, ConditionStatus, Engine, EngineImage, EngineImageSpec, EngineImageState, NAMESPACE, Node,
-    Replica, Setting, Volume,
+    Condition, Engine, EngineImage, EngineImageSpec, EngineImageState, NAMESPACE, Node, Replica, Setting,
+    Volume,
 };
 use midflight_api::{ImageRef, NodeName};
-use midflight_plan::storage::deployment::{Deployment, Lack, Stage};
-use midflight_plan::storage::engine_image::{self as plan, About, Action, Observed, Seen};
-use tracing::debug;
+use midflight_plan::storage::deployment::{Deployment, Lack};
+use midflight_plan::storage::engine_image::{
+    self as plan, Action, Hearing, Observed, READY, Seen, Set, UNHEARD, Unheard,
+};
 
 use super::deployment::{by_node, holds};
 use super::pods;
 use super::settings::{self, ENGINE_IMAGE};
 use crate::controller::{Controller, Index, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
+use crate::write::in_its_own_words;
 
-/// Condition that says whether every node has the image.
-const READY: &str = "ready";
 /// How soon a binary is asked again that did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// A binary needs no more than this to say what it can do.
+const ANSWERS_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+/// So many pods are asked in one turn; where the first is silent, the others may not be.
+const ASKED: usize = 3;
+/// How much is shown of what a binary said instead of an answer.
+const SHOWN: usize = 200;
 
 pub(crate) struct EngineImages {
     images: Objects<EngineImage>,
@@ -44,8 +50,11 @@ pub(crate) struct Look {
     object: Option<Arc<EngineImage>>,
     default: Option<ImageRef>,
     deployment: Deployment,
+    set: Option<Arc<DaemonSet>>,
     /// What its binary said, if it has not been written down yet.
-    about: Option<About>,
+    hearing: Hearing,
+    /// Whether it is being asked on a node just now.
+    is_asked: bool,
     observed: Observed,
 }
 
@@ -66,7 +75,12 @@ impl EngineImages {
     }
 
     /// Every node, and whether it has the image: a pod put the binary there, where it stays when the pod is replaced.
-    fn deployment(&self, object: Option<&EngineImage>, pods: &[Arc<Pod>]) -> Result<Deployment, TurnError> {
+    fn deployment(
+        &self,
+        object: Option<&EngineImage>,
+        pods: &[Arc<Pod>],
+        now: Timestamp,
+    ) -> Result<Deployment, TurnError> {
         let status = object.and_then(|object| object.status.as_ref());
         let was_there = |node: &NodeName| {
             status.is_some_and(|status| status.node_deployment_map.get(node).is_some_and(|there| *there))
@@ -75,30 +89,72 @@ impl EngineImages {
         let nodes = self.nodes.all()?;
         let state = |node: &Arc<Node>| {
             let name = NodeName::from(node.name_any());
-            let held = match holds(on.get(name.as_str()).map(|pod| &***pod), pods::HOLDER) {
-                Ok(_) => Ok(()),
-                Err(Lack::Coming(_)) if was_there(&name) => Ok(()),
-                Err(lack) => Err(lack),
+            let pod = on.get(name.as_str()).map(|pod| &***pod);
+            let late = pod.and_then(|pod| late(pod, now));
+            let held = match (holds(pod, pods::HOLDER), late) {
+                (Ok(_), _) => Ok(()),
+                (Err(Lack::Coming(_)), _) if was_there(&name) => Ok(()),
+                (Err(Lack::Coming(_)), Some(since)) => {
+                    Err(Lack::Failed(format!("its binary was started at {since} and has not ended")))
+                }
+                (Err(lack), _) => Err(lack),
             };
             (name, held)
         };
         Ok(Deployment(nodes.iter().map(state).collect()))
     }
 
-    /// What the binary of the image says of itself, from the first pod that has started it.
-    async fn ask(&self, object: &EngineImage, pods: &[Arc<Pod>]) -> Option<About> {
+    /// What the binary of the image says of itself, from the first pod that has started it and can tell.
+    async fn ask(&self, object: &EngineImage, pods: &[Arc<Pod>], now: Timestamp) -> Hearing {
         if object.status.as_ref().is_some_and(|status| !status.version.is_empty()) {
-            return None;
+            return Ok(None);
         }
-        let pod = pods.iter().find(|pod| holds(Some(pod), pods::HOLDER).is_ok())?;
-        match self.pods.0.last_words(pod, pods::INSTALLER).await {
-            Ok(words) => serde_json::from_str(&words).ok(),
-            Err(error) => {
-                debug!(%error, image = %object.spec.image, "the binary of an engine image was not heard");
-                None
+        let mut hearing = silent(pods, now);
+        let started = pods.iter().filter(|pod| holds(Some(pod), pods::HOLDER).is_ok());
+        for pod in started.take(ASKED) {
+            let name = pod.name_any();
+            hearing = match self.pods.0.last_words(pod, pods::INSTALLER).await {
+                Ok(words) if words.trim().is_empty() => {
+                    Err(Unheard::Unread { pod: name, why: "nothing is there".into() })
+                }
+                Ok(words) => serde_json::from_str(&words).map(Some).map_err(|_| {
+                    let said = words.trim().chars().take(SHOWN).collect();
+                    Unheard::Nonsense { pod: name, said }
+                }),
+                Err(error) => Err(Unheard::Unread { pod: name, why: in_its_own_words(&error) }),
+            };
+            if hearing.is_ok() {
+                break;
             }
         }
+        hearing
     }
+
+    /// The DaemonSet as it should be.
+    fn wanted_set(&self, object: &EngineImage) -> Result<DaemonSet, TurnError> {
+        Ok(pods::engine_image(object, settings::pull_policy(&self.settings)?))
+    }
+}
+
+/// The first pod whose binary should have answered long ago.
+fn silent(pods: &[Arc<Pod>], now: Timestamp) -> Hearing {
+    let late = pods.iter().filter_map(|pod| Some((pod, late(pod, now)?)));
+    match late.min_by_key(|(_, since)| *since) {
+        Some((pod, since)) => Err(Unheard::Silent { pod: pod.name_any(), since }),
+        None => Ok(None),
+    }
+}
+
+/// Since when the binary of a pod is being asked, if that is too long ago.
+fn late(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
+    started(pod).filter(|since| now.duration_since(*since) >= ANSWERS_WITHIN)
+}
+
+/// Since when the binary of a pod is being asked, if it is.
+fn started(pod: &Pod) -> Option<Timestamp> {
+    let all = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+    let own = all.iter().find(|status| status.name == pods::INSTALLER)?;
+    Some(own.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }
 
 /// The names of the image that an object wants and of the one that it has.
@@ -173,6 +229,7 @@ impl Controller for EngineImages {
         let default = default
             .map(|setting| ImageRef::from(setting.value.as_str()))
             .filter(|image| plan::name(image) == key.name);
+        let set = self.sets.get(&Key::new(NAMESPACE, &pods::engine_image_set(&key.name)))?;
         let image = match &object {
             None => None,
             Some(object) => {
@@ -185,21 +242,24 @@ impl Controller for EngineImages {
                     references,
                     unreferenced_since: since,
                     deleting: object.metadata.deletion_timestamp.is_some(),
-                    has_set: self
-                        .sets
-                        .get(&Key::new(NAMESPACE, &pods::engine_image_set(&key.name)))?
-                        .is_some(),
+                    set: match &set {
+                        None => Set::Missing,
+                        Some(set) if pods::is_outdated(set, &self.wanted_set(object)?) => Set::Outdated,
+                        Some(_) => Set::Fine,
+                    },
                 })
             }
         };
         let pods = self.pods.0.by(self.pods.1, &key.name)?;
-        let deployment = self.deployment(object.as_deref(), &pods)?;
-        let about = match &object {
-            Some(object) => self.ask(object, &pods).await,
-            None => None,
+        let now = Timestamp::now();
+        let deployment = self.deployment(object.as_deref(), &pods, now)?;
+        let hearing = match &object {
+            Some(object) => self.ask(object, &pods, now).await,
+            None => Ok(None),
         };
-        let observed = Observed { now: Timestamp::now(), is_default: default.is_some(), image };
-        Ok(Some(Look { key: key.clone(), object, default, deployment, about, observed }))
+        let is_asked = pods.iter().any(|pod| started(pod).is_some());
+        let observed = Observed { now, is_default: default.is_some(), image };
+        Ok(Some(Look { key: key.clone(), object, default, deployment, set, hearing, is_asked, observed }))
     }
 
     fn decide(seen: &Look) -> Action {
@@ -213,19 +273,23 @@ impl Controller for EngineImages {
             return Ok(());
         };
         let since = unreferenced_since.map(|since| since.to_string()).unwrap_or_default();
-        let (deployment, about, now) = (&seen.deployment, seen.about.as_ref(), seen.observed.now);
+        let (deployment, hearing, now) = (&seen.deployment, &seen.hearing, seen.observed.now);
         let before = object.status.as_ref().map(|status| status.state);
-        let complaint = deployment.complaint(&object.spec.image);
         let write = self.images.report(object, |image| {
             let status = image.status.get_or_insert_default();
             status.ref_count = i32::try_from(*references).unwrap_or(i32::MAX);
             status.no_ref_since = since.into();
-            plan::tell(status, deployment, about);
-            status.conditions.set(ready(deployment.stage(), &complaint, now));
+            plan::tell(status, deployment, hearing);
+            let ready = plan::ready(&image.spec.image, status, deployment, hearing);
+            status.conditions.set(Condition { last_transition_time: now.to_string().into(), ..ready });
         });
         write.await?;
-        if deployment.stage() == Stage::Failing && before != Some(EngineImageState::Error) {
-            let news = News { by: Self::NAME, tone: Tone::Warning, reason: "PullFailed", note: &complaint };
+        let now = object.status.as_ref().filter(|status| status.state == EngineImageState::Error);
+        let ready = now.and_then(|status| status.conditions.get(READY));
+        if let Some(ready) = ready.filter(|_| before != Some(EngineImageState::Error)) {
+            let reason = if ready.reason == UNHEARD { UNHEARD } else { "PullFailed" };
+            let note = ready.message.to_string();
+            let news = News { by: Self::NAME, tone: Tone::Warning, reason, note: &note };
             self.images.tell(object, &news).await;
         }
         Ok(())
@@ -243,12 +307,17 @@ impl Controller for EngineImages {
                 self.images.create(&image).await?;
             }
             (Action::Deploy, Some(object), _) => {
-                let pull = settings::pull_policy(&self.settings)?;
-                self.sets.create(&pods::engine_image(&object, pull)).await?;
+                let wanted = self.wanted_set(&object)?;
+                match seen.set {
+                    Some(mut set) => self.sets.change(&mut set, |set| pods::renew(set, wanted)).await?,
+                    None => self.sets.create(&wanted).await?,
+                }
             }
             (Action::Retire, Some(object), _) => self.images.delete(&object).await?,
             // Nothing tells when a log can be read.
-            (Action::Keep { .. }, Some(object), _) if is_unheard(&object, &seen.deployment) => {
+            (Action::Keep { .. }, Some(object), _)
+                if seen.is_asked || is_unheard(&object, &seen.deployment) =>
+            {
                 return Ok(Next::After(ASK_AGAIN));
             }
             (Action::Keep { look_again: Some(at), .. }, ..) => {
@@ -261,22 +330,6 @@ impl Controller for EngineImages {
             ) => {}
         }
         Ok(Next::OnChange)
-    }
-}
-
-fn ready(stage: Stage, complaint: &str, now: Timestamp) -> Condition {
-    let (status, reason) = match stage {
-        Stage::Whole => (ConditionStatus::True, ""),
-        Stage::Coming => (ConditionStatus::False, "daemonSet"),
-        Stage::Failing => (ConditionStatus::False, "PullFails"),
-    };
-    Condition {
-        kind: READY.into(),
-        status,
-        reason: reason.into(),
-        message: complaint.into(),
-        last_transition_time: now.to_string().into(),
-        ..Condition::default()
     }
 }
 

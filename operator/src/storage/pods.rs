@@ -17,6 +17,7 @@ use midflight_plan::storage::{engine_image, pre_pull};
 use serde_json::{Value, json};
 
 use super::orders::SECRET;
+use crate::workload::revision;
 
 /// Label that says what a pod is for, and its value for instance managers.
 pub(super) const COMPONENT: &str = "longhorn.io/component";
@@ -39,6 +40,8 @@ pub(super) const PRE_PULL: &str = "pre-pull-manager-images";
 pub(super) const ADMITTED: &str = "midflight.dev/pre-pull";
 /// How a DaemonSet is updated whose pods somebody else replaces.
 const ON_DELETE: &str = "OnDelete";
+/// Annotation that says from which template a set was made: what the API shows of it has defaults besides.
+const TEMPLATE: &str = "midflight.dev/template";
 /// What a holder does, in any image that has a shell.
 const HOLD: [&str; 3] = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"];
 /// The same where the binary has to stay on the node, too: it is looked for, and put there again when somebody has removed it.
@@ -238,7 +241,21 @@ pub(super) fn engine_image(object: &EngineImage, pull: &str) -> DaemonSet {
             },
         },
     });
-    serde_json::from_value(set).expect("the DaemonSet is well formed")
+    let mut set: DaemonSet = serde_json::from_value(set).expect("the DaemonSet is well formed");
+    let template = revision(&set);
+    set.annotations_mut().insert(TEMPLATE.into(), template);
+    set
+}
+
+/// Whether a set of [`engine_image`] was made from another template than the one that is wanted.
+pub(super) fn is_outdated(there: &DaemonSet, wanted: &DaemonSet) -> bool {
+    there.annotations().get(TEMPLATE) != wanted.annotations().get(TEMPLATE)
+}
+
+/// Makes a set of [`engine_image`] the one that is wanted. Its pods are replaced node by node; the binaries stay on their nodes.
+pub(super) fn renew(there: &mut DaemonSet, wanted: DaemonSet) {
+    there.annotations_mut().extend(wanted.metadata.annotations.unwrap_or_default());
+    there.spec = wanted.spec;
 }
 
 /// The DaemonSet that pulls images on every node that is let in, and holds them there: a container of each. It replaces no pod

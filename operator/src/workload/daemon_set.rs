@@ -198,7 +198,7 @@ fn strategy(set: &DaemonSet, nodes: usize) -> Strategy {
 }
 
 /// The same template has the same revision, whoever asks.
-fn revision(set: &DaemonSet) -> String {
+pub(crate) fn revision(set: &DaemonSet) -> String {
     let template = set.spec.as_ref().map(|spec| &spec.template);
     let text = serde_json::to_vec(&template).expect("a template that was read can be written");
     Sha256::digest(&text).iter().take(5).map(|byte| format!("{byte:02x}")).collect()

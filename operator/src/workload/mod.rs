@@ -9,6 +9,7 @@ mod wishes;
 
 use binding::Binding;
 use daemon_set::DaemonSets;
+pub(crate) use daemon_set::revision;
 use node::NodeLife;
 
 use crate::controller::Operator;

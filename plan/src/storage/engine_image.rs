@@ -6,7 +6,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use midflight_api::ImageRef;
-use midflight_api::longhorn::{EngineImageState, EngineImageStatus};
+use midflight_api::longhorn::{Condition, ConditionStatus, EngineImageState, EngineImageStatus};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha512};
 
@@ -35,8 +35,17 @@ pub struct Seen {
     pub unreferenced_since: Option<Timestamp>,
     /// It is on its way out.
     pub deleting: bool,
-    /// Whether there is a DaemonSet that brings it to the nodes.
-    pub has_set: bool,
+    /// The DaemonSet that brings it to the nodes.
+    pub set: Set,
+}
+
+/// What there is to bring an image to the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    Missing,
+    /// It was made by another version of Midflight, or with other settings.
+    Outdated,
+    Fine,
 }
 
 /// What to do. Each is safe to repeat.
@@ -44,7 +53,7 @@ pub struct Seen {
 pub enum Action {
     /// Make the object of the default image.
     Create,
-    /// Make the DaemonSet that brings it to the nodes.
+    /// Make the DaemonSet that brings it to the nodes, or make it as it should be.
     Deploy,
     /// Say who refers to it; look again when it may have to go.
     Keep { references: usize, unreferenced_since: Option<Timestamp>, look_again: Option<Timestamp> },
@@ -61,8 +70,9 @@ pub fn decide(seen: &Observed) -> Action {
     if image.deleting {
         return Action::Nothing;
     }
-    if !image.has_set {
-        return Action::Deploy;
+    match image.set {
+        Set::Missing | Set::Outdated => return Action::Deploy,
+        Set::Fine => {}
     }
     let references = image.references;
     if references > 0 {
@@ -176,10 +186,89 @@ impl fmt::Display for Range {
     }
 }
 
+/// Why nobody knows what an image can do, although a node has it. Shown to the user verbatim.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unheard {
+    #[error("what its binary has said in the pod {pod} cannot be read: {why}")]
+    Unread { pod: String, why: String },
+    #[error("its binary did not say in the pod {pod} which versions it has, but {said:?}")]
+    Nonsense { pod: String, said: String },
+    #[error("its binary was started in the pod {pod} at {since} and has not answered")]
+    Silent { pod: String, since: Timestamp },
+}
+
+impl Unheard {
+    /// What would let it be heard.
+    pub fn way_out(&self) -> &'static str {
+        match self {
+            Unheard::Unread { .. } => {
+                "wait; if it stays so, delete the pod, so that another asks the binary anew, and look whether logs of pods can be read"
+            }
+            Unheard::Nonsense { .. } => {
+                "make the image of a build of midflight under another tag, and delete the EngineImage of this one"
+            }
+            Unheard::Silent { .. } => {
+                "look what the container `install` of the pod does; delete the pod to ask anew, or choose another image"
+            }
+        }
+    }
+
+    /// Whether it stays so unless somebody does something.
+    fn is_certain(&self) -> bool {
+        match self {
+            Unheard::Unread { .. } => false,
+            Unheard::Nonsense { .. } | Unheard::Silent { .. } => true,
+        }
+    }
+}
+
+fn is_hopeless(hearing: &Hearing) -> bool {
+    hearing.as_ref().is_err_and(Unheard::is_certain)
+}
+
+/// What a binary said when it was asked: nothing is asked of one that was heard before, or is on no node.
+pub type Hearing = Result<Option<About>, Unheard>;
+
+/// Condition that says whether every node has the image, and its binary was heard.
+pub const READY: &str = "ready";
+/// Its reason while the binary is not heard.
+pub const UNHEARD: &str = "Unheard";
+
+/// What is said of an image of which the status tells all else already.
+pub fn ready(
+    image: &ImageRef,
+    status: &EngineImageStatus,
+    deployment: &Deployment,
+    hearing: &Hearing,
+) -> Condition {
+    let complaint = deployment.complaint(image);
+    let (status, reason, message) = match (deployment.stage(), hearing) {
+        (Stage::Failing, hearing) if !is_hopeless(hearing) => {
+            (ConditionStatus::False, "PullFails", complaint)
+        }
+        (Stage::Coming | Stage::Whole | Stage::Failing, Err(unheard)) => {
+            let said = format!("{image}: {unheard}. What helps: {}", unheard.way_out());
+            let said = [said, complaint].into_iter().filter(|said| !said.is_empty()).collect::<Vec<_>>();
+            (ConditionStatus::False, UNHEARD, said.join("; "))
+        }
+        (Stage::Whole, Ok(_)) if !status.version.is_empty() => (ConditionStatus::True, "", complaint),
+        (Stage::Coming | Stage::Whole | Stage::Failing, Ok(_)) => {
+            (ConditionStatus::False, "daemonSet", complaint)
+        }
+    };
+    Condition {
+        kind: READY.into(),
+        status,
+        reason: reason.into(),
+        message: message.into(),
+        ..Condition::default()
+    }
+}
+
 /// Writes down where an image is, and what its binary said once it was asked.
-pub fn tell(status: &mut EngineImageStatus, deployment: &Deployment, about: Option<&About>) {
+pub fn tell(status: &mut EngineImageStatus, deployment: &Deployment, hearing: &Hearing) {
     status.node_deployment_map = deployment.map();
-    if let Some(about) = about {
+    if let Ok(Some(about)) = hearing {
         let Ranges { api, wire, disk } = about.engine;
         status.version = about.version.as_str().into();
         (status.cli_api_min_version, status.cli_api_version) = api.fields();
@@ -192,6 +281,7 @@ pub fn tell(status: &mut EngineImageStatus, deployment: &Deployment, about: Opti
     }
     status.state = match deployment.stage() {
         Stage::Failing => EngineImageState::Error,
+        Stage::Whole | Stage::Coming if is_hopeless(hearing) => EngineImageState::Error,
         Stage::Whole if !status.version.is_empty() => EngineImageState::Deployed,
         Stage::Whole | Stage::Coming => EngineImageState::Deploying,
     };
@@ -244,7 +334,7 @@ mod tests {
                 references,
                 unreferenced_since: since.map(at),
                 deleting: false,
-                has_set: true,
+                set: Set::Fine,
             });
             let seen = Observed { now: at(now), is_default, image };
             assert_eq!(decide(&seen), expected, "{case}");
@@ -253,11 +343,22 @@ mod tests {
 
     #[test]
     fn is_brought_to_the_nodes_while_it_stays() {
-        let seen = |deleting, has_set| {
-            let image = Some(Seen { references: 1, unreferenced_since: None, deleting, has_set });
+        let seen = |deleting, set| {
+            let image = Some(Seen { references: 1, unreferenced_since: None, deleting, set });
             decide(&Observed { now: at(0), is_default: false, image })
         };
-        assert_eq!([seen(false, false), seen(true, false)], [Action::Deploy, Action::Nothing]);
+        let kept = Action::Keep { references: 1, unreferenced_since: None, look_again: None };
+        #[rustfmt::skip]
+        let cases = [
+            (false, Set::Missing,  Action::Deploy),
+            (false, Set::Outdated, Action::Deploy),
+            (false, Set::Fine,     kept),
+            (true,  Set::Missing,  Action::Nothing),
+            (true,  Set::Outdated, Action::Nothing),
+        ];
+        for (deleting, set, expected) in cases {
+            assert_eq!(seen(deleting, set), expected, "{deleting} {set:?}");
+        }
     }
 
     #[test]
@@ -285,7 +386,7 @@ mod tests {
         let told = |nodes: Vec<(NodeName, Result<(), Lack>)>, about: Option<About>| {
             let mut status = EngineImageStatus::default();
             let deployment = Deployment(nodes.into_iter().collect());
-            tell(&mut status, &deployment, about.as_ref());
+            tell(&mut status, &deployment, &Ok(about));
             status
         };
         let status = told(well().into(), Some(about(1, 1)));
@@ -296,6 +397,40 @@ mod tests {
         assert!(!status.node_deployment_map["node-2"]);
         assert_eq!(told(well().into(), None).state, EngineImageState::Deploying);
         assert_eq!(told(Vec::new(), Some(about(1, 1))).state, EngineImageState::Deploying);
+    }
+
+    #[test]
+    fn says_when_its_binary_is_not_heard_and_what_helps() {
+        let pod = || "pod-1".to_owned();
+        let unread = || Err(Unheard::Unread { pod: pod(), why: "the node is away".into() });
+        let nonsense = || Err(Unheard::Nonsense { pod: pod(), said: "hello".into() });
+        let silent = || Err(Unheard::Silent { pod: pod(), since: at(0) });
+        let well = || vec![("node-1".into(), Ok(()))];
+        let comes = || vec![("node-1".into(), Err(Lack::Coming("it is being pulled")))];
+        let fails = || vec![("node-1".into(), Err(Lack::Failed("no room".into())))];
+        use EngineImageState::{Deployed, Deploying, Error};
+        type Nodes = Vec<(NodeName, Result<(), Lack>)>;
+        #[rustfmt::skip]
+        let cases: [(Nodes, &str, Hearing, EngineImageState, &str, &str); 9] = [
+            (well(),  "1.0", Ok(None),   Deployed,  "",          ""),
+            (well(),  "",    Ok(None),   Deploying, "daemonSet", ""),
+            (comes(), "",    Ok(None),   Deploying, "daemonSet", "a:1 on node-1: it is being pulled"),
+            (well(),  "",    unread(),   Deploying, "Unheard",   "a:1: what its binary has said in the pod pod-1 cannot be read: the node is away. What helps: wait;"),
+            (well(),  "",    nonsense(), Error,     "Unheard",   "a:1: its binary did not say in the pod pod-1 which versions it has, but \"hello\". What helps: make"),
+            (comes(), "",    silent(),   Error,     "Unheard",   "a:1: its binary was started in the pod pod-1 at"),
+            (fails(), "",    silent(),   Error,     "Unheard",   "a:1: its binary was started in the pod pod-1 at"),
+            (fails(), "",    unread(),   Error,     "PullFails", "a:1 on node-1: no room"),
+            (fails(), "1.0", Ok(None),   Error,     "PullFails", "a:1 on node-1: no room"),
+        ];
+        for (nodes, version, hearing, state, reason, message) in cases {
+            let deployment = Deployment(nodes.into_iter().collect());
+            let mut status = EngineImageStatus { version: version.into(), ..EngineImageStatus::default() };
+            tell(&mut status, &deployment, &hearing);
+            let ready = ready(&"a:1".into(), &status, &deployment, &hearing);
+            assert_eq!((status.state, ready.reason.as_str()), (state, reason), "{hearing:?}");
+            assert_eq!(ready.status == ConditionStatus::True, reason.is_empty(), "{hearing:?}");
+            assert!(ready.message.as_str().starts_with(message), "{}", ready.message);
+        }
     }
 
     #[test]
@@ -316,7 +451,7 @@ mod tests {
                 incompatible: was,
                 ..EngineImageStatus::default()
             };
-            tell(&mut status, &Deployment(Default::default()), None);
+            tell(&mut status, &Deployment(Default::default()), &Ok(None));
             assert_eq!(status.incompatible, is, "{case}");
         }
     }

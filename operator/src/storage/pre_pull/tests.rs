@@ -20,7 +20,7 @@ use crate::testing::Cluster;
 use crate::write::Writer;
 use crate::{bootstrap, run};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 struct Fleet {
