@@ -2,7 +2,12 @@
 //!
 //! The one invariant: nothing here decides what a registry answers; it only carries it.
 
-use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use futures::{StreamExt, future::BoxFuture};
 use http::{
@@ -10,7 +15,7 @@ use http::{
     header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue},
 };
 use midflight_agent::image::{
-    ImageName, Layout, Program, pack_for_this_boot,
+    ImageName, Layout, Program, of_another, pack_for_this_boot,
     registry::{self, Answer, PREFIX},
 };
 use midflight_api::settings::{Format, TABLE};
@@ -44,7 +49,8 @@ impl Registry {
     }
 
     /// Publishes this very binary as the images that the settings name by default, and as the frontend. It takes a moment
-    /// and the start does not wait for it; one that is cut short leaves it to the next.
+    /// and the start does not wait for it; one that is cut short leaves it to the next. A name that leads to another build stays
+    /// with that: nodes keep what they pulled under it, and those that pull later would run something else.
     pub(crate) fn publish_own_images(self: &Arc<Self>) {
         let registry = Arc::clone(self);
         thread::spawn(move || {
@@ -66,12 +72,30 @@ impl Registry {
 }
 
 fn publish(layout: &Layout) -> anyhow::Result<usize> {
+    let kept = of_another_build(layout)?;
+    for image in &kept {
+        warn!(%image, "stays with another build than this one");
+    }
+    let images: Vec<ImageName> = own_images().into_iter().filter(|image| !kept.contains(image)).collect();
+    match images.is_empty() {
+        true => Ok(0),
+        false => Ok(pack_for_this_boot(layout, &images, own_program(&std::env::current_exe()?))?.len()),
+    }
+}
+
+/// Names of our own images that lead to another build than this one.
+pub(crate) fn of_another_build(layout: &Layout) -> anyhow::Result<Vec<ImageName>> {
+    Ok(of_another(layout, &own_images(), own_program(&std::env::current_exe()?))?)
+}
+
+fn own_program(binary: &Path) -> Program<'_> {
+    Program { binary, engine: Some(version::own_engine()) }
+}
+
+fn own_images() -> Vec<ImageName> {
     let named = TABLE.iter().filter(|setting| setting.format == Format::Image);
     let named = named.map(|setting| setting.default).chain([FRONTEND]);
-    let images: Vec<ImageName> = named.filter_map(|name| name.parse().ok()).collect();
-    let binary = std::env::current_exe()?;
-    let program = Program { binary: &binary, engine: Some(version::own_engine()) };
-    Ok(pack_for_this_boot(layout, &images, program)?.len())
+    named.filter_map(|name| name.parse().ok()).collect()
 }
 
 impl Annex for Registry {

@@ -95,6 +95,34 @@ impl Layout {
         Ok(entries.any(|entry| !annotation(entry, SOURCE).is_some_and(is_it)))
     }
 
+    /// Whether a name leads to another image than this one, and all of that is there as it was put.
+    pub(super) fn leads_to_another(&self, image: &ImageName, digest: &Digest) -> Result<bool, LayoutError> {
+        match self.resolve(image)? {
+            Some(there) => Ok(there != *digest && self.is_whole(&there)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether a crash has torn nothing of an image.
+    fn is_whole(&self, manifest: &Digest) -> Result<bool, LayoutError> {
+        if !self.is_as_put(manifest)? {
+            return Ok(false);
+        }
+        for part in parts(&self.manifest(manifest)?).filter_map(digest_of) {
+            if !self.is_as_put(&part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_as_put(&self, digest: &Digest) -> Result<bool, LayoutError> {
+        let Some(file) = self.blob(digest)? else { return Ok(false) };
+        let mut content = Digesting::new(file);
+        io::copy(&mut content, &mut io::sink()).map_err(failed("read", &self.blob_path(digest)))?;
+        Ok(content.finish().0 == *digest)
+    }
+
     /// Opens content for reading.
     pub fn blob(&self, digest: &Digest) -> Result<Option<File>, LayoutError> {
         let path = self.blob_path(digest);
@@ -207,8 +235,7 @@ impl Change<'_> {
         source: &Source,
         now: Timestamp,
     ) -> Result<Vec<Published>, LayoutError> {
-        let text = serde_json::to_vec(manifest).expect("a manifest is JSON");
-        let (digest, size) = self.put(&text[..], true)?;
+        let (digest, size) = self.put(&to_bytes(manifest)[..], true)?;
         let mut index = self.layout.index()?;
         drop_names(&mut index, images);
         let mut entries = index.manifests().clone();
@@ -284,6 +311,11 @@ fn parts(manifest: &ImageManifest) -> impl Iterator<Item = &Descriptor> {
 
 fn size_of(entry: &Descriptor, manifest: &ImageManifest) -> u64 {
     entry.size() + parts(manifest).map(Descriptor::size).sum::<u64>()
+}
+
+/// A manifest as it is stored, and named by its digest.
+pub(super) fn to_bytes(manifest: &ImageManifest) -> Vec<u8> {
+    serde_json::to_vec(manifest).expect("a manifest is JSON")
 }
 
 fn empty_index() -> ImageIndex {

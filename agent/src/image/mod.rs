@@ -21,7 +21,7 @@ pub use digest::Digest;
 pub use layout::{Layout, LayoutError, Published};
 pub use name::{ImageName, LOCAL, NameError};
 pub use neighbours::Neighbours;
-pub use pack::{PackError, Program, is_of_another, pack, pack_for_this_boot};
+pub use pack::{PackError, Program, of_another, pack, pack_for_this_boot};
 pub(crate) use progress::Progress;
 pub use pull::PullError;
 pub(crate) use pull::Puller;

@@ -19,6 +19,8 @@ use oci_spec::image::{
 
 use midflight_plan::storage::engine_image::{LABEL, Ranges};
 
+use super::digest::Digesting;
+use super::layout::to_bytes;
 use super::{Digest, ImageName, Layout, LayoutError, Published};
 
 /// Where the binary is in the image: beside no folder of the machine, all of which it may need.
@@ -117,11 +119,47 @@ pub fn pack_for_this_boot(
     pack_to(layout, images, program, &Keep::ThisBoot(boot.trim().to_owned()))
 }
 
-/// Whether the name leads to an image of another binary, or of an earlier state of this one.
-pub fn is_of_another(layout: &Layout, image: &ImageName, binary: &Path) -> Result<bool, PackError> {
-    let (_, source) = open(binary)?;
-    let publishing = |source| PackError::Publish { path: binary.to_owned(), source };
-    layout.leads_elsewhere(image, &source).map_err(publishing)
+/// Those of the names that lead to a whole image of another binary, or of an earlier state of this one. A binary that was only
+/// copied or built again makes the same image, and so is no other.
+pub fn of_another(
+    layout: &Layout,
+    images: &[ImageName],
+    program: Program<'_>,
+) -> Result<Vec<ImageName>, PackError> {
+    let binary = program.binary;
+    let (file, source) = open(binary)?;
+    let looking = |source| PackError::Publish { path: binary.to_owned(), source };
+    let mut others = Vec::new();
+    for image in images {
+        if layout.leads_elsewhere(image, &source).map_err(looking)? {
+            others.push(image.clone());
+        }
+    }
+    if others.is_empty() {
+        return Ok(others);
+    }
+    let own = digest(file, &source, program)?;
+    let mut found = Vec::new();
+    for image in others {
+        if layout.leads_to_another(&image, &own).map_err(looking)? {
+            found.push(image);
+        }
+    }
+    Ok(found)
+}
+
+/// What the image of a binary would be called by its content.
+fn digest(file: File, source: &Source, program: Program<'_>) -> Result<Digest, PackError> {
+    let mut content = Digesting::new(layer(file, source.size_bytes));
+    let read = io::copy(&mut content, &mut io::sink());
+    read.map_err(|source| PackError::Read { path: program.binary.to_owned(), source })?;
+    let (layer, layer_size) = content.finish();
+    let config = config(&layer, program.engine);
+    let manifest = manifest(
+        part(MediaType::ImageConfig, &Digest::of(&config), config.len() as u64),
+        part(MediaType::ImageLayer, &layer, layer_size),
+    );
+    Ok(Digest::of(&to_bytes(&manifest)))
 }
 
 fn pack_to(

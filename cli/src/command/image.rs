@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use midflight_agent::image::{ImageName, Layout, PackError, Program, Published, is_of_another, pack};
+use midflight_agent::image::{ImageName, Layout, PackError, Program, Published, of_another, pack};
 use midflight_api::settings;
 use midflight_plan::storage::engine_image::Ranges;
 use serde::Serialize;
@@ -88,22 +88,10 @@ impl Pack {
             ));
         }
         let binary = match &self.binary {
-            Some(binary) => binary.clone(),
+            // A name without a folder is a file here, not a program of the PATH.
+            Some(binary) => std::path::absolute(binary).context("find the binary")?,
             None => std::env::current_exe().context("find our own binary")?,
         };
-        if !self.force {
-            let mut taken = Vec::new();
-            for image in &self.tag {
-                if is_of_another(layout, image, &binary).map_err(explain)? {
-                    taken.push(image.clone());
-                }
-            }
-            // Nodes that pull it later would run something else than those that have it.
-            let help = "give it a tag of its own, or publish it all the same with --force";
-            if !taken.is_empty() {
-                users::check(session, &taken, help)?;
-            }
-        }
         let engine = match self.tag.iter().find(|image| runs_engines(image)) {
             _ if self.binary.is_none() => Some(version::own_engine()),
             Some(image) => Some(session.block_on(engine_of(image, &binary))?),
@@ -111,6 +99,14 @@ impl Pack {
             None => None,
         };
         let program = Program { binary: &binary, engine };
+        if !self.force {
+            let taken = of_another(layout, &self.tag, program).map_err(explain)?;
+            // Nodes that pull it later would run something else than those that have it.
+            let help = "give it a tag of its own, or publish it all the same with --force";
+            if !taken.is_empty() {
+                users::check(session, &taken, help)?;
+            }
+        }
         let images = pack(layout, &self.tag, program).map_err(explain)?;
         session.answer(&Listed { images })
     }

@@ -8,6 +8,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use futures::future::try_join_all;
+use midflight_agent::image::Layout;
 use serde::Serialize;
 use tokio::time::sleep;
 
@@ -19,6 +20,7 @@ use crate::{
     listen,
     output::{Answer, Paint, quoted},
     process::{Alive, Record, Recorded, Role},
+    registry,
     session::Session,
     target,
 };
@@ -63,6 +65,8 @@ impl Up {
             folder.write_marker(&Marker { nodes, ..marker })?;
         }
 
+        let kept = registry::of_another_build(&Layout::at(folder.registry()));
+        let kept = kept.context("look which build the images of this folder are of")?;
         let starter = Starter::new(session, folder, self.listen)?;
         let run = starter.folder.run();
         let before = Role::alive(&run)?;
@@ -77,7 +81,9 @@ impl Up {
                 return Err(error);
             }
         };
-        session.answer(&Started::look(&starter.folder, began.elapsed(), not_ready)?)?;
+        let started = Started::look(&starter.folder, began.elapsed(), not_ready)?;
+        let other_build = kept.iter().map(ToString::to_string).collect();
+        session.answer(&Started { other_build, ..started })?;
         if self.detach {
             return Ok(());
         }
@@ -211,6 +217,8 @@ struct Started {
     nodes: Vec<String>,
     /// Nodes that the API does not call ready, and why.
     not_ready: Vec<String>,
+    /// Images by whose names nodes have another build than this one, and keep it.
+    other_build: Vec<String>,
 }
 
 impl Started {
@@ -226,6 +234,7 @@ impl Started {
             kubeconfig: folder.kubeconfig().display().to_string(),
             nodes: (1..=marker.nodes).map(|node| Role::Node(node).to_string()).collect(),
             not_ready,
+            other_build: Vec::new(),
         })
     }
 }
@@ -243,8 +252,18 @@ impl Answer for Started {
             .iter()
             .map(|node| format!("           {} {node}\n", paint.bad("not ready:")))
             .collect();
+        let other_build = match self.other_build.is_empty() {
+            true => String::new(),
+            false => format!(
+                "  images   {} {} of another build than this one, and nodes keep that; to bring this one to them:\n           \
+                 midflight image pack --tag engine:NAME --tag instance-manager:NAME, then\n           \
+                 midflight upgrade engines --to engine:NAME and midflight upgrade nodes --to instance-manager:NAME\n",
+                self.other_build.join(", "),
+                if self.other_build.len() == 1 { "is" } else { "are" },
+            ),
+        };
         format!(
-            "{}\n  API      {}\n{}  nodes    {}\n{not_ready}  folder   {}\n  kubectl  export KUBECONFIG={}\n",
+            "{}\n  API      {}\n{}  nodes    {}\n{not_ready}{other_build}  folder   {}\n  kubectl  export KUBECONFIG={}\n",
             if self.not_ready.is_empty() { paint.good(&title) } else { paint.bold(&title) },
             self.api,
             exposed.unwrap_or_default(),
