@@ -10,6 +10,7 @@ mod credentials;
 mod failure;
 mod folder;
 mod image_name;
+mod list;
 mod listen;
 mod logging;
 mod lookout;

@@ -31,6 +31,9 @@ pub(super) const RECORD: &str = "record";
 pub(super) const SECRET: &str = "secret";
 pub(super) const NAMESPACE_OBJECT: &str = "namespace";
 
+/// Images whose name says in which registry they are, as `midflight_api::split_registry` sees it.
+const NAMES_ITS_REGISTRY: &str = "^(localhost|[^/]*[.:][^/]*)/";
+
 pub(super) async fn register(
     writer: &Writer,
     address: SocketAddr,
@@ -48,8 +51,7 @@ pub(super) async fn register(
     let somebody_else_asks = json!({ "name": "somebody-else-asks", "expression": format!("request.userInfo.username != {user:?}") });
     let is_attached = "has(object.spec.nodeID) && object.spec.nodeID != '' && \
          (oldObject == null || !has(oldObject.spec.nodeID) || object.spec.nodeID != oldObject.spec.nodeID)";
-    // As `midflight_api::split_registry` sees it.
-    let has_host = ".matches('^(localhost|[^/]*[.:][^/]*)/')";
+    let has_host = format!(".matches('{NAMES_ITS_REGISTRY}')");
     let is_short_default = format!(
         "object.metadata.name in ['default-engine-image', 'default-instance-manager-image', 'default-share-manager-image'] && \
          !object.value{has_host} && (oldObject == null || object.value != oldObject.value)"
@@ -185,4 +187,29 @@ pub(super) async fn register(
     let applied =
         writer.send("apply", NAME, all.patch(NAME, &parameters, &Patch::Apply(&configuration))).await;
     applied.map(drop).map_err(|source| AdmissionError::Register { source: Box::new(source) })
+}
+
+#[cfg(test)]
+mod tests {
+    use midflight_api::split_registry;
+
+    use super::*;
+
+    /// The API server asks us about a name only if the pattern says that it is short.
+    #[test]
+    fn the_api_calls_the_same_names_short_as_we_do() {
+        let pattern = regex::Regex::new(NAMES_ITS_REGISTRY).unwrap();
+        let pieces = ["", "a", "localhost", ".", ":", "/", "@", "\n"];
+        let mut names = vec![String::new()];
+        for _ in 0..5 {
+            let longer = |name: &String| pieces.map(|piece| format!("{name}{piece}"));
+            names = names.iter().flat_map(longer).collect();
+            names.sort_unstable();
+            names.dedup();
+        }
+        assert!(names.len() > 10_000);
+        for name in names {
+            assert_eq!(pattern.is_match(&name), split_registry(&name).is_some(), "{name:?}");
+        }
+    }
 }

@@ -3,13 +3,9 @@
 use std::fmt::Debug;
 
 use anyhow::Context;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use kube::{
-    Client, Resource, ResourceExt,
-    api::{Api, ListParams},
-};
+use kube::{Api, Client, Resource, ResourceExt};
 use midflight_agent::image::ImageName;
 use midflight_api::{
     ImageRef,
@@ -20,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     failure::{Exit, Failure},
+    list,
     session::Session,
     target,
 };
@@ -48,13 +45,12 @@ struct Cluster {
     pods: Vec<Pod>,
 }
 
+/// All objects of a kind; none where the API does not serve it.
 async fn all<K>(client: &Client) -> anyhow::Result<Vec<K>>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::all(client.clone());
-    let all = api.list(&ListParams::default()).await.map_err(target::refusal);
-    Ok(all.with_context(|| format!("list {}", K::plural(&())))?.items)
+    Ok(list::all(Api::all(client.clone())).await?.unwrap_or_default())
 }
 
 impl Cluster {

@@ -22,7 +22,7 @@ pub(crate) use observe::{all, cluster, seen};
 /// what waits can move, or nothing waits; with 3 if nothing can.
 #[derive(Debug, Args)]
 pub(crate) struct EngineUpgrade {
-    /// Image to move to [default: the setting default-engine-image]
+    /// Image to move to, by its whole name or as `image ls` has it without the host [default: the setting default-engine-image]
     #[arg(long, value_name = "IMAGE")]
     to: Option<String>,
     /// Volumes of a node that may move at once [default: the setting, or 1 where it is 0]

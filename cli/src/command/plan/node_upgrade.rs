@@ -21,7 +21,8 @@ pub(crate) use observe::{cluster, known_images};
 /// Exits with 0 if the upgrade can begin, or nothing is to be done; with 3 if something is in the way, as `upgrade nodes` does.
 #[derive(Debug, Args)]
 pub(crate) struct NodeUpgrade {
-    /// Instance-manager image to upgrade to [default: the setting default-instance-manager-image]
+    /// Instance-manager image to upgrade to, by its whole name or as `image ls` has it without the host [default: the setting
+    /// default-instance-manager-image]
     #[arg(long, value_name = "IMAGE")]
     to: Option<String>,
     /// Nodes to upgrade [default: all]

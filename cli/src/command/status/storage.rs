@@ -4,11 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Context;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use midflight_api::longhorn::{
     Backup, BackupState, BackupTarget, ConditionStatus, DataEngineUpgradeManager, EngineImage,
     EngineImageState, InstanceManager, NAMESPACE, Replica, Robustness, Setting, Snapshot, Volume,
@@ -21,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use super::{pods, upgrades};
 use crate::command::plan::engine_upgrade::seen;
-use crate::target::refusal;
+use crate::list;
 
 /// Label of the pods that bring an engine image to nodes, with the name of its object.
 const ENGINE_IMAGE: &str = "longhorn.io/engine-image";
@@ -106,11 +104,7 @@ where
         + std::fmt::Debug
         + DeserializeOwned,
 {
-    match Api::<K>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await {
-        Ok(list) => Ok(Some(list.items)),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
-        Err(error) => Err(refusal(error)).with_context(|| format!("list {}", K::plural(&()))),
-    }
+    list::all(Api::namespaced(client.clone(), NAMESPACE)).await
 }
 
 impl Storage {

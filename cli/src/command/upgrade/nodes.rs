@@ -37,7 +37,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// node has failed, with 4 if time is over. Without --wait it shows the plan, and exits as `plan node-upgrade` does.
 #[derive(Debug, Args)]
 pub(crate) struct Nodes {
-    /// Instance-manager image to upgrade to; it becomes the default [default: the setting default-instance-manager-image]
+    /// Instance-manager image to upgrade to, by its whole name or as `image ls` has it without the host; it becomes the default
+    /// [default: the setting default-instance-manager-image]
     #[arg(long, value_name = "IMAGE")]
     to: Option<String>,
     /// Nodes to upgrade [default: all]

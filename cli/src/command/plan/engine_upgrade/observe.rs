@@ -1,6 +1,6 @@
 //! Reads Longhorn's objects of a cluster, ours or Longhorn's own.
 //!
-//! The invariant: lists are read page by page, so that no cluster is too large for one answer.
+//! The invariant: an API without them is told from a cluster that has none.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,9 +15,8 @@ use midflight_plan::engine_upgrade::{self as plan, TakeOver, World};
 use serde::de::DeserializeOwned;
 
 use crate::failure::Failure;
+use crate::list;
 use crate::target::refusal;
-
-const PAGE: u32 = 1000;
 
 /// What holds for all volumes, and the volumes.
 pub(crate) async fn cluster(client: &Client) -> anyhow::Result<(World, Vec<plan::Volume>)> {
@@ -79,23 +78,10 @@ pub(crate) async fn all<K>(client: &Client) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::namespaced(client.clone(), NAMESPACE);
-    let mut page = ListParams::default().limit(PAGE);
-    let mut objects = Vec::new();
-    loop {
-        let list = match api.list(&page).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => {
-                return Err(Failure::error(
-                    format!("this API does not serve {}.{}", K::plural(&()), K::group(&())),
-                    "name a cluster with Longhorn's objects by --kubeconfig, or start one with `midflight up`",
-                ));
-            }
-            list => list.map_err(refusal).with_context(|| format!("list {}", K::plural(&())))?,
-        };
-        objects.extend(list.items);
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(objects),
-        }
-    }
+    list::all(Api::<K>::namespaced(client.clone(), NAMESPACE)).await?.ok_or_else(|| {
+        Failure::error(
+            format!("this API does not serve {}.{}", K::plural(&()), K::group(&())),
+            "name a cluster with Longhorn's objects by --kubeconfig, or start one with `midflight up`",
+        )
+    })
 }
