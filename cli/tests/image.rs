@@ -5,9 +5,11 @@
 mod support;
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -67,6 +69,50 @@ fn up_publishes_itself_under_the_names_that_settings_have() {
     sandbox.ok(&["down"]);
     sandbox.ok(&["up", "--detach"]);
     assert_eq!(own_images(&sandbox)[0]["publishedAt"], at, "the same binary is not packed again");
+}
+
+/// A copy of this program with something after its end. A process of its own writes it: none that another test starts meanwhile has
+/// it open, and keeps it from being started.
+fn copied(sandbox: &Sandbox, name: &str, end: &str) -> PathBuf {
+    let path = sandbox.dir().with_file_name(name);
+    let mut copy = Command::new("/bin/sh");
+    copy.args([
+        "-c",
+        "cp \"$1\" \"$2\" && printf %s \"$3\" >> \"$2\"",
+        "sh",
+        env!("CARGO_BIN_EXE_midflight"),
+    ]);
+    assert!(copy.arg(&path).arg(end).status().unwrap().success());
+    path
+}
+
+/// Another build of the same version would have the same names: nodes that pulled before and after it would run different programs.
+#[test]
+fn another_build_of_the_same_version_leaves_the_images_alone_and_says_so() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["up", "--detach"]);
+    let before = own_images(&sandbox);
+    let digests = |images: &[Value]| images.iter().map(|image| image["digest"].clone()).collect::<Vec<_>>();
+    sandbox.ok(&["down"]);
+    // What comes after the end of a program does not matter to it, but makes it another file.
+    let other = copied(&sandbox, "other-build", "another build");
+    let up = |program: &PathBuf| {
+        let mut command = Command::new(program);
+        command.args(["up", "--detach", "-o=json"]).env("MIDFLIGHT_DIR", sandbox.dir()).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", support::text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let told = up(&other)["otherBuild"].clone();
+    assert_eq!(told.as_array().unwrap().len(), OWN.len(), "{told}");
+    let engine = concat!("midflight.local/engine:v", env!("CARGO_PKG_VERSION"));
+    assert!(told.as_array().unwrap().iter().any(|image| image == engine), "{told}");
+    assert_eq!(digests(&own_images(&sandbox)), digests(&before), "nodes find what they have");
+    sandbox.ok(&["down"]);
+
+    // The same program elsewhere is the same build.
+    let copy = copied(&sandbox, "same-build", "");
+    assert_eq!(up(&copy)["otherBuild"].as_array().unwrap().len(), 0);
 }
 
 #[test]
@@ -195,4 +241,126 @@ fn what_nodes_have_before_they_need_it_is_shown_by_node_and_image() {
     let (table, complaint) = (support::text(&said.stdout), support::text(&said.stderr));
     assert!(complaint.contains("1 images cannot be pulled on every node"), "{complaint}");
     assert!(table.contains("midflight.local/share-manager:none on node-"), "{table}");
+}
+
+const OBJECTS: &str = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system";
+
+fn read(sandbox: &Sandbox, path: &str) -> Value {
+    serde_json::from_str(&sandbox.get(path).unwrap()).unwrap()
+}
+
+/// The states that the Image objects were in, one after the other, by image; those that are gone are gone.
+fn states(sandbox: &Sandbox) -> BTreeMap<String, Vec<String>> {
+    let history = format!("{OBJECTS}/images?watch=true&resourceVersion=1&timeoutSeconds=1");
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for event in sandbox.get(&history).unwrap().lines() {
+        let event: Value = serde_json::from_str(event).unwrap();
+        let object = &event["object"];
+        let image = object["spec"]["instanceManagerImage"].as_str().unwrap().to_owned();
+        if event["type"] == "DELETED" {
+            all.remove(&image);
+            continue;
+        }
+        let states = all.entry(image).or_default();
+        let state = object["status"]["state"].as_str().unwrap_or_default();
+        if !state.is_empty() && states.last().is_none_or(|last| last != state) {
+            states.push(state.to_owned());
+        }
+    }
+    all
+}
+
+/// Waits until exactly these images are on both nodes, by one DaemonSet, and were on their way before.
+fn until_pulled(sandbox: &Sandbox, images: &[String; 2]) {
+    let set = || read(sandbox, "/apis/apps/v1/namespaces/longhorn-system/daemonsets/pre-pull-manager-images");
+    let deployed = || {
+        let all = read(sandbox, &format!("{OBJECTS}/images"))["items"].as_array().unwrap().clone();
+        let is_there = |one: &Value| {
+            let status = &one["status"];
+            let nodes = serde_json::json!({ "node-1": true, "node-2": true });
+            status["state"] == "deployed"
+                && status["nodeDeploymentMap"] == nodes
+                && status["ownerID"] == "node-1"
+        };
+        let mut named: Vec<&str> =
+            all.iter().filter_map(|one| one["spec"]["instanceManagerImage"].as_str()).collect();
+        named.sort_unstable();
+        named == *images && all.iter().all(is_there)
+    };
+    eventually("the images are on both nodes", deployed);
+    let set = set();
+    let mut pulled: Vec<&str> = set["spec"]["template"]["spec"]["containers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|container| container["image"].as_str().unwrap())
+        .collect();
+    pulled.sort_unstable();
+    assert_eq!(pulled, *images, "{set:#}");
+    let states = states(sandbox);
+    for image in images {
+        let states: Vec<&str> = states[image].iter().map(String::as_str).collect();
+        assert!(
+            states.first() == Some(&"deploying") && states.last() == Some(&"deployed"),
+            "{image}: {states:?}"
+        );
+    }
+    let pods =
+        "/api/v1/namespaces/longhorn-system/pods?labelSelector=longhorn.io/component=pre-pull-manager-images";
+    let pods = read(sandbox, pods)["items"].as_array().unwrap().clone();
+    assert_eq!(pods.len(), 2, "one of each node: {pods:#?}");
+    for pod in pods {
+        let containers = pod["status"]["containerStatuses"].as_array().unwrap();
+        let is_right =
+            |one: &Value| one["ready"] == true && images.iter().any(|image| one["image"] == *image);
+        assert!(containers.len() == 2 && containers.iter().all(is_right), "{pod:#}");
+    }
+}
+
+/// Seed 001's test plan with real agents: a fresh install, an upgrade to images that really differ, and the setting.
+#[test]
+fn managers_images_are_pulled_on_install_and_upgrade_by_real_nodes() {
+    let sandbox = Sandbox::new();
+    let next = support::next();
+    sandbox.ok(&["up", "--detach", "--nodes=2"]);
+    let named =
+        |tag: &str| ["instance-manager", "share-manager"].map(|name| format!("midflight.local/{name}:{tag}"));
+    let fresh = named(concat!("v", env!("CARGO_PKG_VERSION")));
+    until_pulled(&sandbox, &fresh);
+
+    let upgraded = named("next");
+    let [manager, share] = &upgraded;
+    sandbox.ok(&["image", "pack", "--tag", manager, "--tag", share, "--binary", next.to_str().unwrap()]);
+    let set = |name: &str, value: &str| {
+        let request = http::Request::patch(format!("{OBJECTS}/settings/{name}"));
+        let request = request.header("content-type", "application/merge-patch+json");
+        let value = serde_json::json!({ "value": value }).to_string();
+        sandbox.call("kubeconfig", request.body(value.into_bytes()).unwrap()).unwrap();
+    };
+    set("default-share-manager-image", share);
+    set("default-instance-manager-image", manager);
+    until_pulled(&sandbox, &upgraded);
+    let digest = |image: &str| {
+        let all = images(&sandbox);
+        all.iter().find(|one| one["image"] == image).map(|one| one["digest"].clone())
+    };
+    assert_ne!(digest(&fresh[0]), digest(manager), "they really differ");
+    for image in sandbox.json(&["image", "prepull"])["images"].as_array().unwrap() {
+        let held: Vec<&Value> = image["nodes"].as_object().unwrap().values().collect();
+        let packed = digest(image["image"].as_str().unwrap()).unwrap();
+        assert_eq!(held, [&packed, &packed], "{image:#}");
+    }
+
+    set("start-pre-pull-manager-images", "false");
+    eventually("nothing is known of them", || {
+        let states = states(&sandbox);
+        let is_unknown = |image: &String| states[image].last().is_some_and(|state| state == "unknown");
+        upgraded.iter().all(is_unknown)
+    });
+    let path = "/apis/apps/v1/namespaces/longhorn-system/daemonsets/pre-pull-manager-images";
+    eventually("nothing holds them", || sandbox.get(path).is_err());
+    set("start-pre-pull-manager-images", "true");
+    eventually("they are pulled again", || {
+        states(&sandbox).values().all(|states| states.last().is_some_and(|state| state == "deployed"))
+    });
 }

@@ -18,6 +18,7 @@ use std::{
 };
 
 use midflight_block::check::workload::{Report, Workload, WorkloadError};
+use midflight_plan::storage::engine_image;
 use serde_json::{Value, json};
 use support::{Sandbox, eventually};
 
@@ -34,7 +35,7 @@ fn setting(sandbox: &Sandbox, name: &str) -> String {
 }
 
 /// The object of an engine image, if there is one.
-fn engine_image(sandbox: &Sandbox, image: &str) -> Option<Value> {
+fn image_object(sandbox: &Sandbox, image: &str) -> Option<Value> {
     let all = object(sandbox, "engineimages");
     all["items"].as_array().unwrap().iter().find(|one| one["spec"]["image"] == image).cloned()
 }
@@ -81,19 +82,28 @@ impl Client {
 /// A program that says of itself that it has other versions of the instance managers' API than it has. In the pod that brings it to a
 /// node, the program of the default image speaks for it.
 fn of_other_versions(sandbox: &Sandbox, oldest: u32, newest: u32) -> PathBuf {
-    let path = sandbox.dir().with_file_name(format!("other-{oldest}-{newest}"));
-    let here = env!("CARGO_BIN_EXE_midflight");
     let there =
         concat!("/node/engine-binaries/midflight.local-engine-v", env!("CARGO_PKG_VERSION"), "/midflight");
     let other =
         format!(r#"s/"api":{{"oldest":1,"newest":1}}/"api":{{"oldest":{oldest},"newest":{newest}}}/"#);
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = engine-image ] || exec {here} \"$@\"\n\
-         said=$({there} \"$@\") || exit 1\necho \"$said\" | sed '{other}'\n"
-    );
+    let answer = format!("said=$({there} \"$@\") || exit 1\necho \"$said\" | sed '{other}'");
+    program(sandbox, &format!("other-{oldest}-{newest}"), &answer)
+}
+
+/// A program that is this one, except in the pod that brings it to a node.
+fn program(sandbox: &Sandbox, name: &str, in_its_pod: &str) -> PathBuf {
+    let path = sandbox.dir().with_file_name(name);
+    let here = env!("CARGO_BIN_EXE_midflight");
+    let script = format!("#!/bin/sh\n[ \"$1\" = engine-image ] || exec {here} \"$@\"\n{in_its_pod}\n");
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
+}
+
+/// What an engine image says of itself, as people see it.
+fn ready(image: &Value) -> &Value {
+    let conditions = image["status"]["conditions"].as_array();
+    conditions.and_then(|all| all.iter().find(|one| one["type"] == "ready")).unwrap_or(&Value::Null)
 }
 
 /// One volume that a frontend has, and one that nobody has.
@@ -177,7 +187,7 @@ fn an_image_whose_versions_do_not_fit_is_refused_everywhere_and_costs_no_client_
         assert!(said.contains(&both), "{said}");
         let back = format!("midflight upgrade engines --to {before}");
         assert!(said.contains("it is the default now") && said.contains(&back), "{said}");
-        assert_eq!(engine_image(&sandbox, &image).unwrap()["status"]["incompatible"], true);
+        assert_eq!(image_object(&sandbox, &image).unwrap()["status"]["incompatible"], true);
 
         let plan = sandbox.run(&["plan", "engine-upgrade", "--to", &short, "-o=json"]);
         assert_eq!(plan.status.code(), Some(3), "{plan:?}");
@@ -200,11 +210,28 @@ fn an_image_whose_versions_do_not_fit_is_refused_everywhere_and_costs_no_client_
         let settings = ["default-engine-image", LIMIT].map(|name| setting(&sandbox, name));
         assert_eq!(settings, [before.as_str(), "1"], "nothing was set");
     }
+    says_that_it_was_not_heard(&sandbox);
     sandbox.ok(&["upgrade", "engines", "--to", &before, "--wait", "--timeout=150"]);
     for volume in ["busy", "idle"] {
         assert_eq!(object(&sandbox, &format!("volumes/{volume}"))["status"]["currentImage"], json!(before));
     }
     client.judge();
+}
+
+/// A binary that does not say what it can do: its image waits, and says for what.
+fn says_that_it_was_not_heard(sandbox: &Sandbox) {
+    let image = "midflight.local/engine:mute";
+    let mute = program(sandbox, "mute", "echo hello");
+    sandbox.ok(&["image", "pack", "--tag", image, "--binary", mute.to_str().unwrap()]);
+    sandbox.run(&["upgrade", "engines", "--to", image]);
+    let told = || image_object(sandbox, image).unwrap_or_default();
+    eventually("it is told", || {
+        ready(&told())["reason"] == "Unheard" && told()["status"]["state"] == "error"
+    });
+    let told = told();
+    let (status, message) = (&ready(&told)["status"], ready(&told)["message"].as_str().unwrap());
+    assert_eq!(status, "False", "{told:#}");
+    assert!(message.contains("but \"hello\"") && message.contains("What helps: "), "{message}");
 }
 
 /// An engine image that cannot be pulled, with a client at work: it is told, nothing moves, and when it comes all do.
@@ -226,11 +253,10 @@ fn an_image_that_cannot_be_pulled_costs_no_client_anything_and_is_moved_to_when_
     let late = "midflight.local/engine:late";
     sandbox.fails(3, &["upgrade", "engines", "--to", late]);
     eventually("the pull has failed", || {
-        engine_image(&sandbox, late).is_some_and(|image| image["status"]["state"] == "error")
+        image_object(&sandbox, late).is_some_and(|image| image["status"]["state"] == "error")
     });
-    let image = engine_image(&sandbox, late).unwrap();
-    let ready = image["status"]["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "ready");
-    let message = ready.unwrap()["message"].as_str().unwrap();
+    let image = image_object(&sandbox, late).unwrap();
+    let message = ready(&image)["message"].as_str().unwrap();
     assert!(message.starts_with(&format!("{late} on node-1: ")), "{image:#}");
     for volume in ["busy", "idle"] {
         let volume = object(&sandbox, &format!("volumes/{volume}"));
@@ -259,4 +285,72 @@ fn a_program_that_was_removed_from_a_node_is_brought_back() {
     eventually("the folder is back", || program.exists());
     sandbox.ok(&["volume", "attach", "idle", "--node=node-1", "--wait"]);
     client.judge();
+}
+
+/// Makes a volume with replicas on so many nodes, attaches it and sets a client to work on it.
+fn served(sandbox: &Sandbox, name: &str, replicas: u8) -> Client {
+    let replicas = format!("--replicas={replicas}");
+    sandbox.ok(&["volume", "create", name, "--size=8Mi", &replicas, "--engine=v1", "--wait"]);
+    sandbox.ok(&["volume", "attach", name, "--node=node-1", "--wait"]);
+    Client::of(sandbox, name)
+}
+
+/// Upstream case 13, with an image that one node really does not have: something is in the way of its program there.
+#[test]
+fn volumes_whose_nodes_have_the_image_move_and_the_others_follow_when_it_comes() {
+    let sandbox = Sandbox::new();
+    let next = support::next();
+    sandbox.ok(&["up", "--detach", "--nodes=2"]);
+    let before = setting(&sandbox, "default-engine-image");
+    let mut clients = vec![served(&sandbox, "both", 2)];
+    let keeps_out = json!({ "spec": { "allowScheduling": false } });
+    change(&sandbox, "nodes/node-2", &keeps_out).unwrap();
+    eventually("no replica comes to the other node", || {
+        let conditions = object(&sandbox, "nodes/node-2")["status"]["conditions"].clone();
+        let is_closed = |one: &Value| one["type"] == "Schedulable" && one["status"] == "False";
+        conditions.as_array().unwrap().iter().any(is_closed)
+    });
+    clients.extend(["by-hand", "by-itself"].map(|name| served(&sandbox, name, 1)));
+    let in_the_way = sandbox.dir().join("nodes/node-2/engine-binaries/midflight.local-engine-next");
+    fs::write(&in_the_way, "not a folder").unwrap();
+    sandbox.ok(&["image", "pack", "--tag", NEXT, "--binary", next.to_str().unwrap()]);
+    let name = engine_image::name(&NEXT.into());
+    let image = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "EngineImage",
+        "metadata": { "name": name }, "spec": { "image": NEXT } });
+    let request = http::Request::post(format!("{OBJECTS}/engineimages"));
+    let request = request.header("content-type", "application/json").body(image.to_string().into_bytes());
+    sandbox.call("kubeconfig", request.unwrap()).unwrap();
+    eventually("one node has it, and the other says why it has not", || {
+        let image = object(&sandbox, &format!("engineimages/{name}"));
+        let (status, why) =
+            (&image["status"], ready(&image)["message"].as_str().unwrap_or_default().to_owned());
+        let there = json!({ "node-1": true, "node-2": false });
+        let is_heard = status["controllerAPIVersion"].as_i64().is_some_and(|version| version > 0);
+        let is_told = status["state"] == "error" && why.starts_with(&format!("{NEXT} on node-2: "));
+        status["nodeDeploymentMap"] == there && is_heard && is_told
+    });
+
+    let ask =
+        |volume: &str| change(&sandbox, &format!("volumes/{volume}"), &json!({ "spec": { "image": NEXT } }));
+    let runs = |volume: &str, image: &str| {
+        object(&sandbox, &format!("volumes/{volume}"))["status"]["currentImage"] == image
+    };
+    let refused = ask("both").unwrap_err();
+    assert!(refused.contains("the new image is not on node-2"), "{refused}");
+    ask("by-hand").unwrap();
+    eventually("it moves by hand", || runs("by-hand", NEXT));
+    sandbox.run(&["upgrade", "engines", "--to", NEXT]);
+    eventually("it moves by itself", || runs("by-itself", NEXT));
+    let events =
+        sandbox.get("/api/v1/namespaces/longhorn-system/events?fieldSelector=involvedObject.name=both");
+    let events = events.unwrap();
+    assert!(events.contains("not upgraded (ImageNotOnNodes): the new image is not on node-2"), "{events}");
+    assert!(runs("both", &before), "its image is not where it is needed");
+
+    fs::remove_file(&in_the_way).unwrap();
+    let told = sandbox.json(&["upgrade", "engines", "--wait", "--timeout=300"]);
+    assert_eq!((&told["target"], &told["there"]), (&json!(NEXT), &json!(3)), "{told:#}");
+    for client in clients {
+        client.judge();
+    }
 }

@@ -166,6 +166,7 @@ pub async fn nodes_of(storage: &Storage, volume: &str) -> anyhow::Result<Vec<Str
 }
 
 /// Waits until all of an attached volume runs this image, and says so: every process and object, and every replica is in service.
+/// Tells the pause of the clients, if it has moved under them.
 pub async fn runs(storage: &Storage, volume: &str, image: &str) -> anyhow::Result<()> {
     let program = BTreeSet::from([engine_image::binary(&image.into())]);
     let says = BTreeSet::from([image.to_owned()]);
@@ -177,5 +178,17 @@ pub async fn runs(storage: &Storage, volume: &str, image: &str) -> anyhow::Resul
     let reached = storage.until(&format!("all of {volume} runs {image}"), all).await;
     let now =
         (programs(storage, volume).await?, images(storage, volume).await?, modes(storage, volume).await?);
-    reached.with_context(|| format!("{volume} is {now:?}"))
+    reached.with_context(|| format!("{volume} is {now:?}"))?;
+    tell_pause(volume, image, &status(storage, volume).await?.engine_change);
+    Ok(())
+}
+
+#[expect(clippy::print_stderr, reason = "the pause of each volume is what people want to know")]
+fn tell_pause(volume: &str, image: &str, change: &EngineChange) {
+    if change.image == image && change.pause_us > 0 {
+        let EngineChange { pause_us, longest_wait_us, replayed, .. } = change;
+        eprintln!(
+            "{volume} to {image}: paused {pause_us} us, longest request {longest_wait_us} us, {replayed} sent again"
+        );
+    }
 }

@@ -11,7 +11,6 @@ use serde_json::json;
 const HALF: u64 = 2 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stderr, reason = "the pause is what people want to know")]
 async fn an_attached_volume_follows_its_image_forth_and_back_under_load() {
     let storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
@@ -25,10 +24,6 @@ async fn an_attached_volume_follows_its_image_forth_and_back_under_load() {
         let change = until_change(&storage, "vol-1", "done").await.unwrap();
         assert_eq!(change.image, image);
         assert!(change.pause_us > 0 && change.longest_wait_us > 0, "{change:?}");
-        eprintln!(
-            "to {image}: paused {} us, longest request {} us, {} sent again",
-            change.pause_us, change.longest_wait_us, change.replayed
-        );
         runs(&storage, "vol-1", image).await.unwrap();
         storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     }

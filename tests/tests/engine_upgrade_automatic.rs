@@ -21,7 +21,6 @@ const HALF: u64 = 2 << 20;
 
 /// Seed 000, case 1.
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stderr, reason = "the pause of each volume is what people want to know")]
 async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
     let storage = Storage::of_two_builds().await.unwrap();
     let names: Vec<String> = (0..10).map(|number| format!("vol-{number}")).collect();
@@ -50,7 +49,6 @@ async fn ten_volumes_move_and_never_more_than_three_of_a_node_at_once() {
         storage.until_volume(name, "attached", "healthy").await.unwrap();
         let change = status(&storage, name).await.unwrap().engine_change;
         assert!(change.pause_us > 0, "{name}: {change:?}");
-        eprintln!("{name}: paused {} us, longest request {} us", change.pause_us, change.longest_wait_us);
     }
     for load in loads {
         load.judge().await.unwrap();
@@ -145,7 +143,7 @@ async fn degraded_and_opted_out_volumes_are_left_alone() {
     assert_eq!(watching.seen().moved, BTreeSet::from(["later", "witness"].map(str::to_owned)));
 
     storage.change_volume("vol-1", json!({ "numberOfReplicas": 3 })).await.unwrap();
-    until_all_run(&storage, &["vol-1"], THIS).await.unwrap();
+    runs(&storage, "vol-1", THIS).await.unwrap();
     assert_eq!(status(&storage, "never").await.unwrap().current_image, NEXT);
     load.judge().await.unwrap();
     storage.stop().await;
@@ -180,7 +178,6 @@ async fn an_image_that_cannot_take_over_waits_until_the_workload_scales_down_and
 
 /// The next build has a version of the interface that this one does not know, and one that both have.
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stderr, reason = "the pause is what people want to know")]
 async fn an_attached_volume_moves_forth_and_back_between_builds_that_differ() {
     let storage = Storage::of_two_builds().await.unwrap();
     let endpoint = attached(&storage, "vol-1").await.unwrap();
@@ -193,7 +190,6 @@ async fn an_attached_volume_moves_forth_and_back_between_builds_that_differ() {
         runs(&storage, "vol-1", image).await.unwrap();
         let change = status(&storage, "vol-1").await.unwrap().engine_change;
         assert!(change.image == image && change.pause_us > 0, "it moved under its clients: {change:?}");
-        eprintln!("to {image}: paused {} us, longest request {} us", change.pause_us, change.longest_wait_us);
     }
     load.judge().await.unwrap();
     fio.judge().await.unwrap();
