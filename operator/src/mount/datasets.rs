@@ -12,15 +12,15 @@ use midflight_api::fluid::{
 };
 use midflight_plan::mount::Policy;
 use midflight_plan::mount::dataset::{Action, Generation, Observed, Wanted, decide};
+use midflight_plan::mount::progress::Standing;
 
-use super::objects::{Design, FuseRuntime as _, claimed, daemon_set_key, daemons, is_ours, volume_name};
+use super::objects::{
+    Design, FuseRuntime as _, claimed, daemon_set_key, daemons, is_ours, node_selector, volume_name,
+};
 use super::pace::Pace;
 use super::progress;
 use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
 use crate::figures::Figures;
-
-/// How the daemons stand changes with every pod of a cluster; it is told so often at most.
-const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Datasets {
     pace: Pace,
@@ -47,7 +47,7 @@ pub(crate) struct Look {
 impl Datasets {
     pub(crate) fn new(operator: &mut Operator) -> Datasets {
         Datasets {
-            pace: Pace::new(TOLD_EVERY),
+            pace: Pace::default(),
             figures: operator.figures(),
             datasets: operator.objects(),
             runtimes: operator.objects(),
@@ -99,9 +99,24 @@ impl Look {
             progress::say(&progress::counted(set), self.policy(), &mut status);
         }
         if let Some(design) = self.design() {
-            progress::say_unheeded(&design.unheeded(), &mut status);
+            let mut unheeded = design.unheeded();
+            unheeded.extend(self.keeps_nodes(&design).then_some("nodeSelector (stays as it was)"));
+            progress::say_unheeded(&unheeded, &mut status);
         }
         status
+    }
+
+    /// Whether the daemons are for other nodes than the user wants them on now.
+    fn keeps_nodes(&self, design: &Design<'_>) -> bool {
+        let made_for = self.daemon_set.as_deref().and_then(node_selector);
+        made_for.is_some_and(|nodes| *nodes != design.node_selector())
+    }
+
+    /// What the status tells, for the judgement whether that is news.
+    fn standing(&self) -> Option<Standing> {
+        let (set, runtime) = (self.daemon_set.as_ref()?, self.runtime.as_ref()?);
+        let wish = runtime.metadata.generation.unwrap_or_default();
+        Some(progress::standing(wish, set))
     }
 
     /// What becomes of old daemons.
@@ -171,20 +186,24 @@ impl Controller for Datasets {
         if let Some(set) = &seen.daemon_set {
             self.figures.fuse_daemons(&seen.key.namespace, &seen.key.name, &progress::counted(set));
         }
-        let status = seen.status();
+        let (status, standing) = (seen.status(), seen.standing());
         let (Some(dataset), Some(runtime)) = (&mut seen.dataset, &mut seen.runtime) else { return Ok(()) };
-        if seen.daemon_set.is_some() && runtime.status.as_ref() != Some(&status) {
-            match self.pace.tell(&seen.key, Instant::now()) {
-                Ok(()) => {
+        if let Some(standing) = standing
+            && runtime.status.as_ref() != Some(&status)
+        {
+            let now = Instant::now();
+            match self.pace.wait(&seen.key, standing, now) {
+                None => {
                     let arrived = progress::arrival(runtime.status.as_ref(), &status);
                     self.runtimes.report(runtime, |runtime| runtime.status = Some(status)).await?;
+                    self.pace.told(&seen.key, standing, now);
                     if let Some(note) = arrived {
                         let news =
                             News { by: Self::NAME, tone: Tone::Normal, reason: "FuseUpgraded", note: &note };
                         self.runtimes.tell(runtime, &news).await;
                     }
                 }
-                Err(wait) => seen.held_back = Some(wait),
+                Some(wait) => seen.held_back = Some(wait),
             }
         }
         // Bound is what workloads can mount: volume and claim are there, and nothing is to be changed.
@@ -221,8 +240,11 @@ impl Controller for Datasets {
             (Action::ChangeDaemons { generation }, Some(design)) => {
                 let DaemonSet { metadata, spec, .. } = design.daemon_set(generation);
                 if let (Some(daemon_set), Some(wanted)) = (&mut daemon_set, spec) {
+                    let nodes = node_selector(daemon_set).cloned();
                     let change = self.daemon_sets.change(daemon_set, |set| {
-                        set.spec.get_or_insert_default().template = wanted.template;
+                        let template = &mut set.spec.get_or_insert_default().template;
+                        *template = wanted.template;
+                        template.spec.get_or_insert_default().node_selector = nodes;
                         set.annotations_mut().extend(metadata.annotations.unwrap_or_default());
                     });
                     change.await?;

@@ -15,7 +15,7 @@ use midflight_api::fluid::{
 };
 use midflight_plan::mount::dataset::{Asked, Claim, Daemons, Generation, digest};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::controller::Key;
 
@@ -91,8 +91,10 @@ impl<'a> Design<'a> {
         format!("{}/{}", self.folder(), self.named("fuse"))
     }
 
-    fn labels(&self) -> Value {
-        json!({ "app": self.kind, "role": self.named("fuse"), "release": self.key.name })
+    fn labels(&self) -> BTreeMap<&'static str, String> {
+        let labels =
+            [("app", self.kind.to_owned()), ("role", self.named("fuse")), ("release", self.key.name.clone())];
+        labels.into()
     }
 
     /// The label that brings the daemon to a node; upstream's name, and upstream's way to shorten it.
@@ -139,22 +141,30 @@ impl<'a> Design<'a> {
         json!(command)
     }
 
-    /// The pods' template without its generation.
+    /// Nodes that may have a daemon, once they are labelled.
+    pub(super) fn node_selector(&self) -> BTreeMap<String, String> {
+        let theirs = self.fuse.node_selector.iter();
+        let theirs = theirs.map(|(key, value)| (key.clone(), value.as_str().to_owned()));
+        theirs.chain([(self.node_label(), "true".to_owned())]).collect()
+    }
+
+    /// The pods' template without its generation, and without the nodes: those never change, for a pod whose node is not among them any more
+    /// is ended, whoever uses it.
     fn template(&self) -> Value {
         let fuse = self.fuse;
         let mut environment = vec![json!({ "name": IMAGE_VERSION_VARIABLE, "value": image(fuse) })];
-        environment.extend(fuse.env.iter().map(|variable| json!(variable)));
-        let mut selector = Map::from_iter([(self.node_label(), json!("true"))]);
-        selector.extend(fuse.node_selector.iter().map(|(key, value)| (key.clone(), json!(value))));
-        let mut labels = self.labels();
-        extend(&mut labels, &fuse.pod_metadata.labels);
+        // What a pod says of itself is not the user's to say.
+        let is_ours = |name: &str| [IMAGE_VERSION_VARIABLE, GENERATION_VARIABLE].contains(&name);
+        let theirs = fuse.env.iter().map(|variable| json!(variable));
+        environment.extend(theirs.filter(|variable| !variable["name"].as_str().is_some_and(is_ours)));
+        let mut labels = json!(fuse.pod_metadata.labels);
+        extend(&mut labels, &self.labels());
         let host_path = |name: &str, path: &str, kind: &str| json!({ "name": name, "hostPath": { "path": path, "type": kind } });
         let metadata = self.metadata();
         let (mount_volume, metadata_volume) = (self.named("fuse-mount"), self.named("fuse-meta"));
         json!({
             "metadata": { "labels": labels, "annotations": fuse.pod_metadata.annotations },
             "spec": {
-                "nodeSelector": selector,
                 // Wherever a workload may run, its daemon must.
                 "tolerations": [{ "operator": "Exists" }],
                 "containers": [{
@@ -190,6 +200,7 @@ impl<'a> Design<'a> {
         let mut template = self.template();
         let generation = generation.to_string();
         template["metadata"]["labels"][GENERATION_LABEL] = json!(generation);
+        template["spec"]["nodeSelector"] = json!(self.node_selector());
         if let Some(environment) = template["spec"]["containers"][0]["env"].as_array_mut() {
             environment.push(json!({ "name": GENERATION_VARIABLE, "value": generation }));
         }
@@ -273,10 +284,15 @@ fn object<T: DeserializeOwned>(json: Value) -> T {
     serde_json::from_value(json).expect("an object that is written here has its kind's shape")
 }
 
-fn extend<T: serde::Serialize>(map: &mut Value, more: &BTreeMap<String, T>) {
+fn extend(map: &mut Value, more: &BTreeMap<&str, String>) {
     for (key, value) in more {
-        map[key] = json!(value);
+        map[*key] = json!(value);
     }
+}
+
+/// Nodes that may have one of the daemons that are there.
+pub(super) fn node_selector(seen: &DaemonSet) -> Option<&BTreeMap<String, String>> {
+    seen.spec.as_ref()?.template.spec.as_ref()?.node_selector.as_ref()
 }
 
 fn image(fuse: &FuseSpec) -> String {
@@ -401,6 +417,34 @@ mod tests {
         assert_eq!(design.unheeded(), ["cache-size", "threads", "verbose"]);
         let runtime = options(json!({ "exclusive": "true", "threads": "2" }));
         assert!(Design::new(&key, &runtime, &dataset).unwrap().unheeded().is_empty());
+    }
+
+    #[test]
+    fn nobody_else_says_what_a_daemon_is_or_whose() {
+        let dataset: Dataset = object(json!({
+            "metadata": { "name": "data" }, "spec": { "mounts": [{ "mountPoint": "local:///srv/data" }] },
+        }));
+        let runtime: JuiceFSRuntime = object(
+            json!({ "metadata": { "name": "data", "uid": "1" }, "spec": { "fuse": {
+            "image": "fuse", "imageTag": "1",
+            "env": [{ "name": IMAGE_VERSION_VARIABLE, "value": "other" }, { "name": "LEVEL", "value": "debug" }],
+            "podMetadata": { "labels": { "app": "other", "team": "data" } },
+            "nodeSelector": { "fluid.io/f-default-data": "false", "disk": "ssd" },
+        } } }),
+        );
+        let key = Key::new("default", "data");
+        let set = json!(Design::new(&key, &runtime, &dataset).unwrap().daemon_set(Generation::FIRST));
+        let template = &set["spec"]["template"];
+        let expected = json!([
+            { "name": IMAGE_VERSION_VARIABLE, "value": "fuse:1" },
+            { "name": "LEVEL", "value": "debug" },
+            { "name": GENERATION_VARIABLE, "value": "1" },
+        ]);
+        assert_eq!(template["spec"]["containers"][0]["env"], expected);
+        let labels = &template["metadata"]["labels"];
+        assert_eq!((&labels["app"], &labels["team"]), (&json!("juicefs"), &json!("data")));
+        let nodes = json!({ "fluid.io/f-default-data": "true", "disk": "ssd" });
+        assert_eq!(template["spec"]["nodeSelector"], nodes);
     }
 
     #[test]

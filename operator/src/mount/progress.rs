@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use midflight_api::fluid::{JuiceFSRuntimeStatus, RuntimeCondition};
 use midflight_api::longhorn::ConditionStatus;
 use midflight_plan::mount::Policy;
-use midflight_plan::mount::progress::Counted;
+use midflight_plan::mount::progress::{Counted, Standing};
 
 use super::objects::daemons;
 
@@ -16,15 +16,25 @@ const UP_TO_DATE: &str = "FusesUpToDate";
 /// Condition of a runtime: whether all options of its daemons mean something; absent if they do.
 const HEEDED: &str = "FuseOptionsHeeded";
 
+fn number(count: i32) -> u32 {
+    u32::try_from(count).unwrap_or_default()
+}
+
 pub(super) fn counted(set: &DaemonSet) -> Counted {
     let seen = set.status.clone().unwrap_or_default();
-    let number = |count: i32| u32::try_from(count).unwrap_or_default();
     Counted {
         generation: daemons(set).generation,
         is_fresh: seen.observed_generation >= set.metadata.generation,
         daemons: number(seen.current_number_scheduled),
         updated: number(seen.updated_number_scheduled.unwrap_or_default()),
     }
+}
+
+/// What is told of the daemons, for which of the user's wishes.
+pub(super) fn standing(wish: i64, set: &DaemonSet) -> Standing {
+    let seen = set.status.clone().unwrap_or_default();
+    let (desired, ready) = (number(seen.desired_number_scheduled), number(seen.number_ready));
+    Standing { wish, counted: counted(set), desired, ready }
 }
 
 fn condition<'a>(status: &'a JuiceFSRuntimeStatus, kind: &str) -> Option<&'a RuntimeCondition> {

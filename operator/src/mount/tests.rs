@@ -181,6 +181,34 @@ async fn options_that_daemons_do_not_have_are_told() {
     cluster.close().await;
 }
 
+/// A pod whose node is not among those of its DaemonSet any more is ended at once, whoever uses it.
+#[tokio::test]
+async fn daemons_stay_on_their_nodes_when_others_are_wanted() {
+    let (cluster, running) = with_dataset().await;
+    let client = &cluster.client;
+    let node = json!({ "metadata": { "name": "node-1", "labels": { "fluid.io/f-default-data": "true" } } });
+    let node = serde_json::from_value(node).unwrap();
+    Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
+    let pods = Api::<Pod>::default_namespaced(client.clone());
+    let daemons = async || {
+        let daemons = pods.list(&ListParams::default().labels("role=juicefs-fuse")).await.unwrap();
+        daemons.items.into_iter().filter_map(|pod| pod.metadata.uid).collect::<Vec<_>>()
+    };
+    eventually("the daemon is there", async || daemons().await.len() == 1).await;
+    let before = daemons().await;
+    change(client, json!({ "nodeSelector": { "disk": "ssd" } })).await;
+    let words = "daemons do not have these options, or not with that value: nodeSelector (stays as it was)";
+    until_said(client, words).await;
+    change(client, json!({ "imageTag": "2" })).await;
+    until(client, &all("fuse:2", "2", "OnIdle")).await;
+    let set = json!(Api::<DaemonSet>::default_namespaced(client.clone()).get("data-fuse").await.unwrap());
+    let nodes = &set["spec"]["template"]["spec"]["nodeSelector"];
+    assert_eq!(*nodes, json!({ "fluid.io/f-default-data": "true" }));
+    assert_eq!(daemons().await, before);
+    running.abort();
+    cluster.close().await;
+}
+
 /// Waits until something holds.
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let reached = async {

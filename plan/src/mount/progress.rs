@@ -39,9 +39,70 @@ impl Counted {
     }
 }
 
+/// All that is told of the daemons of a dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Which of the user's wishes it speaks of.
+    pub wish: i64,
+    pub counted: Counted,
+    /// Nodes that should have a daemon.
+    pub desired: u32,
+    pub ready: u32,
+}
+
+impl Standing {
+    /// Whether those who were told an earlier standing should hear of this one soon. On thousands of nodes a daemon comes or goes all the
+    /// time: telling of each would cost more than replacing them does.
+    pub fn is_news_after(&self, told: &Standing) -> bool {
+        const SHARE: u32 = 16;
+        let is_asked = self.wish != told.wish || self.counted.generation != told.counted.generation;
+        let begins = self.counted.outdated() > 0 && told.counted.outdated() == 0;
+        let all = self.desired.max(self.counted.daemons);
+        let numbers = |of: &Standing| [of.desired, of.ready, of.counted.daemons, of.counted.outdated()];
+        let mut moved = numbers(self).into_iter().zip(numbers(told)).map(|(now, then)| now.abs_diff(then));
+        let is_much = moved.any(|by| by > 0 && by.saturating_mul(SHARE) >= all);
+        is_asked || begins || is_much || (self.is_done() && !told.is_done())
+    }
+
+    fn is_done(&self) -> bool {
+        self.counted.outdated() == 0 && self.ready >= self.desired
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_changes_with_every_node_is_no_news_in_a_large_cluster() {
+        let standing = |wish, nodes, ready, outdated| Standing {
+            wish,
+            counted: Counted {
+                generation: Generation::FIRST,
+                is_fresh: true,
+                daemons: nodes,
+                updated: nodes - outdated,
+            },
+            desired: nodes,
+            ready,
+        };
+        #[rustfmt::skip]
+        let cases = [
+            ("the same",                standing(1, 5000, 5000, 0),    standing(1, 5000, 5000, 0),    false),
+            ("one restarts",            standing(1, 5000, 5000, 0),    standing(1, 5000, 4999, 0),    false),
+            ("one of few restarts",     standing(1, 3, 3, 0),          standing(1, 3, 2, 0),          true),
+            ("an upgrade begins",       standing(1, 5000, 5000, 0),    standing(1, 5000, 5000, 1),    true),
+            ("one is done",             standing(1, 5000, 5000, 4000), standing(1, 5000, 5000, 3999), false),
+            ("many are done",           standing(1, 5000, 5000, 4000), standing(1, 5000, 5000, 3600), true),
+            ("the last is done",        standing(1, 5000, 5000, 1),    standing(1, 5000, 5000, 0),    true),
+            ("the last is not ready",   standing(1, 5000, 5000, 1),    standing(1, 5000, 4999, 0),    false),
+            ("all are ready",           standing(1, 5000, 4999, 0),    standing(1, 5000, 5000, 0),    true),
+            ("the user wants it other", standing(1, 5000, 5000, 9),    standing(2, 5000, 5000, 9),    true),
+        ];
+        for (name, told, now, expected) in cases {
+            assert_eq!(now.is_news_after(&told), expected, "{name}");
+        }
+    }
 
     #[test]
     fn what_was_not_counted_since_the_change_is_old() {
