@@ -1,9 +1,14 @@
 //! The socket on which kubelet calls.
 //!
-//! Invariant: only root can reach it, and a socket that an earlier process left is replaced.
+//! Invariant: only root can reach it, a socket that an earlier process left is replaced, and one that was removed is made anew.
 
 use std::{
-    convert::Infallible, fs, io, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Duration,
+    convert::Infallible,
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 use http::{Request, Response};
@@ -49,18 +54,53 @@ pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> R
         controller: ControllerServer::new(ControllerService::new(client, config.root.clone())),
         node: NodeServer::from_arc(Arc::clone(&node)),
     };
-    match fs::remove_file(&config.socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&config.socket).map_err(failed)?;
-    fs::set_permissions(&config.socket, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = Listener::bind(&config.socket).map_err(failed)?;
     tracing::info!(socket = %config.socket.display(), "CSI plugin serves");
     ready();
     tokio::select! {
-        error = accept(&listener, &services) => Err(failed(error)),
+        error = listen(listener, &config.socket, &services) => Err(failed(error)),
         never = repair(Arc::clone(&node)) => match never {},
         never = follow_wishes(node, look_at_idle_every) => match never {},
+    }
+}
+
+/// A socket, and which one it is.
+struct Listener {
+    socket: UnixListener,
+    inode: u64,
+}
+
+impl Listener {
+    fn bind(at: &Path) -> io::Result<Listener> {
+        match fs::remove_file(at) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = UnixListener::bind(at)?;
+        fs::set_permissions(at, fs::Permissions::from_mode(0o600))?;
+        Ok(Listener { socket, inode: fs::symlink_metadata(at)?.ino() })
+    }
+
+    /// Returns when nobody can find the socket any more: whoever tidied up did not know whose it was.
+    async fn is_lost(&self, at: &Path) {
+        while fs::symlink_metadata(at).is_ok_and(|seen| seen.ino() == self.inode) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// Serves whoever calls, at that place, until nobody can any more.
+async fn listen(mut listener: Listener, at: &Path, services: &Services) -> io::Error {
+    loop {
+        tokio::select! {
+            error = accept(&listener.socket, services) => return error,
+            () = listener.is_lost(at) => {}
+        }
+        tracing::warn!(socket = %at.display(), "the socket was removed: it is made anew");
+        listener = match Listener::bind(at) {
+            Ok(listener) => listener,
+            Err(error) => return error,
+        };
     }
 }
 

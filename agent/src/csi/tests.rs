@@ -164,8 +164,9 @@ async fn kubelet_reaches_all_services_on_one_socket() {
     let (tell, told) = tokio::sync::oneshot::channel();
     let serving = tokio::spawn(super::serve(config, world.client.clone(), move || tell.send(()).unwrap()));
     told.await.unwrap();
+    let place = socket.clone();
     let connect = tower::service_fn(move |_: http::Uri| {
-        let socket = socket.clone();
+        let socket = place.clone();
         async move { tokio::net::UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
     });
     let endpoint = tonic::transport::Endpoint::from_static("http://localhost");
@@ -188,6 +189,15 @@ async fn kubelet_reaches_all_services_on_one_socket() {
     assert_eq!(can.capabilities.len(), 4);
     let refused = node.node_stage_volume(NodeStageVolumeRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
+
+    // Somebody tidies up: whoever has a connection keeps it, and whoever comes later finds the socket again.
+    fs::remove_file(&socket).unwrap();
+    identity.probe(ProbeRequest {}).await.unwrap();
+    let begun = std::time::Instant::now();
+    while tokio::net::UnixStream::connect(&socket).await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(150), "the socket does not come back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     serving.abort();
     world.end().await;
 }

@@ -199,3 +199,32 @@ async fn what_a_process_left_that_died_while_it_bound_is_removed() {
     world.unstage().await.unwrap();
     world.end().await;
 }
+
+/// As many as a node may have pods, and more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_of_workloads_shares_one_daemon() {
+    const CROWD: usize = 200;
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    let targets: Vec<String> = (0..CROWD).map(|number| format!("workload-{number}")).collect();
+    for target in &targets {
+        world.publish(target).await.unwrap();
+    }
+    world.daemon_dies();
+    Mounts::Machine.clear(&world.mount()).unwrap();
+    world.daemon_comes("fuse:1");
+    fs::write(world.mount().join("file"), "new").unwrap();
+    world.plugin.repair().unwrap();
+    for target in &targets {
+        assert_eq!(fs::read(world.path(target).join("file")).unwrap(), b"new", "{target}");
+    }
+    assert_eq!(world.mounts(), 1 + 2 * CROWD);
+    assert_eq!(world.unstage().await, Err(Code::FailedPrecondition));
+    for target in &targets {
+        world.unpublish(target).await.unwrap();
+    }
+    world.unstage().await.unwrap();
+    assert_eq!(world.mounts(), 1);
+    world.end().await;
+}
