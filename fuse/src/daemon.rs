@@ -90,6 +90,7 @@ pub fn run(args: &FuseArgs) -> Result<(), DaemonError> {
     nudge::prepare().map_err(signals)?;
     let asked = nudge::on_end(&wake).map_err(signals)?;
     let limit = raise_limits();
+    make_room(&wake, limit);
     let most_nodes = args.most_nodes.unwrap_or(limit / 4 * 3);
     let crowd = Arc::new(Crowd::new(most_nodes, Arc::clone(&wake)));
 
@@ -190,6 +191,14 @@ fn raise_limits() -> usize {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard });
     }
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
+}
+
+/// Room for many descriptors is made at once: where threads share them, the kernel has to wait for all of these whenever it makes more.
+fn make_room(some: &OwnedFd, limit: usize) {
+    const ENOUGH: usize = 1 << 16;
+    let last = i32::try_from(limit.min(ENOUGH)).map_or(0, |limit| limit - 1);
+    // Otherwise room is made when it is needed.
+    let _ = rustix::io::fcntl_dupfd_cloexec(some, last);
 }
 
 /// Has the kernel forget what nobody uses: it does so when a file system is mounted anew in place.
