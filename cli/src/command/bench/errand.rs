@@ -66,7 +66,7 @@ impl Errand {
     }
 }
 
-fn interrupted() -> anyhow::Error {
+pub(super) fn interrupted() -> anyhow::Error {
     Failure::error("interrupted", "start it again any time")
 }
 

@@ -25,7 +25,11 @@ use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
-use midflight_agent::csi::{Access, client::Volume, hollow::HollowNode};
+use midflight_agent::csi::{
+    Access,
+    client::{CallError, Volume},
+    hollow::HollowNode,
+};
 use midflight_api::fluid::{Dataset, IMAGE_VERSION_ANNOTATION, JuiceFSRuntime};
 use midflight_apiserver::{ApiServer, Config};
 use midflight_operator::{Writer, bootstrap, run_datasets};
@@ -36,16 +40,20 @@ use tokio::time::sleep;
 use self::count::{Counter, Requests};
 use super::{
     conditions::Conditions,
+    errand::interrupted,
     figure::{Better, Figure, show},
 };
 use crate::{
+    cluster::Interrupts,
     output::{Answer, Paint},
     session::Session,
 };
 
 const OLD: &str = "fuse:v1";
 const NEW: &str = "fuse:v2";
-const PATIENCE: Duration = Duration::from_secs(60);
+/// What the runtime says in the end.
+const UPGRADED: &str = "no daemon is older than generation 2";
+const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Count what an upgrade of FUSE daemons asks of the API server
@@ -89,14 +97,20 @@ impl Answer for Measured {
 
 impl MountBench {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        session.answer(&self.measure().await?)
+        let mut interrupts = Interrupts::listen().context("listen for signals")?;
+        let measured = tokio::select! {
+            measured = self.measure() => measured?,
+            () = interrupts.next() => return Err(interrupted()),
+        };
+        session.answer(&measured)
     }
 
     async fn measure(&self) -> anyhow::Result<Measured> {
         let conditions = Conditions::before();
         let folder = tempfile::Builder::new().prefix("mf-mount.").tempdir().context("make a folder")?;
         let server = ApiServer::open(Config::new(folder.path().join("api"))).await.context("open the API")?;
-        let fleet = Fleet::make(&server, self, folder.path()).await?;
+        let disks = disks_of_nodes().context("make a folder for the nodes")?;
+        let fleet = Fleet::make(&server, self, disks.path()).await?;
         let (seconds, plugins, operator) = fleet.upgrade().await?;
         fleet.operating.abort();
         server.shutdown().await;
@@ -119,6 +133,13 @@ impl MountBench {
     }
 }
 
+/// In memory where that can be had: thousands of nodes would wait for one disk which in truth each has for itself.
+fn disks_of_nodes() -> std::io::Result<tempfile::TempDir> {
+    let mut folder = tempfile::Builder::new();
+    folder.prefix("mf-nodes.");
+    folder.tempdir_in("/dev/shm").or_else(|_| folder.tempdir())
+}
+
 /// All nodes, and those who drive them.
 struct Fleet {
     user: Client,
@@ -129,6 +150,8 @@ struct Fleet {
     operating: tokio::task::JoinHandle<()>,
     /// Nodes whose daemon runs.
     ready: AtomicUsize,
+    /// Those of them that have the new one.
+    updated: AtomicUsize,
 }
 
 impl Fleet {
@@ -164,6 +187,7 @@ impl Fleet {
             operator,
             operating,
             ready: AtomicUsize::new(0),
+            updated: AtomicUsize::new(0),
         };
         fleet.each(async |node| fleet.begin(node, OLD).await).await?;
         fleet.report_daemons().await?;
@@ -181,16 +205,17 @@ impl Fleet {
 
     /// A workload comes to a node, and with it a daemon.
     async fn begin(&self, node: &HollowNode, image: &str) -> anyhow::Result<()> {
-        node.stage().await?;
+        insist(async || node.stage().await).await?;
         node.daemon_comes(image).context("bring the daemon")?;
         self.ready.fetch_add(1, Ordering::Relaxed);
-        Ok(node.publish().await?)
+        self.updated.fetch_add(usize::from(image == NEW), Ordering::Relaxed);
+        insist(async || node.publish().await).await
     }
 
     /// A workload ends; its daemon is outdated and goes.
     async fn end(&self, node: &HollowNode) -> anyhow::Result<()> {
-        node.unpublish().await?;
-        node.unstage().await?;
+        insist(async || node.unpublish().await).await?;
+        insist(async || node.unstage().await).await?;
         node.daemon_goes();
         self.ready.fetch_sub(1, Ordering::Relaxed);
         Ok(())
@@ -214,32 +239,38 @@ impl Fleet {
             self.end(node).await?;
             self.begin(node, NEW).await
         });
-        tokio::pin!(renew);
-        loop {
-            tokio::select! {
-                done = &mut renew => break done?,
-                // As often as a DaemonSet controller that follows its pods.
-                () = sleep(Duration::from_millis(100)) => self.report_daemons().await?,
-            }
+        tokio::select! {
+            done = renew => done?,
+            failed = self.keep_reporting() => failed?,
         }
         self.report_daemons().await?;
         let seconds = begun.elapsed().as_secs_f64();
         let left = self.nodes.iter().filter(|node| node.used().as_deref() != Some(NEW)).count();
         ensure!(left == 0, "{left} nodes do not run the new daemon");
-        let seen = async || {
+        until("the runtime tells that all daemons are new", async || {
             let status = runtimes.get("data").await?.status.unwrap_or_default();
-            Ok(usize::try_from(status.fuse_number_ready)? == self.nodes.len())
-        };
-        until("the runtime tells that all daemons are ready", seen).await?;
+            Ok(status.conditions.iter().any(|condition| condition.message.as_str() == UPGRADED))
+        })
+        .await?;
         Ok((seconds, self.plugins.take(), self.operator.take()))
+    }
+
+    /// As often as a DaemonSet controller that follows its pods.
+    async fn keep_reporting(&self) -> anyhow::Result<()> {
+        loop {
+            sleep(Duration::from_millis(100)).await;
+            self.report_daemons().await?;
+        }
     }
 
     /// What the DaemonSet controller says of its pods.
     async fn report_daemons(&self) -> anyhow::Result<()> {
         let sets: Api<DaemonSet> = Api::default_namespaced(self.user.clone());
+        let seen = sets.get("data-fuse").await.context("look at the daemons")?.metadata.generation;
         let (all, ready) = (self.nodes.len(), self.ready.load(Ordering::Relaxed));
+        let updated = if seen == Some(1) { ready } else { self.updated.load(Ordering::Relaxed) };
         let status = json!({ "status": {
-            "desiredNumberScheduled": all, "currentNumberScheduled": ready, "numberReady": ready,
+            "observedGeneration": seen, "updatedNumberScheduled": updated, "desiredNumberScheduled": all, "currentNumberScheduled": ready, "numberReady": ready,
             "numberAvailable": ready, "numberUnavailable": all - ready.min(all), "numberMisscheduled": 0,
         }});
         let params = PatchParams::default();
@@ -270,6 +301,17 @@ async fn make_dataset(client: &Client) -> anyhow::Result<Volume> {
     let source = volume.spec.and_then(|spec| spec.csi).context("the volume has no CSI source")?;
     let attributes = source.volume_attributes.unwrap_or_default();
     Ok(Volume { handle: source.volume_handle, attributes, access: Access::ReadWrite })
+}
+
+/// As kubelet does: a call that failed is made again.
+async fn insist(call: impl AsyncFn() -> Result<(), CallError>) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match call().await {
+            Err(error) if error.is_transient() && Instant::now() < deadline => sleep(LOOK_EVERY).await,
+            answer => return Ok(answer?),
+        }
+    }
 }
 
 async fn until(what: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
