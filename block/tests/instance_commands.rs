@@ -184,6 +184,7 @@ fn every_command_may_be_given_twice_and_none_too_late() {
         ("expand",           |n, o, e| n.runtime.block_on(o.expand(proto::ExpandRequest { engine: ask(e), size: 2 * SIZE })).map(drop)),
         ("finalize",         |n, o, e| n.runtime.block_on(o.finalize(target("e-0", e))).map(drop)),
         ("patience",         |n, o, e| n.runtime.block_on(o.patience(proto::PatienceRequest { engine: ask(e), seconds: 9 })).map(drop)),
+        ("permit",           |n, o, e| n.runtime.block_on(o.permit(proto::PermitRequest { engine: ask(e), replicas: vec!["r-2".into()] })).map(drop)),
         ("throttle",         |n, o, e| n.runtime.block_on(o.throttle(proto::ThrottleRequest { engine: ask(e), bytes_per_second: 1 << 20 })).map(drop)),
         ("release replica",  |n, o, e| n.runtime.block_on(o.release_replica(member(e, "r-2", ""))).map(drop)),
         ("remove replica",   |n, o, e| n.runtime.block_on(o.remove_replica(member(e, "r-2", ""))).map(drop)),

@@ -53,6 +53,31 @@ fn a_copy_that_was_away_gets_what_it_missed_and_little_more() {
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
 }
 
+/// What it misses while it waits is copied with the rest.
+#[test]
+fn a_copy_that_is_back_waits_until_it_may_be_rebuilt() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut plane = start(folder.path(), SIZE);
+    let permit = |plane: &mut Plane, replicas: Vec<String>| {
+        let answer = plane.command(&Command::Permit { replicas }).expect("the plane works");
+        assert_eq!(answer, Answer::Done);
+    };
+    permit(&mut plane, Vec::new());
+    plane.replica(1).kill();
+    until("it is dropped", || plane.record().unwrap().in_service() == 2);
+    plane.restart_replica(1).unwrap();
+    let mut client = NbdClient::connect(&plane.socket(), VOLUME).expect("the plane works");
+    for offset in (0..SIZE).step_by(1 << 20) {
+        let written = client.call(Ask::Write { offset, data: &vec![7; 1 << 20] }).expect("the plane works");
+        assert_eq!(written.error, 0);
+    }
+    assert_eq!((plane.record().unwrap().in_service(), status(&mut plane).copied_bytes), (2, 0));
+    let all = plane.record().unwrap().members.iter().map(|member| member.replica.clone()).collect();
+    permit(&mut plane, all);
+    plane.wait_until_whole(WHOLE_WITHIN).unwrap();
+    assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
+}
+
 #[test]
 fn a_rebuild_goes_no_faster_than_it_was_told() {
     const RATE: u64 = 1 << 20;

@@ -47,6 +47,11 @@ pub enum Command {
         #[arg(long)]
         seconds: u32,
     },
+    /// Rebuild these replicas and no others when they return; a rebuild that has begun goes on.
+    Permit {
+        #[arg(long)]
+        replicas: Vec<String>,
+    },
     /// The upgrade is final: use what the newest on-disk format has. There is no way back
     /// to a build that does not know it.
     Finalize,
@@ -102,6 +107,28 @@ pub struct Status {
     /// Seconds that a replica may be silent before it is taken out of service; not told by engines of older builds.
     #[serde(default)]
     pub patience: Option<u32>,
+    /// Which replicas are rebuilt when they return; not told by engines of older builds.
+    #[serde(default)]
+    pub permitted: Option<Permitted>,
+}
+
+/// Which replicas an engine rebuilds when they return.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Permitted {
+    /// As long as nobody has said otherwise.
+    #[default]
+    All,
+    Only(Vec<String>),
+}
+
+impl Permitted {
+    pub(super) fn has(&self, replica: &str) -> bool {
+        match self {
+            Permitted::All => true,
+            Permitted::Only(replicas) => replicas.iter().any(|permitted| permitted == replica),
+        }
+    }
 }
 
 /// What was found damaged in a copy. While others have what it lost it is out of service, until that was copied anew.

@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    control::Trouble,
+    control::{Permitted, Trouble},
     copying::Copying,
     layout::Operation,
     members::{Members, Mode, Service},
@@ -174,6 +174,7 @@ pub struct Engine {
     pub(super) throttle: Throttle,
     /// Seconds that a member may be silent.
     pub(super) patience: u32,
+    pub(super) permitted: Permitted,
     /// Bytes that rebuilds have copied.
     pub(super) copied: u64,
     /// The member in this process, if there is one.
@@ -221,6 +222,7 @@ impl Engine {
             layers: 0,
             throttle: Throttle::default(),
             patience: PATIENCE_S,
+            permitted: Permitted::All,
             copied: 0,
             near: None,
             names: Vec::new(),

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use super::{
-    control::{Answer, Command, Flaw, Status},
+    control::{Answer, Command, Flaw, Permitted, Status},
     core::{CONTROL, Engine, Output, Phase},
     members::Service,
     requests::{Asker, changes},
@@ -87,6 +87,13 @@ impl Engine {
                 out.push(Output::Patience(Duration::from_secs(self.patience.into())));
                 Err(Answer::Done)
             }
+            Ok(Command::Permit { replicas }) => {
+                self.permitted = Permitted::Only(replicas);
+                if self.phase == Phase::Serving {
+                    self.change_members(out);
+                }
+                Err(Answer::Done)
+            }
             Ok(Command::Release { replica }) => Err(self.release(&replica, out)),
             Ok(Command::Introduce { replica, address }) => Err(self.introduce(&replica, address, out)),
             Ok(Command::Suspend) => {
@@ -135,6 +142,7 @@ impl Engine {
             trouble: self.trouble.clone().map(Box::new),
             rebuild_limit: Some(self.throttle.rate().unwrap_or(0)),
             patience: Some(self.patience),
+            permitted: Some(self.permitted.clone()),
             damaged: self.damaged.iter().map(|(at, damage)| self.flaw(*at, damage)).collect(),
         }
     }
@@ -158,6 +166,7 @@ impl Engine {
             | Command::Introduce { .. }
             | Command::Throttle { .. }
             | Command::Patience { .. }
+            | Command::Permit { .. }
             | Command::Suspend
             | Command::Resume => {
                 return Err(Answer::Status(Box::new(self.status())));

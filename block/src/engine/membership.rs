@@ -228,13 +228,19 @@ impl Engine {
         } else if self.copying.is_some() {
             self.copied_member().map(|member| (member, Mode::InService))
         } else {
-            self.members.any(Service::Returning).map(|member| (member, Mode::Rebuilding))
+            self.next_to_rebuild().map(|member| (member, Mode::Rebuilding))
         };
         if let Some((member, mode)) = change {
             let change = Change { member, mode, version: self.version + 1 };
             self.changing = Some(change);
             out.push(Output::Change(change));
         }
+    }
+
+    /// The first of those that have come back and may be copied to.
+    fn next_to_rebuild(&self) -> Option<usize> {
+        let returning = self.members.iter().filter(|(_, member)| member.service == Service::Returning);
+        returning.map(|(at, _)| at).find(|at| self.permitted.has(&self.name_of(*at)))
     }
 
     /// Tells everyone who stays what those who leave may lack already.

@@ -445,6 +445,27 @@ fn a_member_that_fails_before_it_was_let_go_returns_unless_it_is_to_go_still() {
     }
 }
 
+/// Members are called by their numbers here.
+#[test]
+fn a_member_that_is_back_is_rebuilt_when_that_is_permitted() {
+    let mut bench = Bench::with_copies(3, 10);
+    bench.all_answer(Kind::Standing);
+    let permit =
+        |replicas: &[&str]| Command::Permit { replicas: replicas.iter().map(|r| (*r).into()).collect() };
+    assert_eq!(bench.order(&permit(&["0"])), Some(Answer::Done));
+    bench.feed(Input::Closed(LinkId::from_bits(2)));
+    bench.all_answer(Kind::Depart);
+    bench.record_changes();
+    bench.connect(2);
+    bench.promise(2, 1);
+    let changes = |bench: &Bench| bench.out.iter().filter(|out| matches!(out, Output::Change(_))).count();
+    assert_eq!((bench.engine.services()[1], changes(&bench)), (Service::Returning, 1), "it waits");
+    bench.order(&permit(&["1"]));
+    assert_eq!(changes(&bench), 2);
+    bench.record_changes();
+    assert_eq!(bench.engine.services()[1], Service::Joining);
+}
+
 /// A connection that was on its way when a copy was given up may stand before the record says so. Nobody asks for
 /// anything on it, so the copy has to be met anew, or it would never return.
 #[test]

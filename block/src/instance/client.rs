@@ -159,6 +159,13 @@ pub enum Command {
         #[arg(long)]
         seconds: u32,
     },
+    /// Rebuild these replicas and no others when they return, for as long as the engine lives.
+    Permit {
+        #[command(flatten)]
+        target: TargetArgs,
+        #[arg(long)]
+        replicas: Vec<String>,
+    },
     #[command(flatten)]
     Backup(BackupOrder),
     /// Make the upgrade of a volume final: use what the newest on-disk format has.
@@ -376,6 +383,9 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
         }
         Command::Patience { target, seconds } => {
             orders.patience(proto::PatienceRequest { engine: Some(target.into()), seconds }).await?;
+        }
+        Command::Permit { target, replicas } => {
+            orders.permit(proto::PermitRequest { engine: Some(target.into()), replicas }).await?;
         }
         Command::Backup(order) => return Ok(Told::Backup(backup_orders::give(orders, order).await?)),
         Command::SwitchOver { volume, term, engine, drain_within_ms, within_ms } => {

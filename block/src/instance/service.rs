@@ -24,7 +24,7 @@ use super::{
     spec::{Particulars, Seat, Spec},
 };
 use crate::{
-    engine::control::{Command, Flaw},
+    engine::control::{Command, Flaw, Permitted},
     epoch::Epoch,
     net::address::Address,
     record::Attachment,
@@ -215,6 +215,13 @@ fn flaw(flaw: Flaw) -> proto::Flaw {
     proto::Flaw { replica: flaw.replica, what: flaw.what, repaired: flaw.repaired }
 }
 
+fn permitted(permitted: Permitted) -> proto::Permitted {
+    match permitted {
+        Permitted::All => proto::Permitted { all: true, replicas: Vec::new() },
+        Permitted::Only(replicas) => proto::Permitted { all: false, replicas },
+    }
+}
+
 #[tonic::async_trait]
 impl InstanceManager for Service {
     async fn version(
@@ -323,6 +330,7 @@ impl InstanceManager for Service {
                 damaged: status.damaged.into_iter().map(flaw).collect(),
                 rebuild_limit: status.rebuild_limit,
                 patience: status.patience,
+                permitted: status.permitted.map(permitted),
             })
         })
         .await
@@ -436,6 +444,18 @@ impl InstanceManager for Service {
         self.engine("patience", move |registry| {
             let target = some_engine(request.engine.as_ref())?;
             registry.command(&target, &Command::Patience { seconds: request.seconds })
+        })
+        .await
+    }
+
+    async fn permit(
+        &self,
+        request: Request<proto::PermitRequest>,
+    ) -> Result<Response<proto::EngineResponse>, Status> {
+        let request = request.into_inner();
+        self.engine("permit", move |registry| {
+            let target = some_engine(request.engine.as_ref())?;
+            registry.command(&target, &Command::Permit { replicas: request.replicas })
         })
         .await
     }
