@@ -86,7 +86,7 @@ words! {
          "a change of members needs a higher memberVersion; raise it in the same write"),
     rule("!has(oldSelf.members) || !oldSelf.members.exists(m, m.mode == 'rw') || (has(self.members) && self.members.exists(m, m.mode == 'rw'))",
          "the last member in service holds the newest data and cannot leave; put another in service first"),
-    rule("!has(oldSelf.members) || !oldSelf.members.exists(m, m.mode == 'rw') || !has(self.members) || self.members.all(m, m.mode != 'rw' || oldSelf.members.exists(o, o.replica == m.replica && o.mode != 'err') || (self.term > oldSelf.term && has(self.salvaged) && self.salvaged == m.replica))",
+    rule("!has(oldSelf.members) || !oldSelf.members.exists(m, m.mode == 'rw') || !has(self.members) || self.members.all(m, m.mode != 'rw' || oldSelf.members.exists(o, o.replica == m.replica && o.mode != 'err') || (self.term > oldSelf.term && has(self.salvaged) && self.salvaged == m.replica && (!has(oldSelf.salvaged) || oldSelf.salvaged != self.salvaged)))",
          "a replica that was out of service may have missed writes; make it wo, rebuild it, then make it rw"),
 ]))]
 #[serde(rename_all = "camelCase")]
@@ -112,7 +112,7 @@ pub struct VolumeRecordSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Operation")]
     pub operation: Option<Operation>,
-    /// Replica that was last put into service with older data, because somebody asked for it and none that had all data was left.
+    /// Replica put into service with older data, as somebody asked for it and none with all data was left; empty once it serves.
     #[serde(default, skip_serializing_if = "ReplicaName::is_empty")]
     pub salvaged: ReplicaName,
 }

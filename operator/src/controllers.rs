@@ -20,8 +20,8 @@ use crate::figures::Figures;
 use crate::mount::Datasets;
 use crate::node_upgrade::{NodeUpgradeRuns, NodeUpgrades};
 use crate::storage::{
-    BackupTargets, Backups, EngineImages, InstanceManagers, Nodes, Orders, PrePull, Restores, Snapshots,
-    Usage, Volumes,
+    BackupTargets, Backups, EngineImages, InstanceManagers, Nodes, Orders, PrePull, Rebuilds, Restores,
+    Snapshots, Usage, Volumes,
 };
 use crate::workload;
 use crate::write::Writer;
@@ -57,6 +57,8 @@ pub async fn run_counting(writer: Arc<Writer>, standing: &Standing, figures: Fig
         operator.add(restores);
         let usage = Usage::new(&mut operator, Arc::clone(&orders));
         operator.add(usage);
+        let rebuilds = Rebuilds::new(&mut operator);
+        operator.add(rebuilds);
         let volumes = Volumes::new(&mut operator, orders);
         operator.add(volumes);
         add_node_upgrades(&mut operator);

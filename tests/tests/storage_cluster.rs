@@ -186,6 +186,8 @@ async fn a_volume_of_pods_outlives_a_node_its_frontend_and_its_keeper() {
     kubectl.run(&["patch", VOLUMES[1], "--type=merge", "-p", fewer]).await;
     let holders = kubectl.until_replicas(2).await;
     let emptied = holders.iter().find(|node| *node != "node-1").unwrap();
+    let all = r#"{"value":"block-for-eviction"}"#;
+    kubectl.run(&["patch", "settings.longhorn.io/node-drain-policy", "--type=merge", "-p", all]).await;
     cluster.midflight(&["node", "drain", emptied, "--wait"]).await.unwrap();
     assert!(!kubectl.until_replicas(2).await.contains(emptied), "{emptied} is empty");
     cluster.midflight(&["node", "uncordon", emptied]).await.unwrap();

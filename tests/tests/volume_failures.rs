@@ -50,6 +50,80 @@ async fn a_volume_all_of_whose_replicas_failed_serves_again_with_all_of_its_data
     storage.stop().await;
 }
 
+/// Until the condition `Settled` of a volume says something.
+async fn until_told(storage: &Storage, volume: &str, what: &str) {
+    let says = async || {
+        let settled = status(storage, volume).await?.conditions.get("Settled").cloned();
+        Ok(settled.filter(|settled| settled.message.as_str().contains(what)).map(drop))
+    };
+    storage.until(what, says).await.expect("it is told");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_rebuilt_as_the_limit_lets_them() {
+    let mut storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    for volume in ["vol-1", "vol-2"] {
+        storage.create_volume(volume, spec(2)).await.unwrap();
+        storage.until_volume(volume, "attached", "healthy").await.unwrap();
+    }
+    storage.set("concurrent-replica-rebuild-per-node-limit", "0").await.unwrap();
+    storage.kill_manager("node-2").await.unwrap();
+    for volume in ["vol-1", "vol-2"] {
+        storage.until_volume(volume, "attached", "degraded").await.unwrap();
+    }
+    storage.restart_manager(2).await.unwrap();
+    let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let held = async || {
+        let all = replicas.list(&ListParams::default()).await?;
+        let waits = all.iter().filter(|replica| {
+            let status = replica.status.as_ref();
+            let condition = status.and_then(|status| status.instance.conditions.get("RebuildPermitted"));
+            condition.is_some_and(|condition| condition.message.as_str().contains("limit is 0"))
+        });
+        Ok((waits.count() == 2).then_some(()))
+    };
+    storage.until("both are back, and told to wait", held).await.unwrap();
+    let records: Api<VolumeRecord> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    for volume in ["vol-1", "vol-2"] {
+        until_told(&storage, volume, "concurrent-replica-rebuild-per-node-limit is 0").await;
+        let members = records.get(volume).await.unwrap().spec.members;
+        assert!(members.iter().all(|member| member.mode != MemberMode::WriteOnly), "{members:?}");
+    }
+    storage.set("concurrent-replica-rebuild-per-node-limit", "1").await.unwrap();
+    for volume in ["vol-1", "vol-2"] {
+        storage.until_volume(volume, "attached", "healthy").await.unwrap();
+    }
+    storage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_all_of_whose_replicas_failed_stays_faulted_where_nobody_salvages_it() {
+    let mut storage = Storage::start(2, DataEngine::V2).await.unwrap();
+    storage.set("auto-salvage", "false").await.unwrap();
+    storage.create_volume("vol-1", spec(2)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    for node in ["node-1", "node-2"] {
+        storage.kill_manager(node).await.unwrap();
+    }
+    storage.until_volume("vol-1", "attached", "faulted").await.unwrap();
+    for number in [1, 2] {
+        storage.restart_manager(number).await.unwrap();
+    }
+    until_told(&storage, "vol-1", "the setting auto-salvage is false").await;
+    assert_eq!(status(&storage, "vol-1").await.unwrap().robustness.as_str(), "faulted");
+    let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let any = replicas.list(&ListParams::default()).await.unwrap().iter().next().unwrap().name_any();
+    let ask = Patch::Merge(json!({ "spec": { "salvageRequested": true } }));
+    replicas.patch(&any, &PatchParams::default(), &ask).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    let forgotten = async || {
+        let replica = replicas.get(&any).await?;
+        Ok((!replica.spec.instance.salvage_requested).then_some(()))
+    };
+    storage.until("the wish is forgotten", forgotten).await.unwrap();
+    storage.stop().await;
+}
+
 /// The copy that has all data is lost for good; the other left before the last write.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_serves_when_somebody_asks_for_it() {
@@ -70,11 +144,7 @@ async fn an_older_copy_serves_when_somebody_asks_for_it() {
     storage.kill_manager("node-1").await.unwrap();
     storage.restart_manager(2).await.unwrap();
     storage.change_volume("vol-1", json!({ "nodeID": "node-2" })).await.unwrap();
-    let waits = async || {
-        let settled = status(&storage, "vol-1").await?.conditions.get("Settled").cloned();
-        Ok(settled.filter(|settled| settled.message.as_str().contains("spec.salvageRequested")).map(drop))
-    };
-    storage.until("it says what could be done", waits).await.unwrap();
+    until_told(&storage, "vol-1", "spec.salvageRequested").await;
 
     let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
     let all = replicas.list(&ListParams::default()).await.unwrap();
@@ -87,8 +157,13 @@ async fn an_older_copy_serves_when_somebody_asks_for_it() {
         run("qemu-io", &["-f", "raw", "-c", "read -P 0x11 1M 64k", &endpoint]).await.unwrap();
     };
     holds(&storage).await;
-    let done = replicas.get(&older).await.unwrap();
-    assert!(!done.spec.instance.salvage_requested, "the request is done");
+    let records: Api<VolumeRecord> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let done = async || {
+        let is_asked = replicas.get(&older).await?.spec.instance.salvage_requested;
+        let is_noted = !records.get("vol-1").await?.spec.salvaged.is_empty();
+        Ok((!is_asked && !is_noted).then_some(()))
+    };
+    storage.until("the request is done and forgotten", done).await.unwrap();
     assert!(!told(&storage, "vol-1", "Salvaged").await.unwrap().is_empty());
 
     // What comes back of the other is not used: it is made anew from what serves.

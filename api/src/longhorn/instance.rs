@@ -116,7 +116,7 @@ wire! {
         pub starting: bool,
         /// Whether the instance has started since it was last stopped.
         pub started: bool,
-        /// Whether the salvage that was asked for has been done.
+        /// Whether older data was put into service because somebody asked for it, and is not served yet.
         pub salvage_executed: bool,
         /// Identity of this run of the instance.
         pub uuid: Id,

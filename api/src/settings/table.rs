@@ -122,11 +122,11 @@ pub const TABLE: &[Definition] = &[
     ),
     setting("v1-data-engine", Switch, "true", "Serve volumes of the v1 data engine."),
     setting("v2-data-engine", Switch, "true", "Serve volumes of the v2 data engine."),
-    kept(
+    setting(
         "concurrent-replica-rebuild-per-node-limit",
         COUNT,
         "5",
-        "How many replicas of a node may be rebuilt at once. A volume rebuilds one replica at a time, as many volumes at once as need it; `replica-rebuilding-bandwidth-limit` slows them down.",
+        "How many replicas of a node may be rebuilt at once. With 0 no rebuild begins: no replica is replaced, added or moved to another node, and no node upgrade begins; rebuilds that have begun go on.",
     ),
     setting(
         "replica-replenishment-wait-interval",
@@ -144,7 +144,7 @@ pub const TABLE: &[Definition] = &[
         "fast-replica-rebuild-enabled",
         SwitchPerEngine,
         r#"{"v1":"true","v2":"true"}"#,
-        "Copy only what a returning replica misses, which is always done.",
+        "Copy only what a returning replica misses. Longhorn finds that out by checksums of snapshots, which cost time and can be turned off; here engines note what a replica misses while it is away, so that there is nothing to turn off.",
     ),
     setting(
         "offline-replica-rebuilding",
@@ -158,19 +158,19 @@ pub const TABLE: &[Definition] = &[
         r#"{"v1":"8","v2":"8"}"#,
         "Seconds that an engine waits for a replica that is silent before it takes it out of service.",
     ),
-    kept(
+    setting(
         "auto-salvage",
         Switch,
         "true",
-        "Serve again after all replicas of a volume failed. That is always done, as soon as one that has all data is back, and never from an older one.",
+        "Serve again by itself after all replicas of a volume failed, as soon as one that has all data is back, and never from an older one. With false the volume stays faulted until somebody sets `spec.salvageRequested` of one of its replicas.",
     ),
     kept(
         "auto-delete-pod-when-volume-detached-unexpectedly",
         Switch,
         "true",
-        "Delete a pod whose volume was lost under it. Clients of a volume wait until it serves again, so that no pod has to be started anew.",
+        "Delete a pod whose volume was lost under it, so that it mounts it anew. Here frontends outlive engines: a client waits until its volume serves again and sees no error, so that no pod has to be started anew.",
     ),
-    kept(
+    setting(
         "node-drain-policy",
         Choice(&[
             "block-for-eviction",
@@ -180,7 +180,7 @@ pub const TABLE: &[Definition] = &[
             "always-allow",
         ]),
         "block-if-contains-last-replica",
-        "When a node may be drained that still holds replicas. `midflight node drain` always does what `block-for-eviction` says: it ends when every replica has left for another node.",
+        "When `midflight node drain --wait` calls a node drained. Replicas leave it whatever the policy is; `block-for-eviction` waits until none is left, `block-for-eviction-if-contains-last-replica` and `block-if-contains-last-replica` until no volume has its last healthy replica there, `allow-if-replica-is-stopped` does not mind such a one of a volume that is not attached, `always-allow` waits for none.",
     ),
     setting(
         "system-managed-pods-image-pull-policy",

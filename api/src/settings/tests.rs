@@ -74,13 +74,7 @@ fn what_is_without_effect_is_said_to_be() {
         TABLE.iter().filter(|setting| !setting.acted_on).map(|setting| setting.name).collect();
     assert_eq!(
         without_effect,
-        [
-            "concurrent-replica-rebuild-per-node-limit",
-            "fast-replica-rebuild-enabled",
-            "auto-salvage",
-            "auto-delete-pod-when-volume-detached-unexpectedly",
-            "node-drain-policy",
-        ]
+        ["fast-replica-rebuild-enabled", "auto-delete-pod-when-volume-detached-unexpectedly"]
     );
     let text = crate::reference(&crate::crds());
     for definition in TABLE {

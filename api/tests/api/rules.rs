@@ -87,6 +87,7 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("drops one",          "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "rw")])), record(1, a, 3, vec![member("r", "rw"), member("s", "err")]), ""),
         ("salvages another",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), salvaged(record(2, a, 3, vec![member("s", "rw")]), "s"), ""),
         ("salvages unasked",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), salvaged(record(2, a, 3, vec![member("s", "rw")]), "r"), "a replica that was out of service"),
+        ("salvages again",     "VolumeRecord", Some(salvaged(record(1, a, 2, vec![member("r", "rw"), member("s", "err")]), "s")), salvaged(record(2, a, 3, vec![member("s", "rw")]), "s"), "a replica that was out of service"),
         ("in the same term",   "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw"), member("s", "err")])), salvaged(record(1, a, 3, vec![member("s", "rw")]), "s"), "a replica that was out of service"),
         ("drops the last",     "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw")])), record(1, a, 3, vec![member("r", "err")]), "the last member in service"),
         ("loses the last",     "VolumeRecord", Some(record(1, a, 2, vec![member("r", "rw")])), record(1, a, 3, vec![]), "the last member in service"),

@@ -9,7 +9,8 @@ use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{InstanceManager, NAMESPACE, Node, Replica, Volume};
+use midflight_api::longhorn::{InstanceManager, NAMESPACE, Node, Replica, Setting, Volume};
+use midflight_plan::storage::drain::{self, Policy};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -33,10 +34,11 @@ enum Command {
     Show { name: String },
     /// Let nothing new come to a node, and its replicas go to others
     ///
-    /// Volumes that are attached there stay: detach or move them. Exits with 3 if replicas or volumes cannot leave.
+    /// Volumes that are attached there stay: detach or move them. Exits with 3 if replicas or volumes cannot leave that
+    /// the setting node-drain-policy wants gone.
     Drain {
         name: String,
-        /// Wait until no replica and no volume is left there
+        /// Wait until no volume is left there, and no replica that node-drain-policy minds
         #[arg(long)]
         wait: bool,
         /// Seconds to wait at most
@@ -58,6 +60,7 @@ struct World {
     managers: Vec<InstanceManager>,
     replicas: Vec<Replica>,
     volumes: Vec<Volume>,
+    policy: Policy,
 }
 
 impl NodeCommand {
@@ -96,7 +99,11 @@ async fn look(client: &Client) -> anyhow::Result<World> {
         Api::<Volume>::namespaced(client.clone(), NAMESPACE),
     );
     let machines = Api::<core::Node>::all(client.clone());
+    let settings = Api::<Setting>::namespaced(client.clone(), NAMESPACE);
+    let policy = settings.get_opt(drain::SETTING).await.map_err(target::refusal);
+    let policy = policy.with_context(namespaced("settings"))?.map(|setting| setting.value);
     Ok(World {
+        policy: Policy::of(policy.as_deref()),
         machines: machines.list(&all).await.map_err(target::refusal).with_context(namespaced("nodes"))?.items,
         nodes: nodes
             .list(&all)
@@ -147,7 +154,9 @@ enum Left {
 }
 
 fn left_on(world: &World, name: &str) -> Left {
-    let there = |replica: &&Replica| replica.spec.instance.node_id == name;
+    let there = |replica: &&Replica| {
+        replica.spec.instance.node_id == name && world.policy.minds(replica, &world.replicas)
+    };
     let replicas: Vec<&Replica> = world.replicas.iter().filter(there).collect();
     let attached = world.volumes.iter().find(|volume| volume.spec.node_id == name);
     let why = |volume: &str| {
@@ -161,9 +170,11 @@ fn left_on(world: &World, name: &str) -> Left {
     let stuck = replicas.iter().find_map(|replica| why(replica.spec.instance.volume_name.as_str()));
     match (stuck, replicas.first(), attached) {
         (Some(why), _, _) => Left::Stuck(why),
-        (None, Some(replica), _) => {
-            Left::Moves(format!("{} replicas are there, such as {}", replicas.len(), replica.name_any()))
-        }
+        (None, Some(replica), _) => Left::Moves(format!(
+            "{} replicas have to leave it, such as {}",
+            replicas.len(),
+            replica.name_any()
+        )),
         (None, None, Some(volume)) => {
             let name = volume.name_any();
             Left::Stuck(format!("volume {name} is attached there; `midflight volume detach {name}`"))
@@ -222,10 +233,14 @@ mod tests {
             managers: Vec::new(),
             replicas,
             volumes,
+            policy: Policy::Empty,
         };
         assert_eq!(left_on(&world(vec![replica("r", "node-2")], vec![volume("")]), "node-1"), Left::Nothing);
         let moves = left_on(&world(vec![replica("r", "node-1")], vec![volume("node-1")]), "node-1");
         assert!(matches!(moves, Left::Moves(_)), "{moves:?}");
+        let spared =
+            World { policy: Policy::Anything, ..world(vec![replica("r", "node-1")], vec![volume("")]) };
+        assert_eq!(left_on(&spared, "node-1"), Left::Nothing, "the policy minds none");
         let stuck = left_on(&world(vec![], vec![volume("node-1")]), "node-1");
         assert!(matches!(stuck, Left::Stuck(_)), "{stuck:?}");
     }

@@ -10,6 +10,7 @@ mod nodes;
 mod orders;
 mod pods;
 mod pre_pull;
+mod rebuilds;
 mod settings;
 mod snapshot;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub(crate) use instance_manager::InstanceManagers;
 pub(crate) use nodes::Nodes;
 pub(crate) use orders::{Orders, SECRET};
 pub(crate) use pre_pull::PrePull;
+pub(crate) use rebuilds::Rebuilds;
 pub(crate) use snapshot::Snapshots;
 pub(crate) use usage::Usage;
 pub(crate) use volume::Volumes;

@@ -13,6 +13,8 @@ const PULL_POLICY: &str = "system-managed-pods-image-pull-policy";
 pub(super) const REBUILD_LIMIT: &str = "replica-rebuilding-bandwidth-limit";
 pub(super) const REPLICA_TIMEOUT: &str = "engine-replica-timeout";
 pub(super) const REBUILDS_DETACHED: &str = "offline-replica-rebuilding";
+pub(super) const REBUILDS_AT_ONCE: &str = midflight_plan::storage::rebuilds::LIMIT;
+pub(super) const AUTO_SALVAGE: &str = "auto-salvage";
 pub(super) const REPLENISH_AFTER: &str = "replica-replenishment-wait-interval";
 
 /// The value of a setting, or its default if there is none or a value that nobody may give it.
@@ -30,6 +32,11 @@ pub(super) fn number_for(
     engine: DataEngine,
 ) -> Result<u64, Stale> {
     Ok(settings::number_for(&value(all, name)?, engine).unwrap_or_default())
+}
+
+/// How many replicas of a node may be rebuilt at once.
+pub(super) fn rebuilds_at_once(all: &Objects<Setting>) -> Result<usize, Stale> {
+    Ok(value(all, REBUILDS_AT_ONCE)?.parse().unwrap_or_default())
 }
 
 /// When the pods that are made here pull their images, in the words of Kubernetes.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use midflight_api::longhorn::NodeUpgradeState;
 use midflight_api::{NodeName, VolumeName};
 
-use super::facts::{Manager, MoveFailure, Replica, Volume};
+use super::facts::{Copy, Manager, MoveFailure, Replica, Volume};
 use super::forth::AT_ONCE;
 use super::node::{Action, Observed, Step, Todo};
 use super::wait::Wait;
@@ -136,6 +136,9 @@ pub(super) fn rebuild(seen: &Observed) -> Todo {
         let Some(missed) = volume.replicas.iter().find(|replica| !replica.is_healthy()) else { continue };
         let name = volume.name.clone();
         todo.waits.push(match missed.node == seen.node {
+            true if !seen.policy.rebuilds && missed.copy == Copy::Out => {
+                Wait::RebuildsOff { volume: name, replica: missed.name.clone() }
+            }
             true => Wait::Rebuilds { volume: name, replica: missed.name.clone() },
             // What another node lacks is not for this one to wait for on its way back.
             false if seen.is_returning() => continue,

@@ -14,6 +14,7 @@ use midflight_api::settings;
 use midflight_api::{ImageRef, MemberMode, NodeName, ReplicaName, VolumeName, VolumeRecordSpec};
 
 use crate::storage::engine_image::{Range, Ranges};
+use crate::storage::rebuilds;
 
 /// What a copy of a volume may be used for, as the record has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -317,6 +318,8 @@ pub struct Policy {
     pub retries: i32,
     /// Rest after the first failure; it doubles with each further one.
     pub back_off: Duration,
+    /// Whether replicas that left are rebuilt when they come back.
+    pub rebuilds: bool,
 }
 
 impl Policy {
@@ -332,6 +335,7 @@ impl Policy {
             deadline: seconds("node-upgrade-deadline-seconds"),
             retries: i32::try_from(number("node-upgrade-retry-limit")).unwrap_or(i32::MAX),
             back_off: seconds("node-upgrade-back-off-seconds"),
+            rebuilds: number(rebuilds::LIMIT) > 0,
         }
     }
 

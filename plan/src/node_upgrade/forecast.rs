@@ -13,7 +13,7 @@ use super::facts::{Image, Volume};
 use super::obstacle::Obstacle;
 use super::place::{Load, choose};
 use super::preflight::{nodes_of_run, preflight};
-use super::run::{Child, Observed, decide};
+use super::run::{Child, Observed, decide, rebuilds_off};
 use super::versions::caveat;
 use crate::storage::engine_image::Ranges;
 
@@ -83,12 +83,14 @@ pub struct Forecast {
 pub fn forecast(seen: &Observed, pace: Pace) -> Forecast {
     let run = nodes_of_run(&seen.spec.nodes, &seen.nodes);
     let image = seen.default_image.clone();
-    let obstacles = preflight(&run, &image, &seen.nodes, &seen.volumes);
+    let mut obstacles = preflight(&run, &image, &seen.nodes, &seen.volumes);
+    obstacles.extend(rebuilds_off(seen, &run, &image));
     let is_there = |node: &NodeName| seen.nodes.get(node).is_some_and(|node| node.runs_only(&image));
     let (there, todo): (Vec<NodeName>, Vec<NodeName>) = run.into_iter().partition(is_there);
     let todo = todo.into_iter().filter(|node| seen.nodes.contains_key(node));
     let mut thought = Observed { protected: true, rival: None, children: Vec::new(), ..seen.clone() };
     thought.spec.paused = false;
+    thought.policy.rebuilds = true;
     for node in thought.nodes.values_mut() {
         (node.ready, node.image) = (true, Image::There);
         node.managers.iter_mut().for_each(|manager| manager.versions = Ranges::default());

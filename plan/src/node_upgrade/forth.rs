@@ -22,6 +22,9 @@ pub(super) fn initialize(seen: &Observed) -> Option<Step> {
     if let Some(lasting) = unfit.iter().find(|obstacle| !obstacle.passes()) {
         return Some(Step::GoBack(lasting.advice()));
     }
+    if !seen.policy.rebuilds && seen.touched().next().is_some() {
+        return Some(Step::Wait(vec![Wait::Unfit(Obstacle::RebuildsOff)]));
+    }
     if !unfit.is_empty() {
         return Some(Step::Wait(unfit.into_iter().map(Wait::Unfit).collect()));
     }

@@ -20,6 +20,10 @@ pub enum Obstacle {
     SingleNode,
     #[error("{image} is not on {}", some_of(.nodes, ", "))]
     ImageMissing { image: ImageRef, nodes: Vec<NodeName> },
+    #[error(
+        "no replica that leaves a node would be rebuilt: the setting concurrent-replica-rebuild-per-node-limit is 0"
+    )]
+    RebuildsOff,
     #[error("node {0} is not ready")]
     NodeNotReady(NodeName),
     #[error("{image} knows versions {its} of {what}, and the instance manager on {node} knows {theirs}")]
@@ -60,6 +64,7 @@ impl Obstacle {
             Obstacle::UnknownNodes { .. } => "UnknownNodes",
             Obstacle::SingleNode => "SingleNode",
             Obstacle::ImageMissing { .. } => "ImageMissing",
+            Obstacle::RebuildsOff => "RebuildsOff",
             Obstacle::NodeNotReady(_) => "NodeNotReady",
             Obstacle::Versions { .. } | Obstacle::Unspoken { .. } => "IncompatibleVersions",
             Obstacle::SingleReplica(_) => "SingleReplica",
@@ -86,6 +91,7 @@ impl Obstacle {
             Obstacle::ImageMissing { .. } => {
                 "wait until the image is pulled (`midflight image prepull`), then resume"
             }
+            Obstacle::RebuildsOff => "set it to at least 1",
             Obstacle::NodeNotReady(_) => "bring the node back, or leave it out by spec.nodes",
             Obstacle::Versions { .. } => "upgrade by way of a version that knows both",
             Obstacle::Unspoken { .. } => "upgrade the controllers first, or take an older image",
@@ -107,10 +113,11 @@ impl Obstacle {
         }
     }
 
-    /// Whether it may go away without anybody doing anything.
+    /// Whether it may go away while the upgrade waits: by itself, or because somebody who turned something off turns it on again.
     pub fn passes(&self) -> bool {
         match self {
             Obstacle::NodeNotReady(_)
+            | Obstacle::RebuildsOff
             | Obstacle::Degraded { .. }
             | Obstacle::TooFew { .. }
             | Obstacle::Rebuilding { .. }
@@ -149,6 +156,7 @@ impl Obstacle {
             | Obstacle::UnknownNodes { .. }
             | Obstacle::SingleNode
             | Obstacle::ImageMissing { .. }
+            | Obstacle::RebuildsOff
             | Obstacle::NodeNotReady(_)
             | Obstacle::Versions { .. }
             | Obstacle::Unspoken { .. } => None,

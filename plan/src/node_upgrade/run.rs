@@ -8,7 +8,7 @@
 //! A node that is chosen is written down before its upgrade is created. The invariant: never more nodes than allowed
 //! are under way, whoever began them, and nodes run together only if no volume has anything on two of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use midflight_api::longhorn::{
@@ -240,7 +240,8 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
     for node in &run {
         status.upgrade_nodes.entry(node.clone()).or_default();
     }
-    let found = preflight(&run, &status.instance_manager_image, &seen.nodes, &seen.volumes);
+    let mut found = preflight(&run, &status.instance_manager_image, &seen.nodes, &seen.volumes);
+    found.extend(rebuilds_off(seen, &run, &status.instance_manager_image));
     let until = seen.since().checked_add(seen.policy.deadline).ok();
     match found.as_slice() {
         [] if seen.spec.paused => status.message = "paused: no node begins".into(),
@@ -256,6 +257,13 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
             decision.until = until;
         }
     }
+}
+
+/// Whether replicas would have to leave nodes, and none would be rebuilt afterwards.
+pub(super) fn rebuilds_off(seen: &Observed, run: &BTreeSet<NodeName>, image: &ImageRef) -> Option<Obstacle> {
+    let todo = |node: &&NodeName| seen.nodes.get(*node).is_some_and(|node| !node.runs_only(image));
+    let is_used = |node: &NodeName| seen.volumes.iter().any(|volume| volume.touches(node));
+    (!seen.policy.rebuilds && run.iter().filter(todo).any(is_used)).then_some(Obstacle::RebuildsOff)
 }
 
 /// These obstacles in one message, without those that are left out.
@@ -391,6 +399,10 @@ fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<
             break;
         }
         let run = [node.clone()].into();
+        if let Some(obstacle) = rebuilds_off(seen, &run, &status.instance_manager_image) {
+            why = Some(obstacle.advice());
+            continue;
+        }
         if let Some(obstacle) = cluster(&run, &status.instance_manager_image, &seen.nodes).first() {
             why = Some(obstacle.advice());
             // A failed attempt, so that it neither blocks the others nor waits for ever.

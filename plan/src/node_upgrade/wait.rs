@@ -34,6 +34,10 @@ pub enum Wait {
     NoManager { volume: VolumeName, node: NodeName },
     #[error("replica {replica} of {volume} is rebuilt")]
     Rebuilds { volume: VolumeName, replica: ReplicaName },
+    #[error(
+        "replica {replica} of {volume} is not rebuilt: the setting concurrent-replica-rebuild-per-node-limit is 0; set it to at least 1"
+    )]
+    RebuildsOff { volume: VolumeName, replica: ReplicaName },
     #[error("{volume} is not healthy: its replica on {node} is not in service")]
     NotHealthy { volume: VolumeName, node: NodeName },
     #[error("the snapshot of {0} that the upgrade took is being removed")]
@@ -52,6 +56,7 @@ impl Wait {
             | Wait::NotHome { volume, .. }
             | Wait::NoManager { volume, .. }
             | Wait::Rebuilds { volume, .. }
+            | Wait::RebuildsOff { volume, .. }
             | Wait::NotHealthy { volume, .. }
             | Wait::Removes(volume) => Some(volume),
             Wait::Holds { .. } | Wait::Goes(_) | Wait::Starts { .. } => None,

@@ -224,6 +224,7 @@ mod tests {
             rebuild_limit: None,
             patience: None,
             trouble: None,
+            permitted: None,
             flaws: Vec::new(),
         }
     }

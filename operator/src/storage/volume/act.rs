@@ -152,6 +152,9 @@ impl Volumes {
                 let news = News { by: Volumes::NAME, tone: Tone::Warning, reason: "Salvaged", note: &note };
                 self.volumes.tell(&seen.volume, &news).await;
             }
+            Action::EndSalvage => {
+                self.change_record(seen, |spec| spec.salvaged = ReplicaName::default()).await?;
+            }
             Action::DeleteReplica { replica } => {
                 self.confirm(seen, None).await?;
                 if let Some(object) = seen.replica(&replica) {
@@ -306,6 +309,11 @@ impl Volumes {
                     .patience(order)
                     .await
                     .map_err(refused("set the time of a replica"))?;
+            }
+            Action::Permit { manager, replicas } => {
+                let replicas = replicas.iter().map(ToString::to_string).collect();
+                let order = proto::PermitRequest { engine: Some(seen.engine_order()), replicas };
+                self.manager(&manager)?.permit(order).await.map_err(refused("say whom to rebuild"))?;
             }
             Action::Offer { manager, engine } => {
                 let frontend = seen.observed.record.as_ref().and_then(|record| record.frontend.as_ref());

@@ -16,7 +16,7 @@ use midflight_api::longhorn::{
     Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Snapshot,
     Volume,
 };
-use midflight_plan::storage::volume::{Decision, Observed, SETTLED, Unsettled, Wait, decide};
+use midflight_plan::storage::volume::{Action, Decision, Observed, SETTLED, Unsettled, Wait, decide};
 
 pub(super) use observe::volumes_in;
 
@@ -189,8 +189,9 @@ impl Controller for Volumes {
                     }
                     return Err(error);
                 }
-                // What an instance manager was told it tells again, as a change of its object.
-                Ok(Next::After(LOOK_AGAIN))
+                // What an instance manager was told it tells again, as a change of its object; what an engine was told it does not.
+                let is_heard_of = !matches!(action, Action::Permit { .. });
+                Ok(Next::After(if is_heard_of { LOOK_AGAIN } else { Duration::ZERO }))
             }
             Err(Wait::Content) => Ok(Next::OnChange),
             Err(Wait::Missing { until, .. } | Wait::Proving { until, .. } | Wait::NotHome { until, .. }) => {

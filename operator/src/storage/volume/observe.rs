@@ -111,6 +111,8 @@ impl Volumes {
             rebuild_limit: self.rebuild_limit(&volume.spec)?,
             patience: self.patience(&volume.spec)?,
             rebuilds_detached: self.rebuilds_detached(&volume.spec)?,
+            rebuilds_at_once: settings::rebuilds_at_once(&self.settings)?,
+            auto_salvage: settings::value(&self.settings, settings::AUTO_SALVAGE)? == "true",
         };
         for replica in &mut observed.replicas {
             let node = self.nodes.get(&super::key(replica.spec.instance.node_id.as_str()))?;

@@ -14,10 +14,11 @@ use midflight_api::longhorn::{
     TargetMoveState, Volume, VolumeState, VolumeStatus,
 };
 use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase};
+use midflight_plan::storage::rebuilds::{REBUILD, asks};
 use midflight_plan::storage::snapshot::HEAD;
 use midflight_plan::storage::volume::{
-    Action, Decision, INTACT, Instance, Integrity, Manager, Observed, SETTLED, Standing, Unsettled,
-    integrity_of, is_leaving, refused,
+    Action, Decision, INTACT, Instance, Integrity, Manager, Observed, Rebuild, SETTLED, Standing, Unsettled,
+    integrity_of, is_leaving, is_salvage_over, rebuild_wanted, refused,
 };
 use tonic::Code;
 
@@ -372,6 +373,8 @@ fn of_engine(engine: &mut Engine, seen: &Observed, serves_on: &NodeName) {
     let status = engine.status.get_or_insert_default();
     of_instance(&mut status.instance, seen, seen.engine_in_charge().as_str());
     of_target(&mut status.instance, seen, serves_on);
+    let salvaged = seen.record.as_ref().map(|record| &record.salvaged);
+    status.instance.salvage_executed = salvaged.is_some_and(|replica| !replica.is_empty());
     let members = seen.record.iter().flat_map(|record| &record.members);
     status.replica_mode_map =
         members.map(|member| (member.replica.clone(), mode(member))).collect::<BTreeMap<_, _>>();
@@ -410,9 +413,19 @@ fn mode(member: &Member) -> ReplicaMode {
 
 fn of_replica(replica: &mut Replica, seen: &Observed) {
     let (name, integrity) = (replica.name_any(), integrity_of(seen, replica));
+    let rebuild = rebuild_wanted(seen, replica);
     let status = &mut replica.status.get_or_insert_default().instance;
     of_instance(status, seen, &name);
-    set_integrity(&mut status.conditions, integrity.as_ref(), &seen.now.to_string());
+    let now = seen.now.to_string();
+    set_integrity(&mut status.conditions, integrity.as_ref(), &now);
+    match rebuild {
+        None => status.conditions.clear(REBUILD),
+        // Whoever gives turns has the word on one that asks.
+        Some(Rebuild::Asks) if status.conditions.get(REBUILD).is_some() => {}
+        Some(Rebuild::Asks) => status.conditions.set(asks(false, &now)),
+        Some(Rebuild::UnderWay) if status.conditions.holds(REBUILD) => {}
+        Some(Rebuild::UnderWay) => status.conditions.set(asks(true, &now)),
+    }
 }
 
 /// Since when a replica has all data, or has not. One that was told to leave has not failed.
@@ -421,14 +434,11 @@ fn health(replica: &mut Replica, seen: &Observed) {
     let name = replica.name_any();
     let mode = members.into_iter().find(|member| member.replica == name.as_str()).map(|member| member.mode);
     let (now, left) = (seen.now.to_string(), is_leaving(replica));
+    let is_over = is_salvage_over(seen, replica);
     let spec = &mut replica.spec;
     let is_there =
         seen.managers.iter().any(|manager| manager.running && manager.node == spec.instance.node_id);
-    // Nothing is to be salvaged of a volume that is served: the wish must not come true at a later loss.
-    let is_served = seen.serving.as_ref().is_some_and(|serving| serving.serving);
-    if is_served || matches!(mode, Some(MemberMode::ReadWrite | MemberMode::WriteOnly)) {
-        spec.instance.salvage_requested = false;
-    }
+    spec.instance.salvage_requested &= !is_over;
     match mode {
         Some(MemberMode::ReadWrite) if spec.healthy_at.is_empty() => {
             (spec.healthy_at, spec.last_healthy_at, spec.failed_at) =

@@ -29,7 +29,12 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn policy() -> Policy {
-    Policy { deadline: Duration::from_secs(600), retries: 1, back_off: Duration::from_secs(60) }
+    Policy {
+        deadline: Duration::from_secs(600),
+        retries: 1,
+        back_off: Duration::from_secs(60),
+        rebuilds: true,
+    }
 }
 
 fn name(node: usize) -> NodeName {

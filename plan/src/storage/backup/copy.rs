@@ -358,6 +358,7 @@ mod tests {
                 rebuild_limit: None,
                 patience: None,
                 trouble: None,
+                permitted: None,
                 flaws: Vec::new(),
             }),
             is_upgrading: false,

@@ -7,7 +7,7 @@
 //!
 //! `seen` is what is looked at, `step` chooses the one next action, `upgrade` those that change the engine image under
 //! clients, `target` those that move a v2 engine to another node under them, `leave` those of a copy that is told to leave
-//! and to come back, `standing` says in which state the volume is, `unsettled` why it is not at
+//! and to come back, `rebuild` those of a copy that is not whole, `salvage` those of a volume that has lost all copies, `standing` says in which state the volume is, `unsettled` why it is not at
 //! rest, `integrity` what became of damage. Nothing is remembered: the record, the objects and the instances say how far it is.
 //!
 //! The invariant: the last copy in service never leaves, and whoever had the volume before is fenced out by
@@ -15,6 +15,8 @@
 
 mod integrity;
 mod leave;
+mod rebuild;
+mod salvage;
 mod seen;
 mod standing;
 mod step;
@@ -24,10 +26,14 @@ mod tests;
 mod unsettled;
 mod upgrade;
 
+use std::collections::BTreeSet;
+
 use midflight_api::{Address, EngineName, ImageRef, NodeName, ReplicaName, Size};
 use sha2::{Digest, Sha512};
 
 pub use integrity::{INTACT, Integrity, of_replica as integrity_of};
+pub use rebuild::{Permitted, Rebuild, wanted as rebuild_wanted};
+pub use salvage::is_over as is_salvage_over;
 pub use seen::{Deployed, Flaw, Instance, Manager, Observed, Serving, is_leaving};
 pub use standing::Standing;
 pub use unsettled::{SETTLED, Unsettled, refused};
@@ -79,6 +85,8 @@ pub enum Action {
     Salvage {
         replica: ReplicaName,
     },
+    /// What was salvaged is served: nothing is asked for any more.
+    EndSalvage,
     /// Start a copy; one that runs from another image is followed by one of this.
     StartReplica {
         manager: String,
@@ -149,6 +157,11 @@ pub enum Action {
         manager: String,
         seconds: u32,
     },
+    /// Let the engine rebuild these copies and no others.
+    Permit {
+        manager: String,
+        replicas: BTreeSet<ReplicaName>,
+    },
     /// Offer the volume to clients of its node.
     Offer {
         manager: String,
@@ -192,6 +205,10 @@ pub enum Wait {
         "none of the replicas that have all data can be reached: {0}; the volume serves again when one of their nodes is back; if they are gone for good, spec.salvageRequested of another replica makes it serve what that one has"
     )]
     NoCopy(String),
+    #[error(
+        "all replicas failed, and the setting auto-salvage is false; spec.salvageRequested of one that has all data makes it serve again: {0}"
+    )]
+    NotSalvaged(String),
     #[error("no node for another replica: {0}")]
     NoPlace(NoPlace),
     #[error("replica {replica} cannot be reached; it is replaced if it is not back by {until}")]
@@ -202,6 +219,10 @@ pub enum Wait {
     CannotLeave { replica: ReplicaName, node: NodeName },
     #[error("a replica is being rebuilt")]
     Rebuilding,
+    #[error("replica {replica} waits to be rebuilt: {why}")]
+    Turn { replica: ReplicaName, why: String },
+    #[error("no replica is rebuilt or added: the setting concurrent-replica-rebuild-per-node-limit is 0")]
+    RebuildsOff,
     #[error("the engine of {image} serves; it has to do so for a while before the replicas follow")]
     Proving { image: ImageRef, until: jiff::Timestamp },
     #[error(

@@ -12,7 +12,7 @@ use midflight_api::{
     Size, VolumeRecordSpec,
 };
 
-use super::upgrade;
+use super::{Permitted, salvage, upgrade};
 use crate::storage::engine_image;
 use crate::storage::schedule::{Closed, Place, schedule};
 
@@ -46,6 +46,10 @@ pub struct Observed {
     pub patience: u32,
     /// Whether it is brought up while nobody has asked for it, to build the copies that it lacks.
     pub rebuilds_detached: bool,
+    /// How many replicas of a node may be rebuilt at once; with 0 none is rebuilt or added.
+    pub rebuilds_at_once: usize,
+    /// Whether it serves again by itself after all its copies failed.
+    pub auto_salvage: bool,
 }
 
 /// Where an engine image is.
@@ -99,6 +103,8 @@ pub struct Serving {
     pub rebuild_limit: Option<u64>,
     /// Seconds that it lets a copy be silent; not known of older builds.
     pub patience: Option<u32>,
+    /// Which copies it rebuilds; not known of older builds.
+    pub permitted: Option<Permitted>,
     /// What its only copy in service could not do, in words; clients were told of errors.
     pub trouble: Option<String>,
     /// What it has found damaged in copies.
@@ -144,6 +150,7 @@ impl Observed {
             return None;
         }
         let has_work = self.follows_backup() || self.is_to_grow() || self.is_to_rebuild();
+        let has_work = has_work && !salvage::is_held(self);
         self.asked_node().or_else(|| self.node_for_work().filter(|_| has_work))
     }
 
@@ -189,7 +196,11 @@ impl Observed {
             let node = &replica.spec.instance.node_id;
             self.places.iter().any(|place| place.node == *node && place.closed == Some(Closed::Upgrading))
         };
-        if !self.rebuilds_detached || self.leaving().next().is_some() || self.kept().any(is_upgraded) {
+        if !self.rebuilds_detached
+            || self.rebuilds_at_once == 0
+            || self.leaving().next().is_some()
+            || self.kept().any(is_upgraded)
+        {
             return false;
         }
         let is_there = |member: &Member| self.is_there(member);

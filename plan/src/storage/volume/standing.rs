@@ -9,7 +9,7 @@ use midflight_api::{ImageRef, Member, NodeName};
 
 use super::seen::{Observed, Reach};
 use super::step::Step;
-use super::{Integrity, Unsettled, Wait, integrity, target, unsettled, upgrade};
+use super::{Integrity, Unsettled, Wait, integrity, salvage, target, unsettled, upgrade};
 
 /// What the status of a volume is to say.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,6 +106,9 @@ fn state(seen: &Observed) -> VolumeState {
 }
 
 fn robustness(seen: &Observed, state: VolumeState) -> Robustness {
+    if salvage::is_held(seen) && state != VolumeState::Deleting {
+        return Robustness::Faulted;
+    }
     if !matches!(state, VolumeState::Attached | VolumeState::Attaching) {
         return Robustness::Unknown;
     }

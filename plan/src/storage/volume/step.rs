@@ -9,7 +9,7 @@ use midflight_api::longhorn::{FINALIZER, Frontend, InstanceState, Replica};
 use midflight_api::{Address, ImageRef, Member, MemberMode, NodeName, ReplicaName, Term};
 
 use super::seen::{Instance, Manager, Observed, Reach};
-use super::{Action, Wait, engine_name, leave, replica_name, target, upgrade};
+use super::{Action, Wait, engine_name, leave, rebuild, replica_name, salvage, target, upgrade};
 use crate::storage::schedule::schedule;
 
 pub(super) type Step = Result<Action, Wait>;
@@ -122,6 +122,9 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
     if seen.asked_node().is_none() && seen.endpoint().is_some() {
         return withdraw(seen, node);
     }
+    if let Some(wait) = salvage::hold(seen) {
+        return Err(wait);
+    }
     if let Some(step) = target::escape(seen) {
         return step;
     }
@@ -154,7 +157,9 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| target::begin(seen))
         .or_else(|| remove_going(seen))
         .or_else(|| leave::leave(seen))
+        .or_else(|| salvage::end(seen))
         .or_else(|| throttle(seen, &manager).or_else(|| bear(seen, &manager)))
+        .or_else(|| rebuild::permit(seen, &manager))
         .or_else(|| start_failed(seen))
         .or_else(|| introduce(seen, &manager))
         .or_else(|| enlist(seen))
@@ -164,6 +169,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| upgrade::follow(seen))
         .or_else(|| give_up(seen))
         .or_else(|| replenish(seen))
+        .or_else(|| rebuild::is_off(seen).or_else(|| rebuild::wait(seen)).map(Err))
         .or_else(|| target::wait(seen).or_else(|| leave::wait(seen)).map(Err))
         .or_else(|| keep_last(seen))
         .or_else(|| evict(seen))
@@ -232,38 +238,22 @@ fn start_failed_of<'a>(seen: &Observed, mut copies: impl Iterator<Item = &'a Mem
 pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) -> Step {
     let up = |member: &Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
     if !seen.in_service().any(up) {
+        // Those that are on live nodes were started again and again by their instance managers before they are called failed.
+        if let Some(step) = salvage::salvage(seen) {
+            return step;
+        }
         // Nothing serves without one of them.
         if let Some(again) = start_failed_of(seen, seen.in_service()) {
             return again;
-        }
-        if let Some(step) = salvage(seen) {
-            return step;
         }
         let whole: Vec<String> =
             seen.in_service().map(|member| format!("{} on {}", member.replica, member.node_id)).collect();
         return Err(Wait::NoCopy(whole.join(", ")));
     }
     let known = |member: &Member| Some((member.replica.clone(), address_of(seen, member)?));
-    let members = staying(seen).filter_map(known).collect();
+    let members =
+        staying(seen).filter(|member| rebuild::may_return(seen, member)).filter_map(known).collect();
     Ok(Action::StartEngine { manager, image, members })
-}
-
-/// Puts a copy into service that somebody has asked to be salvaged, although others had more. These go before it does: what they hold
-/// under the same names is not what it holds.
-fn salvage(seen: &Observed) -> Option<Step> {
-    let is_asked = |replica: &&Replica| replica.spec.instance.salvage_requested;
-    // One that never had all data has nothing to offer, and one that does not answer may never do so.
-    let is_there = |replica: &&Replica| {
-        let member = seen.member(&replica.name_any()).filter(|member| member.mode == MemberMode::Error);
-        let is_up = |member: &Member| matches!(seen.reach(&member.replica, &member.node_id), Reach::Up(_));
-        !replica.spec.last_healthy_at.is_empty() && member.is_some_and(is_up)
-    };
-    let chosen = seen.kept().filter(is_asked).find(is_there)?;
-    let other = seen.kept().find(|replica| replica.name_any() != chosen.name_any());
-    Some(Ok(match other {
-        Some(other) => Action::DeleteReplica { replica: other.name_any().into() },
-        None => Action::Salvage { replica: chosen.name_any().into() },
-    }))
 }
 
 /// Where a copy is, or was when it was last seen.
@@ -280,9 +270,11 @@ fn address_of(seen: &Observed, member: &Member) -> Option<Address> {
 fn introduce(seen: &Observed, manager: &str) -> Option<Step> {
     let known = &seen.engine.as_ref()?.status.as_ref()?.current_replica_address_map;
     let (member, address) =
-        staying(seen).find_map(|member| match seen.reach(&member.replica, &member.node_id) {
-            Reach::Up(address) if known.get(&member.replica) != Some(address) => Some((member, address)),
-            Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Failed(_) | Reach::Lost => None,
+        staying(seen).filter(|member| rebuild::may_return(seen, member)).find_map(|member| {
+            match seen.reach(&member.replica, &member.node_id) {
+                Reach::Up(address) if known.get(&member.replica) != Some(address) => Some((member, address)),
+                Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Failed(_) | Reach::Lost => None,
+            }
         })?;
     let (replica, address) = (member.replica.clone(), address.clone());
     Some(Ok(Action::AddReplica { manager: manager.to_owned(), replica, address }))
@@ -439,7 +431,10 @@ fn give_up(seen: &Observed) -> Option<Step> {
         }
         let until = since.saturating_add(seen.replenish_after).unwrap_or(Timestamp::MAX);
         let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
-        if until <= seen.now && schedule(&seen.places, &taken, seen.volume.spec.size).is_ok() {
+        if until <= seen.now
+            && seen.rebuilds_at_once > 0
+            && schedule(&seen.places, &taken, seen.volume.spec.size).is_ok()
+        {
             return Some(Ok(Action::DeleteReplica { replica: name }));
         }
         if until > seen.now && waits.as_ref().is_none_or(|(_, first)| until < *first) {
@@ -463,6 +458,9 @@ fn replenish(seen: &Observed) -> Option<Step> {
 fn another(seen: &Observed) -> Option<Step> {
     let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
     let version = seen.record.as_ref()?.member_version;
+    if seen.rebuilds_at_once == 0 {
+        return Some(Err(Wait::RebuildsOff));
+    }
     Some(match schedule(&seen.places, &taken, seen.volume.spec.size) {
         Ok(node) => Ok(make_replica(seen, &format!("version/{version}"), node)),
         Err(why) => Err(Wait::NoPlace(why)),

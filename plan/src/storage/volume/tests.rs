@@ -4,6 +4,7 @@ mod alone;
 mod emptied;
 mod integrity;
 mod leaving;
+mod rebuilds;
 mod salvage;
 mod standby;
 mod targets;

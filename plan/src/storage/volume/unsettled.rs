@@ -140,6 +140,7 @@ fn doing(seen: &Observed, action: &Action) -> Option<String> {
         Action::Expand { size, .. } => format!("grow to {size} bytes"),
         Action::Throttle { .. } => "limit rebuilds".to_owned(),
         Action::Bear { .. } => "say how long to wait for a replica".to_owned(),
+        Action::Permit { .. } => "say which replicas to rebuild".to_owned(),
         Action::Offer { manager, .. } => format!("offer the volume to clients on node {}", at(manager)),
         Action::Withdraw { manager: Some(manager) } => {
             format!("take the volume from clients on node {}", at(manager))
@@ -158,6 +159,7 @@ fn doing(seen: &Observed, action: &Action) -> Option<String> {
         | Action::Enlist { .. }
         | Action::Strike { .. }
         | Action::Salvage { .. }
+        | Action::EndSalvage
         | Action::ChangeEngine { .. }
         | Action::MoveEngine { .. }
         | Action::ClearTarget

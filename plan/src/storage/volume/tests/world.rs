@@ -51,6 +51,8 @@ pub(super) struct World {
     pub(super) trouble: Option<(&'static str, Trouble)>,
     /// Whether the engine lets copies go only when nobody waits for that any more.
     pub(super) is_slow: bool,
+    /// Whether other volumes have all turns to rebuild something.
+    pub(super) is_busy: bool,
     /// Copies that the engine has let go: it does not ask them to return.
     let_go: BTreeSet<ReplicaName>,
 }
@@ -64,6 +66,7 @@ fn serving_with(serving: bool, size: Size) -> Serving {
         rebuilt_bytes: 0,
         rebuild_limit: Some(0),
         patience: Some(8),
+        permitted: Some(Permitted::All),
         trouble: None,
         flaws: Vec::new(),
     }
@@ -111,8 +114,18 @@ impl World {
             rebuild_limit: 0,
             patience: 8,
             rebuilds_detached: false,
+            rebuilds_at_once: 5,
+            auto_salvage: true,
         };
-        World { seen, released: false, fault: None, trouble: None, is_slow: false, let_go: BTreeSet::new() }
+        World {
+            seen,
+            released: false,
+            fault: None,
+            trouble: None,
+            is_slow: false,
+            is_busy: false,
+            let_go: BTreeSet::new(),
+        }
     }
 
     pub(super) fn attached() -> World {
@@ -176,10 +189,12 @@ impl World {
 
     /// Decides, and writes down where the volume stands.
     pub(super) fn look(&mut self) -> Result<Action, Wait> {
+        self.take_turns();
         let Decision { standing, next } = decide(&self.seen);
         let status = self.seen.volume.status.get_or_insert_default();
         (status.current_image, status.engine_change) = (standing.image, standing.change);
         (status.target_move, status.current_target_node_id) = (standing.moved, standing.target);
+        status.robustness = standing.robustness;
         if let (Some(size), Some(engine)) = (self.seen.known_size(), self.seen.engine.as_mut()) {
             engine.status.get_or_insert_default().current_size = size;
         }
@@ -267,7 +282,7 @@ impl World {
             return;
         }
         if self.seen.follows_backup() && !self.seen.is_switching() {
-            self.seen.serving = Some(serving_with(true, self.size()));
+            self.serve_on(self.size());
         }
         if !self.seen.serving.as_ref().is_some_and(|serving| serving.serving) {
             return;
@@ -280,7 +295,8 @@ impl World {
             .map(|member| {
                 let up = matches!(self.seen.reach(&member.replica, &member.node_id), seen::Reach::Up(_));
                 let is_let_go = self.let_go.contains(&member.replica);
-                (member.replica.clone(), up && known.contains_key(&member.replica) && !is_let_go)
+                let may_stay = member.mode == MemberMode::ReadWrite || self.rebuilds(&member.replica);
+                (member.replica.clone(), up && known.contains_key(&member.replica) && !is_let_go && may_stay)
             })
             .collect();
         if !reached.iter().any(|(_, up)| *up) {
@@ -290,6 +306,21 @@ impl World {
             let up = reached.iter().any(|(name, up)| *name == member.replica && *up);
             member.mode = if up { MemberMode::ReadWrite } else { MemberMode::Error };
         }
+    }
+
+    /// Whether the engine has the word of nobody against rebuilding a copy.
+    fn rebuilds(&self, replica: &ReplicaName) -> bool {
+        match self.seen.serving.as_ref().and_then(|serving| serving.permitted.as_ref()) {
+            Some(Permitted::Only(replicas)) => replicas.contains(replica),
+            Some(Permitted::All) | None => true,
+        }
+    }
+
+    /// The engine serves with this size, and keeps to what it was told.
+    fn serve_on(&mut self, size: Size) {
+        let permitted = self.seen.serving.take().map(|before| before.permitted);
+        let now = serving_with(true, size);
+        self.seen.serving = Some(Serving { permitted: permitted.unwrap_or(now.permitted.clone()), ..now });
     }
 
     pub(super) fn status(&mut self) -> &mut midflight_api::longhorn::EngineStatus {
@@ -345,10 +376,12 @@ impl World {
             }
             Action::Salvage { replica } => {
                 self.record().term = self.record().term.next();
+                let salvaged = replica.clone();
                 self.change_members(|members| {
-                    members.retain(|member| member.replica == replica);
+                    members.retain(|member| member.replica == salvaged);
                     members.iter_mut().for_each(|member| member.mode = MemberMode::ReadWrite);
                 });
+                self.record().salvaged = replica;
             }
             Action::StartReplica { manager, replica, image } => {
                 let node = self.manager(&manager).node.clone();
@@ -439,7 +472,12 @@ impl World {
             Action::Throttle { bytes_per_second, .. } => {
                 self.seen.serving.as_mut().expect("it serves").rebuild_limit = Some(bytes_per_second);
             }
-            Action::Expand { size, .. } => self.seen.serving = Some(serving_with(true, size)),
+            Action::Permit { manager, replicas } => {
+                self.manager(&manager);
+                self.seen.serving.as_mut().expect("it was asked").permitted = Some(Permitted::Only(replicas));
+            }
+            Action::EndSalvage => self.record().salvaged = ReplicaName::default(),
+            Action::Expand { size, .. } => self.serve_on(size),
             Action::Offer { .. } => {
                 self.status().endpoint = "nbd+unix:///vol-1?socket=s".into();
                 self.seen.serving = Some(serving_with(true, size));
