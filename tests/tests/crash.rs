@@ -1,6 +1,6 @@
 //! The controllers are stopped around a write while a volume lives, while its engine image changes under a client, by hand or by
-//! itself, while its target moves and a copy leaves and returns, or while it is backed up and restored; whoever comes next brings it to the
-//! same end.
+//! itself, while its target moves and a copy leaves and returns, while a node is emptied, or while it is backed up and restored;
+//! whoever comes next brings it to the same end.
 //!
 //! Every write is numbered. `MIDFLIGHT_CRASHES=all` stops at each of them in each way (the soak does), `MIDFLIGHT_CRASHES=K/N` at
 //! the Kth of every N such points, otherwise a few are drawn; `MIDFLIGHT_SEED` draws the same again.
@@ -12,11 +12,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use midflight_api::longhorn::{DataEngine, Engine, InstanceState, NAMESPACE, Replica, TargetMoveState};
+use midflight_api::longhorn::{DataEngine, Engine, InstanceState, NAMESPACE, Node, Replica, TargetMoveState};
 use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use midflight_api::{Attempt, Outcome, VolumeRecord};
 use midflight_operator::{Cut, Moment, Writer};
 use midflight_tests::load::Load;
+use midflight_tests::running::nodes_of;
 use midflight_tests::storage::{NEXT, Storage, THIS};
 use serde_json::json;
 
@@ -187,6 +188,47 @@ async fn visit(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     Ok([away, home, left(storage, volume).await?])
 }
 
+/// A copy leaves a node that is emptied, for another, and one is let go that is too many.
+async fn leave_a_node(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
+    });
+    storage.create_volume(volume, spec).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    let holders = async || {
+        let all = nodes_of(storage, volume).await?;
+        anyhow::Ok(all.into_iter().filter(|node| node != "node-1").collect::<Vec<_>>())
+    };
+    let nodes: Api<Node> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let emptied = holders().await?.remove(0);
+    let empty = async |asked: bool| {
+        let change =
+            Patch::Merge(json!({ "spec": { "evictionRequested": asked, "allowScheduling": !asked } }));
+        nodes.patch(&emptied, &PatchParams::default(), &change).await.map(drop)
+    };
+    empty(true).await?;
+    let moved = async || {
+        let left = left(storage, volume).await?;
+        let is_whole = left.modes == ["rw", "rw"] && left.replicas == 2;
+        Ok((is_whole && !holders().await?.contains(&emptied)).then_some(()))
+    };
+    storage.until("the copy has left the node", moved).await?;
+    empty(false).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let emptied = left(storage, volume).await?;
+    storage.change_volume(volume, json!({ "numberOfReplicas": 1 })).await?;
+    let alone = async || {
+        let left = left(storage, volume).await?;
+        Ok((left.modes == ["rw"] && left.replicas == 1).then_some(()))
+    };
+    storage.until("one copy is left", alone).await?;
+    load.judge().await?;
+    let alone = left(storage, volume).await?;
+    delete(storage, volume).await?;
+    Ok([emptied, alone, left(storage, volume).await?])
+}
+
 /// A backup is made, restored, followed and removed.
 async fn back_up(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let spec = |more: serde_json::Value| {
@@ -301,6 +343,12 @@ async fn a_volume_moves_by_itself_the_same_wherever_the_controllers_stopped() {
 async fn a_target_moves_and_a_copy_returns_the_same_wherever_the_controllers_stopped() {
     let storage = Storage::start(3, DataEngine::V2).await.unwrap();
     Box::pin(the_end_is_the_same(storage, visit)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_emptied_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::start(3, DataEngine::V2).await.unwrap();
+    Box::pin(the_end_is_the_same(storage, leave_a_node)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
