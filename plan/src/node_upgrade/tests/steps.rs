@@ -151,7 +151,7 @@ fn replicas_come_back_a_few_at_a_time_and_wait_for_none_for_ever() {
                 (coming[0].runs, coming[0].copy) = (true, Copy::InService);
             } else if began < 10 {
                 assert!(decision.until.is_some_and(|until| until <= seen.now + Duration::from_secs(5)));
-                seen.now = seen.now + Duration::from_secs(5);
+                seen.now += Duration::from_secs(5);
             } else {
                 break;
             }
