@@ -16,7 +16,7 @@ const HARMLESS: &str = "!has(self.spec.image) || (has(oldSelf.spec.image) && sel
 
 const DETACHED: &str = "!has(oldSelf.status.state) || oldSelf.status.state != 'attached'";
 
-/// The rules of a whole Volume.
+/// What a change of the image has to satisfy.
 pub(crate) fn rules() -> Vec<Value> {
     let guard = |condition: &str, message: &str| rule(&format!("{HARMLESS} || {condition}"), message);
     vec![

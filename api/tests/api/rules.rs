@@ -33,6 +33,8 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("size zero",          "Volume", None, json!({"size": "0"}), "a volume needs a size"),
         ("from a backup",      "Volume", None, json!({"fromBackup": "file:///b?backup=x&volume=v"}), ""),
         ("odd size",           "Volume", None, json!({"size": "1073741825"}), "size must be a multiple of 4096"),
+        ("mistyped size",      "Volume", None, json!({"size": "999999999999995904"}), "at most 16 TiB less 4 KiB"),
+        ("no number at all",   "Volume", None, json!({"size": "99999999999999999999999995904"}), "at most 16 TiB less 4 KiB"),
         ("grows",              "Volume", Some(json!({"size": "4096"})), json!({"size": "8192"}), ""),
         ("shrinks",            "Volume", Some(json!({"size": "8192"})), json!({"size": "4096"}), "a volume can grow but not shrink"),
         ("size taken away",    "Volume", Some(json!({"size": "8192"})), json!({"fromBackup": "x"}), "a volume can grow but not shrink"),

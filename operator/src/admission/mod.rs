@@ -24,6 +24,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube::Client;
+use midflight_api::longhorn::NAMESPACE;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -144,6 +145,9 @@ async fn judge(about: &str, request: &Value, client: &Client) -> Verdict {
             images::may_be_made(&request["object"])
         }
         register::ENGINE_IMAGE_OBJECT => deletion::of_engine_image(&request["oldObject"], client).await,
+        register::PLACE => Ok(Err(format!(
+            "volumes are served in the namespace {NAMESPACE} only; create it there, with `-n {NAMESPACE}`"
+        ))),
         register::IMAGE_NAME => images::may_be_named(&request["object"], client).await,
         register::SETTING => deletion::of_setting(&request["oldObject"], client).await,
         register::NODE => deletion::of_node(&request["oldObject"], client).await,

@@ -22,6 +22,7 @@ const NAME: &str = "midflight";
 /// What a question is about: the path that it comes to.
 const ENGINE_IMAGE: &str = "engine-image";
 pub(super) const ENGINE_IMAGE_OBJECT: &str = "engine-image-object";
+pub(super) const PLACE: &str = "place";
 pub(super) const IMAGE_NAME: &str = "image-name";
 pub(super) const ATTACHMENT: &str = "attachment";
 pub(super) const NODE_UPGRADE: &str = "node-upgrade";
@@ -110,6 +111,15 @@ pub(super) async fn register(
             }],
             "matchConditions": [{ "name": "it-is-short", "expression": is_short }, somebody_else_asks],
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "place.midflight.dev",
+            "clientConfig": client_config(PLACE),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
+                "operations": ["CREATE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [{ "name": "nobody-serves-it", "expression": format!("object.metadata.namespace != '{NAMESPACE}'") }],
+            "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "attachment.midflight.dev",
             "clientConfig": client_config(ATTACHMENT),

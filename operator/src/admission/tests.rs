@@ -212,6 +212,26 @@ async fn who_writes_a_short_name_is_told_the_whole_one() {
     cluster.close().await;
 }
 
+/// Nothing would ever become of it.
+#[tokio::test]
+async fn a_volume_that_nobody_would_serve_is_refused() {
+    let Guarded { cluster, serving } = Guarded::open().await;
+    let create = async |namespace: &str, name: &str| {
+        let volumes: Api<Volume> = Api::namespaced(cluster.user("user"), namespace);
+        let volume = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+            "metadata": { "name": name }, "spec": { "size": "1073741824" } });
+        let volume = serde_json::from_value(volume).unwrap();
+        volumes.create(&PostParams::default(), &volume).await.map(drop).map_err(|error| error.to_string())
+    };
+    let refused = create("default", "astray").await.unwrap_err();
+    assert!(refused.contains("`-n longhorn-system`"), "{refused}");
+    let refused = create(NAMESPACE, &"v".repeat(64)).await.unwrap_err();
+    assert!(refused.contains("labels have at most 63 characters"), "{refused}");
+    create(NAMESPACE, &"v".repeat(63)).await.unwrap();
+    serving.abort();
+    cluster.close().await;
+}
+
 /// `kubectl delete namespace longhorn-system` ends although the default image and one that is used are in it.
 #[tokio::test]
 async fn engine_images_go_with_their_namespace() {
