@@ -159,9 +159,11 @@ impl Engines {
     /// tell whether they are off.
     fn limit_for(&self, world: &plan::World) -> Option<u32> {
         let is_off = world.policy.per_node == 0;
+        // Who only goes on after a pause has not asked for upgrades that are off.
+        let is_asked_for = !self.pause && (!self.resume || self.to.is_some());
         match self.off {
             true => Some(0),
-            false => self.limit.or((is_off && !self.pause).then_some(1)),
+            false => self.limit.or((is_off && is_asked_for).then_some(1)),
         }
     }
 
@@ -405,5 +407,32 @@ mod tests {
             "0 there, 0 on the way, 0 to go, 2 waiting; engine:2 is not deployed on any node yet"
         );
         assert_eq!(told(image("engine:2", EngineImageState::Deployed, "")), "0 there, 0 on the way, 2 to go");
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        engines: Engines,
+    }
+
+    #[test]
+    fn upgrades_that_are_off_stay_off_unless_they_are_asked_for() {
+        for (args, off, on) in [
+            (&[][..], Some(1), None),
+            (&["--resume"], None, None),
+            (&["--pause"], None, None),
+            (&["--off"], Some(0), Some(0)),
+            (&["--to", "engine:2"], Some(1), None),
+            (&["--resume", "--to", "engine:2"], Some(1), None),
+            (&["--resume", "--limit", "3"], Some(3), Some(3)),
+        ] {
+            let line = <Line as clap::Parser>::try_parse_from([&["engines"], args].concat()).unwrap();
+            let limit = |per_node| {
+                let mut world = plan::World::default();
+                world.policy.per_node = per_node;
+                line.engines.limit_for(&world)
+            };
+            assert_eq!((limit(0), limit(2)), (off, on), "{args:?}");
+        }
     }
 }

@@ -95,7 +95,7 @@ impl Nodes {
                 }
             }
             let plan = self.plan(&client).await?;
-            begun = self.begin(&client, &upgrades, deadline).await?.then_some(plan);
+            begun = self.begin(&client, &upgrades, &plan, deadline).await?.then_some(plan);
         }
         if self.wait {
             return follow::follow(session, &client, &self.name, deadline).await;
@@ -110,11 +110,12 @@ impl Nodes {
         if is_new { verdict(&plan) } else { Ok(()) }
     }
 
-    /// Makes the upgrade, in place of one that is over; says whether. One that is under way is followed.
+    /// Makes the upgrade, in place of one that is over; says whether. One that is under way, or has left nothing to do, is followed.
     async fn begin(
         &self,
         client: &Client,
         upgrades: &Api<DataEngineUpgradeManager>,
+        plan: &Forecast,
         deadline: Instant,
     ) -> anyhow::Result<bool> {
         let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
@@ -122,6 +123,10 @@ impl Nodes {
         if let Some(there) = there {
             let state = there.status.as_ref().map(|status| status.state).unwrap_or_default();
             match state {
+                // What it did is worth more than another that has nothing to do.
+                UpgradeState::Completed if plan.stages.is_empty() && plan.obstacles.is_empty() => {
+                    return Ok(false);
+                }
                 UpgradeState::Completed | UpgradeState::Error => {
                     upgrades.delete(&self.name, &DeleteParams::default()).await.map_err(target::refusal)?;
                     until_gone(upgrades, &self.name, deadline).await?;
