@@ -1,12 +1,13 @@
 //! Rebuilds: each node gives its replicas their turns, as many at once as the setting says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use midflight_api::longhorn::{NAMESPACE, Replica, Setting};
 use midflight_api::{NodeName, ReplicaName};
-use midflight_plan::storage::rebuilds::{Candidate, Observed, Verdict, decide};
+use midflight_plan::storage::rebuilds::{Candidate, Observed, Verdict, decide, look_again};
 
 use super::settings;
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
@@ -65,6 +66,7 @@ impl Controller for Rebuilds {
         let replicas = self.replicas.by(self.asking_on, &key.name)?;
         let observed = Observed {
             node: NodeName::from(key.name.as_str()),
+            now: Timestamp::now(),
             limit: settings::rebuilds_at_once(&self.settings)?,
             replicas: replicas.iter().filter_map(|replica| Candidate::of(replica)).collect(),
         };
@@ -91,15 +93,15 @@ impl Controller for Rebuilds {
         Ok(())
     }
 
-    async fn act(&self, _: Look, _: Self::Decision) -> Result<Next, TurnError> {
-        Ok(Next::OnChange)
+    async fn act(&self, seen: Look, _: Self::Decision) -> Result<Next, TurnError> {
+        let (again, now) = (look_again(&seen.observed), seen.observed.now);
+        let wait = again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+        Ok(wait.filter(|wait| !wait.is_zero()).map_or(Next::OnChange, Next::After))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
     use midflight_plan::storage::rebuilds::{REBUILD, asks, is_permitted};
     use serde_json::json;

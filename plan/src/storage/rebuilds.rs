@@ -1,24 +1,31 @@
 //! Decides which replicas of a node may be rebuilt now.
 //!
 //! A volume asks for the rebuild of a copy that is back, by a condition of its Replica; here those of one node get their turns, who
-//! asked first before others. The volume takes the condition away when the copy is whole, or cannot be rebuilt any more.
+//! asked first before others. The volume takes the condition away when the copy is whole, or cannot be rebuilt any more. One whose
+//! rebuild does not begin goes behind those that wait.
 //!
 //! The invariant: no grant makes them more than the limit.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use midflight_api::longhorn::{Condition, ConditionStatus, Replica};
 use midflight_api::{NodeName, ReplicaName};
 
 /// Condition of a replica that is not whole: whether it may be rebuilt.
 pub const REBUILD: &str = "RebuildPermitted";
+/// Its reason once the rebuild has begun.
+const UNDER_WAY: &str = "UnderWay";
 /// The setting with the limit.
 pub const LIMIT: &str = "concurrent-replica-rebuild-per-node-limit";
+
+/// How long a turn is kept for a replica whose rebuild does not begin, while others wait.
+pub const BEGINS_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// A node and those of its replicas that are rebuilt, or ask to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     pub node: NodeName,
+    pub now: Timestamp,
     pub limit: usize,
     pub replicas: Vec<Candidate>,
 }
@@ -27,6 +34,8 @@ pub struct Observed {
 pub struct Candidate {
     pub replica: ReplicaName,
     pub is_permitted: bool,
+    /// Whether its rebuild was seen to have begun.
+    pub is_under_way: bool,
     /// When it asked, or was permitted.
     pub since: Timestamp,
 }
@@ -38,6 +47,7 @@ impl Candidate {
         Some(Candidate {
             replica: replica.name_any().into(),
             is_permitted: condition.status == ConditionStatus::True,
+            is_under_way: condition.reason == UNDER_WAY,
             since: condition.last_transition_time.as_str().parse().unwrap_or(Timestamp::MAX),
         })
     }
@@ -64,6 +74,8 @@ pub enum Wait {
         "node {node} rebuilds as many replicas as the setting concurrent-replica-rebuild-per-node-limit lets it: {limit}"
     )]
     Full { node: NodeName, limit: usize },
+    #[error("its rebuild did not begin within {} s, so others have their turn first; its engine may not reach it", BEGINS_WITHIN.as_secs())]
+    TookTooLong,
 }
 
 impl Verdict {
@@ -80,7 +92,7 @@ impl Verdict {
 /// What a volume says of a copy that it would have rebuilt, and of one that is rebuilt already.
 pub fn asks(is_under_way: bool, now: &str) -> Condition {
     match is_under_way {
-        true => condition(ConditionStatus::True, "UnderWay", String::new(), now),
+        true => condition(ConditionStatus::True, UNDER_WAY, String::new(), now),
         false => condition(ConditionStatus::False, "Asks", String::new(), now),
     }
 }
@@ -96,18 +108,34 @@ fn condition(status: ConditionStatus, reason: &str, message: String, now: &str) 
     }
 }
 
-/// What each replica is told that asks.
+/// Replicas that hold a turn and do not use it, and when each is to give it up.
+fn idle(seen: &Observed) -> impl Iterator<Item = (&Candidate, Timestamp)> {
+    let idle = seen.replicas.iter().filter(|one| one.is_permitted && !one.is_under_way);
+    idle.map(|one| (one, one.since.checked_add(BEGINS_WITHIN).unwrap_or(Timestamp::MAX)))
+}
+
+/// When somebody who waits may have the turn of another that does not use it.
+pub fn look_again(seen: &Observed) -> Option<Timestamp> {
+    let is_awaited = seen.replicas.iter().any(|one| !one.is_permitted);
+    idle(seen).map(|(_, until)| until).min().filter(|_| is_awaited)
+}
+
+/// What each replica is told that asks, or loses its turn.
 pub fn decide(seen: &Observed) -> Vec<(ReplicaName, Verdict)> {
-    let under_way = seen.replicas.iter().filter(|one| one.is_permitted).count();
     let mut asking: Vec<&Candidate> = seen.replicas.iter().filter(|one| !one.is_permitted).collect();
     asking.sort_by_key(|one| (one.since, one.replica.clone()));
+    let late = idle(seen).filter(|(_, until)| *until <= seen.now).map(|(one, _)| one);
+    // Where no rebuild begins, or nobody else waits, none gains by it.
+    let late: Vec<&Candidate> = late.take(if seen.limit == 0 { 0 } else { asking.len() }).collect();
+    let under_way = seen.replicas.iter().filter(|one| one.is_permitted).count() - late.len();
     let free = seen.limit.saturating_sub(under_way);
     let verdict = |place: usize| match seen.limit {
         0 => Verdict::Waits(Wait::Off),
         _ if place < free => Verdict::Permitted,
         limit => Verdict::Waits(Wait::Full { node: seen.node.clone(), limit }),
     };
-    asking.iter().enumerate().map(|(place, one)| (one.replica.clone(), verdict(place))).collect()
+    let lost = late.iter().map(|one| (one.replica.clone(), Verdict::Waits(Wait::TookTooLong)));
+    lost.chain(asking.iter().enumerate().map(|(place, one)| (one.replica.clone(), verdict(place)))).collect()
 }
 
 #[cfg(test)]
@@ -118,16 +146,17 @@ mod tests {
 
     fn one(name: &str, is_permitted: bool, since: i64) -> Candidate {
         let since = Timestamp::from_second(since).unwrap();
-        Candidate { replica: name.into(), is_permitted, since }
+        Candidate { replica: name.into(), is_permitted, is_under_way: is_permitted, since }
     }
 
     fn seen(limit: usize, replicas: Vec<Candidate>) -> Observed {
-        Observed { node: "n-1".into(), limit, replicas }
+        Observed { node: "n-1".into(), now: Timestamp::from_second(100).unwrap(), limit, replicas }
     }
 
     #[test]
     fn turns_are_given_to_who_asked_first_as_far_as_the_limit_goes() {
         let (up, asks) = (|name| one(name, true, 1), |name, since| one(name, false, since));
+        let idle = |name, since| Candidate { is_under_way: false, ..one(name, true, since) };
         #[rustfmt::skip]
         let cases = [
             ("nobody asks",       5, vec![up("a")],                                  vec![]),
@@ -137,6 +166,11 @@ mod tests {
             ("full",              1, vec![up("a"), asks("b", 2)],                    vec![("b", false)]),
             ("lowered meanwhile", 1, vec![up("a"), up("b"), asks("c", 2)],           vec![("c", false)]),
             ("off",               0, vec![asks("b", 2)],                             vec![("b", false)]),
+            ("does not begin",    1, vec![idle("a", 40), asks("b", 90)],             vec![("a", false), ("b", true)]),
+            ("may begin yet",     1, vec![idle("a", 41), asks("b", 90)],             vec![("b", false)]),
+            ("nobody else waits", 1, vec![idle("a", 1)],                             vec![]),
+            ("one waits for two", 2, vec![idle("a", 1), idle("b", 2), asks("c", 3)], vec![("a", false), ("c", true)]),
+            ("off, and idle",     0, vec![idle("a", 1), asks("b", 2)],               vec![("b", false)]),
         ];
         for (name, limit, replicas, expected) in cases {
             let told = decide(&seen(limit, replicas));
@@ -154,6 +188,15 @@ mod tests {
         let told = |limit| decide(&seen(limit, asks()))[0].1.condition("2026-01-01T00:00:00Z").message;
         assert!(told(0).as_str().contains("concurrent-replica-rebuild-per-node-limit is 0"), "{}", told(0));
         assert!(told(1).as_str().starts_with("node n-1 rebuilds"), "{}", told(1));
+    }
+
+    #[test]
+    fn a_turn_that_is_not_used_is_looked_at_when_it_ends() {
+        let idle = Candidate { is_under_way: false, ..one("a", true, 50) };
+        let when = |replicas| look_again(&seen(1, replicas)).map(Timestamp::as_second);
+        assert_eq!(when(vec![idle.clone(), one("b", false, 90)]), Some(110));
+        assert_eq!(when(vec![idle]), None);
+        assert_eq!(when(vec![one("a", true, 50), one("b", false, 90)]), None);
     }
 
     proptest! {

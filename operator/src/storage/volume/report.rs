@@ -423,7 +423,6 @@ fn of_replica(replica: &mut Replica, seen: &Observed) {
         // Whoever gives turns has the word on one that asks.
         Some(Rebuild::Asks) if status.conditions.get(REBUILD).is_some() => {}
         Some(Rebuild::Asks) => status.conditions.set(asks(false, &now)),
-        Some(Rebuild::UnderWay) if status.conditions.holds(REBUILD) => {}
         Some(Rebuild::UnderWay) => status.conditions.set(asks(true, &now)),
     }
 }

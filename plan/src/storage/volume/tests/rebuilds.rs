@@ -24,12 +24,15 @@ impl World {
                 Some(Rebuild::Asks) if conditions.holds(REBUILD) => {}
                 Some(Rebuild::Asks) => {
                     conditions.set(asks(false, &now));
-                    let busy = Candidate { replica: "other".into(), is_permitted: true, since: start() };
+                    let (is_permitted, is_under_way) = (true, true);
+                    let busy =
+                        Candidate { replica: "other".into(), is_permitted, is_under_way, since: start() };
                     let others = if self.is_busy { self.seen.rebuilds_at_once } else { 0 };
                     let mut replicas = vec![busy; others];
                     replicas.extend(Candidate::of(replica));
                     let limit = self.seen.rebuilds_at_once;
-                    for (_, verdict) in rebuilds::decide(&rebuilds::Observed { node, limit, replicas }) {
+                    let seen = rebuilds::Observed { node, now: self.seen.now, limit, replicas };
+                    for (_, verdict) in rebuilds::decide(&seen) {
                         let status = replica.status.get_or_insert_default();
                         status.instance.conditions.set(verdict.condition(&now));
                     }
