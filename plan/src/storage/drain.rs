@@ -52,14 +52,16 @@ fn is_healthy(replica: &Replica) -> bool {
     is_kept && !spec.healthy_at.is_empty() && spec.failed_at.is_empty()
 }
 
-/// Whether its volume has no other healthy replica. Of one that never was whole nothing is lost.
+/// Whether its volume has no other healthy replica that stays. Of one that never was whole nothing is lost.
 fn is_last(replica: &Replica, all: &[Replica]) -> bool {
     let instance = &replica.spec.instance;
     let others = all.iter().filter(|other| {
         other.spec.instance.volume_name == instance.volume_name && other.name_any() != replica.name_any()
     });
     is_healthy(replica)
-        && !others.filter(|other| other.spec.instance.node_id != instance.node_id).any(is_healthy)
+        && !others
+            .filter(|other| other.spec.instance.node_id != instance.node_id && !other.spec.eviction_requested)
+            .any(is_healthy)
 }
 
 fn runs(replica: &Replica) -> bool {
@@ -89,12 +91,18 @@ mod tests {
             |healthy| replica("v", "n-2", healthy, Running),
         );
         let elsewhere = replica("w", "n-2", true, Running);
+        let leaving = || {
+            let mut leaving = there(true);
+            leaving.spec.eviction_requested = true;
+            leaving
+        };
         #[rustfmt::skip]
         let cases = [
             // the replica, another of its volume, then whether it is minded by each policy
             ("one of two",        here(true, Running),  Some(there(true)),  [true, false, false, false, false]),
             ("the only one",      here(true, Running),  None,               [true, true,  true,  true,  false]),
             ("the other is sick", here(true, Running),  Some(there(false)), [true, true,  true,  true,  false]),
+            ("the other goes too", here(true, Running), Some(leaving()),    [true, true,  true,  true,  false]),
             ("it is stopped",     here(true, Stopped),  None,               [true, true,  true,  false, false]),
             ("it is sick itself", here(false, Running), None,               [true, false, false, false, false]),
         ];

@@ -53,6 +53,14 @@ pub(super) fn salvage(seen: &Observed) -> Option<Step> {
         let member = seen.member(&replica.name_any()).filter(|member| member.mode == MemberMode::Error);
         !replica.spec.last_healthy_at.is_empty() && member.is_some_and(|member| is_up(seen, member))
     };
+    // One that has everything and may come back is not given up for one that has less.
+    let may_serve = |replica: &Replica| {
+        let member = seen.member(&replica.name_any()).filter(|member| member.mode == MemberMode::ReadWrite);
+        member.is_some_and(|member| !matches!(seen.reach(&member.replica, &member.node_id), Reach::Lost))
+    };
+    if seen.kept().filter(is_asked).any(may_serve) {
+        return None;
+    }
     let chosen = seen.kept().filter(is_asked).find(is_there)?;
     let other = seen.kept().find(|replica| replica.name_any() != chosen.name_any());
     Some(Ok(match other {

@@ -91,6 +91,9 @@ fn an_older_copy_serves_when_it_is_asked_for_and_the_one_with_all_data_keeps_fai
     let again = decide(&world.seen).next;
     assert!(matches!(&again, Ok(Action::StartReplica { replica, .. }) if *replica == lost), "{again:?}");
     ask(&mut world, &older);
+    spec_of(&mut world, &lost).instance.salvage_requested = true;
+    assert_eq!(decide(&world.seen).next, again, "whoever asks for both wants what has everything");
+    spec_of(&mut world, &lost).instance.salvage_requested = false;
     assert_eq!(decide(&world.seen).next, Ok(Action::DeleteReplica { replica: lost.clone() }));
     world.settle();
     assert_eq!(world.standing().0, VolumeState::Attached);
