@@ -194,7 +194,7 @@ impl EngineUpgrades {
             Err(failed) if failed.source.is_conflict() || failed.source.is_not_found() => Ok(()),
             Err(failed) if is_refusal(&failed) => {
                 warn!(volume = %change.volume, error = %failed.source, "the API refuses to change a volume");
-                let news = lock(&self.known).refused(&change.volume, &failed.source.to_string(), now);
+                let news = lock(&self.known).refused(&change, &failed.source.to_string(), now);
                 self.tell(news).await;
                 Ok(())
             }
@@ -223,7 +223,9 @@ fn is_ours(object: &impl ResourceExt) -> bool {
 fn is_refusal(failed: &WriteFailed) -> bool {
     use crate::write::WriteError;
     match &failed.source {
-        WriteError::Api(kube::Error::Api(status)) => (400..500).contains(&status.code) && status.code != 408,
+        // It knows us no more, is tired of waiting, or has too much to do: that says nothing of this volume.
+        WriteError::Api(kube::Error::Api(status)) if matches!(status.code, 401 | 408 | 429) => false,
+        WriteError::Api(kube::Error::Api(status)) => (400..500).contains(&status.code),
         WriteError::Api(_) | WriteError::AnswerLost | WriteError::Ended => false,
     }
 }
@@ -256,9 +258,14 @@ impl Known {
     }
 
     /// Takes down that the API refuses to change a volume; says so if that was not told yet.
-    fn refused(&mut self, name: &VolumeName, said: &str, now: Timestamp) -> Option<(Arc<Volume>, Reason)> {
-        self.fleet.as_mut()?.refused(name, said, now);
-        self.news_of(name, now)
+    fn refused(&mut self, change: &Change, said: &str, now: Timestamp) -> Option<(Arc<Volume>, Reason)> {
+        let fleet = self.fleet.as_mut()?;
+        // A later state of the volume may have come, and another change with it: that one still counts.
+        if fleet.issued(&change.volume) != Some(change) {
+            return None;
+        }
+        fleet.refused(&change.volume, said, now);
+        self.news_of(&change.volume, now)
     }
 
     /// Takes over the world; says whether it is another.

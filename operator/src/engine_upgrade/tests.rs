@@ -249,25 +249,34 @@ where
         .unwrap();
 }
 
-/// Sees every write of every volume, in order, from the first on.
+/// Sees every write of every volume, in order, from the first on. A watch ends when the definition of its kind changes.
 async fn watch_writes(volumes: Api<Volume>, seen: Arc<Mutex<Seen>>) {
-    let events = volumes.watch(&WatchParams::default().timeout(290), "0").await.unwrap();
-    pin_mut!(events);
-    while let Some(event) = events.try_next().await.unwrap() {
-        match event {
-            WatchEvent::Added(volume) | WatchEvent::Modified(volume) => seen.lock().unwrap().take(volume),
-            WatchEvent::Deleted(volume) => drop(seen.lock().unwrap().volumes.remove(&volume.name_any())),
-            WatchEvent::Bookmark(_) => {}
-            WatchEvent::Error(status) => panic!("{status:?}"),
+    let mut version = "0".to_owned();
+    loop {
+        let events = volumes.watch(&WatchParams::default().timeout(290), &version).await.unwrap();
+        pin_mut!(events);
+        while let Some(event) = events.try_next().await.unwrap() {
+            match event {
+                WatchEvent::Added(volume) | WatchEvent::Modified(volume) => {
+                    version = volume.resource_version().expect("the API gives versions");
+                    seen.lock().unwrap().take(volume);
+                }
+                WatchEvent::Deleted(volume) => {
+                    version = volume.resource_version().expect("the API gives versions");
+                    seen.lock().unwrap().volumes.remove(&volume.name_any());
+                }
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Error(status) => panic!("{status:?}"),
+            }
         }
     }
 }
 
 /// Brings each volume to the image it wants, a little later.
 async fn hollow_engine(volumes: Api<Volume>, except: &[&str]) {
-    let events = volumes.watch(&WatchParams::default().timeout(290), "0").await.unwrap();
-    events
-        .try_for_each_concurrent(None, async |event| {
+    loop {
+        let events = volumes.watch(&WatchParams::default().timeout(290), "0").await.unwrap();
+        let served = events.try_for_each_concurrent(None, async |event| {
             if let WatchEvent::Added(volume) | WatchEvent::Modified(volume) = event
                 && volume.is_upgrading()
                 && !except.contains(&volume.name_any().as_str())
@@ -277,9 +286,9 @@ async fn hollow_engine(volumes: Api<Volume>, except: &[&str]) {
                 volumes.patch_status(&volume.name_any(), &PatchParams::default(), &image).await?;
             }
             Ok(())
-        })
-        .await
-        .unwrap();
+        });
+        served.await.unwrap();
+    }
 }
 
 fn attached(node: &str) -> Value {

@@ -149,6 +149,11 @@ impl Fleet {
         self.volumes.remove(name);
     }
 
+    /// The change of a volume that is on its way to the API.
+    pub fn issued(&self, name: &VolumeName) -> Option<&Change> {
+        self.volumes.get(name)?.issued.as_ref()
+    }
+
     /// A change was refused and nothing was done; it is tried again after a rest.
     pub fn refused(&mut self, name: &VolumeName, said: &str, now: Timestamp) {
         if let Some(entry) = self.volumes.get_mut(name) {

@@ -41,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 pub(crate) struct Engines {
     /// Image to move to, by its whole name or as `image ls` has it without the host; it becomes the default [default: the setting
     /// default-engine-image]
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     to: Option<String>,
     /// Volumes of a node that may move at once [default: the setting, or 1 where it is 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -231,6 +231,9 @@ fn outcome(plan: &Forecast, before: &ImageRef) -> anyhow::Result<()> {
                 format!("{hold}; it is the default now, and new volumes get it"),
                 format!("`midflight upgrade engines --to {before}` goes back; {}", hold.way_out()),
             ))
+        }
+        Some(hold @ Hold::Off) if plan.moves() > 0 => {
+            Err(Failure::with(Exit::Blocked, hold.to_string(), hold.way_out()))
         }
         _ => verdict(plan),
     }
