@@ -5,7 +5,7 @@
 use std::{
     convert::Infallible,
     fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -54,7 +54,7 @@ pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> R
         controller: ControllerServer::new(ControllerService::new(client, config.root.clone())),
         node: NodeServer::from_arc(Arc::clone(&node)),
     };
-    let listener = Listener::bind(&config.socket).map_err(failed)?;
+    let listener = bind(&config.socket).map_err(failed)?;
     tracing::info!(socket = %config.socket.display(), "CSI plugin serves");
     ready();
     tokio::select! {
@@ -64,40 +64,33 @@ pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> R
     }
 }
 
-/// A socket, and which one it is.
-struct Listener {
-    socket: UnixListener,
-    inode: u64,
+fn bind(at: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(at) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = UnixListener::bind(at)?;
+    fs::set_permissions(at, fs::Permissions::from_mode(0o600))?;
+    Ok(socket)
 }
 
-impl Listener {
-    fn bind(at: &Path) -> io::Result<Listener> {
-        match fs::remove_file(at) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let socket = UnixListener::bind(at)?;
-        fs::set_permissions(at, fs::Permissions::from_mode(0o600))?;
-        Ok(Listener { socket, inode: fs::symlink_metadata(at)?.ino() })
-    }
-
-    /// Returns when nobody can find the socket any more: whoever tidied up did not know whose it was.
-    async fn is_lost(&self, at: &Path) {
-        while fs::symlink_metadata(at).is_ok_and(|seen| seen.ino() == self.inode) {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+/// Returns when the socket is gone: whoever tidied up did not know whose it was.
+async fn removed(at: &Path) {
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    while !fs::symlink_metadata(at).as_ref().is_err_and(is_gone) {
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
 /// Serves whoever calls, at that place, until nobody can any more.
-async fn listen(mut listener: Listener, at: &Path, services: &Services) -> io::Error {
+async fn listen(mut listener: UnixListener, at: &Path, services: &Services) -> io::Error {
     loop {
         tokio::select! {
-            error = accept(&listener.socket, services) => return error,
-            () = listener.is_lost(at) => {}
+            error = accept(&listener, services) => return error,
+            () = removed(at) => {}
         }
         tracing::warn!(socket = %at.display(), "the socket was removed: it is made anew");
-        listener = match Listener::bind(at) {
+        listener = match bind(at) {
             Ok(listener) => listener,
             Err(error) => return error,
         };

@@ -240,7 +240,9 @@ impl Controller for Datasets {
             (Action::ChangeDaemons { generation }, Some(design)) => {
                 let DaemonSet { metadata, spec, .. } = design.daemon_set(generation);
                 if let (Some(daemon_set), Some(wanted)) = (&mut daemon_set, spec) {
-                    let nodes = node_selector(daemon_set).cloned();
+                    // One that was taken away by hand would bring daemons to every node.
+                    let own = wanted.template.spec.as_ref().and_then(|spec| spec.node_selector.clone());
+                    let nodes = node_selector(daemon_set).cloned().or(own);
                     let change = self.daemon_sets.change(daemon_set, |set| {
                         let template = &mut set.spec.get_or_insert_default().template;
                         *template = wanted.template;
