@@ -63,7 +63,12 @@ async fn a_kind_whose_definition_is_being_deleted_takes_nothing_new_and_says_so(
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(150), gone).await.expect("the definition goes");
-    assert_eq!(api.get("/apis/example.com/v1").await.code, 404);
+    let unknown = async {
+        while api.get("/apis/example.com/v1").await.code != 404 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(150), unknown).await.expect("its kind goes with it");
 }
 
 #[tokio::test]
