@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::{ImageRef, NodeName};
 use crate::wire::words;
 
-/// Annotation of a volume: `never` leaves it out of automatic engine upgrades.
+/// Annotation of a volume: `never`, or whatever else it says, leaves it out of automatic engine upgrades.
 pub const ENGINE_UPGRADE: &str = "midflight.dev/engine-upgrade";
 /// Annotation of a volume: its last [`Attempt`], as JSON.
 pub const ENGINE_UPGRADE_ATTEMPT: &str = "midflight.dev/engine-upgrade-attempt";

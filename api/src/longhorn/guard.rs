@@ -16,7 +16,7 @@ const HARMLESS: &str = "!has(self.spec.image) || (has(oldSelf.spec.image) && sel
 
 const DETACHED: &str = "!has(oldSelf.status.state) || oldSelf.status.state != 'attached'";
 
-/// What a change of the image has to satisfy.
+/// The rules of a whole Volume.
 pub(crate) fn rules() -> Vec<Value> {
     let guard = |condition: &str, message: &str| rule(&format!("{HARMLESS} || {condition}"), message);
     vec![

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::condition::Conditions;
 use crate::names::{ImageRef, NodeName};
 use crate::wire::{kind, rule, wire, words};
@@ -30,6 +32,13 @@ words! {
     } or Unrecognised
 }
 
+fn spelling() -> Value {
+    rule(
+        "self.matches('^([A-Za-z0-9][A-Za-z0-9._:/@-]*)?$')",
+        "an image is named by letters, digits and the signs . _ : / @ -, such as registry.example:5000/engine:v2",
+    )
+}
+
 kind! {
     /// An image that is pulled on every node before it is needed.
     #[kube(
@@ -47,9 +56,11 @@ kind! {
     ]))]
     pub struct ImageSpec {
         /// Reference of the image; the seed's name for the field, whatever image it is.
+        #[schemars(extend("x-kubernetes-validations" = [spelling()]))]
         pub instance_manager_image: ImageRef,
         /// Reference of the image, by its other name.
         #[serde(rename = "imageURL")]
+        #[schemars(extend("x-kubernetes-validations" = [spelling()]))]
         pub image_url: ImageRef,
     }
 }

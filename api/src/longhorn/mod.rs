@@ -49,7 +49,7 @@ pub use volume::{
     VolumeSpec, VolumeState, VolumeStatus, WorkloadStatus,
 };
 
-pub(crate) use volume::rules as rules_of_whole_volumes;
+pub(crate) use guard::rules as rules_of_whole_volumes;
 
 /// Group of all kinds here.
 pub const GROUP: &str = "longhorn.io";

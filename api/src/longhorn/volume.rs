@@ -3,21 +3,10 @@
 //! The invariant: a volume is upgrading exactly while `spec.image` and
 //! `status.currentImage` differ.
 
-use serde_json::Value;
-
-use super::{Conditions, DataEngine, Frontend, guard};
+use super::{Conditions, DataEngine, Frontend};
 use crate::names::{ImageRef, Location, Message, NodeName, ObjectName, Timestamp, Word};
 use crate::size::Size;
 use crate::wire::{kind, rule, wire, words};
-
-/// The rules of a whole Volume.
-pub(crate) fn rules() -> Vec<Value> {
-    let name = rule(
-        "size(self.metadata.name) <= 63",
-        "the name of a volume becomes a label of its replicas, and labels have at most 63 characters; choose a shorter one",
-    );
-    [vec![name], guard::rules()].concat()
-}
 
 words! {
     /// How many nodes may use a volume at once.
@@ -127,8 +116,8 @@ kind! {
              "a volume needs a size in bytes, such as \"1073741824\" for 1 GiB, unless it is restored by fromBackup"),
         rule("!has(self.size) || !self.size.matches('^[0-9]+$') || int(self.size) % 4096 == 0",
              "size must be a multiple of 4096 bytes; round it up"),
-        rule("!has(self.size) || !self.size.matches('^[0-9]+$') || (size(self.size) <= 18 && int(self.size) <= 17592186040320)",
-             "a copy of a volume is one file, which has at most 16 TiB less 4 KiB; make the volume smaller, or several of them"),
+        rule("!has(self.size) || (has(oldSelf.size) && self.size == oldSelf.size) || !self.size.matches('^[0-9]+$') || int(self.size) <= 17592186040320",
+             "a copy of a volume is one file, which has at most 16 TiB less 4 KiB; make several volumes"),
         rule("!has(oldSelf.size) || oldSelf.size == '' || (has(self.size) && self.size.matches('^[0-9]+$') && int(self.size) >= int(oldSelf.size))",
              "a volume can grow but not shrink; to make it smaller, copy its data to a new volume"),
         rule("has(self.dataEngine) == has(oldSelf.dataEngine) && (!has(self.dataEngine) || self.dataEngine == oldSelf.dataEngine)",

@@ -162,7 +162,7 @@ pub const TABLE: &[Definition] = &[
         "auto-salvage",
         Switch,
         "true",
-        "Serve again by itself after all replicas of a volume failed, as soon as one that has all data is back, and never from an older one. With false the volume stays faulted until somebody sets `spec.salvageRequested` of one of its replicas.",
+        "Serve again by itself after all replicas of a volume failed, as soon as one that has all data is back, and never from an older one. With false the volume stays faulted until somebody sets `spec.salvageRequested` of a replica that has all data; asked for on an older one, what the others have more is lost.",
     ),
     kept(
         "auto-delete-pod-when-volume-detached-unexpectedly",

@@ -1,15 +1,16 @@
-//! The seeds' own YAML, kept in `examples/`, against our schemas.
+//! The YAML in `examples/`, the seeds' own and that of the guides, against our schemas.
 //!
-//! The invariant: what a seed shows a user can be applied as it stands.
+//! The invariant: what a user is shown can be applied as it stands.
 
 use crate::support;
 use serde_json::Value;
 
-/// Examples and the seed each comes from.
+/// Examples and where each is shown.
 const EXAMPLES: &[(&str, &str)] = &[
     ("examples/node-upgrade.yaml", "seed 004"),
     ("examples/fuse-runtime.yaml", "seed 003"),
     ("examples/pre-pull-setting.yaml", "seed 001"),
+    ("examples/dataset.yaml", "guide of datasets"),
 ];
 
 #[test]

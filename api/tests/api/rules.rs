@@ -33,8 +33,8 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("size zero",          "Volume", None, json!({"size": "0"}), "a volume needs a size"),
         ("from a backup",      "Volume", None, json!({"fromBackup": "file:///b?backup=x&volume=v"}), ""),
         ("odd size",           "Volume", None, json!({"size": "1073741825"}), "size must be a multiple of 4096"),
-        ("mistyped size",      "Volume", None, json!({"size": "999999999999995904"}), "at most 16 TiB less 4 KiB"),
-        ("no number at all",   "Volume", None, json!({"size": "99999999999999999999999995904"}), "at most 16 TiB less 4 KiB"),
+        ("grows beyond files", "Volume", Some(json!({"size": "4096"})), json!({"size": "999999999999995904"}), "a copy of a volume is one file"),
+        ("stays beyond files", "Volume", Some(json!({"size": "999999999999995904"})), json!({"size": "999999999999995904", "numberOfReplicas": 2}), ""),
         ("grows",              "Volume", Some(json!({"size": "4096"})), json!({"size": "8192"}), ""),
         ("shrinks",            "Volume", Some(json!({"size": "8192"})), json!({"size": "4096"}), "a volume can grow but not shrink"),
         ("size taken away",    "Volume", Some(json!({"size": "8192"})), json!({"fromBackup": "x"}), "a volume can grow but not shrink"),
@@ -65,6 +65,7 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
 
         ("the seed's name",    "Image", None, json!({"instanceManagerImage": "a"}), ""),
         ("the other name",     "Image", None, json!({"imageURL": "a"}), ""),
+        ("no name at all",     "Image", None, json!({"imageURL": "!!! ???"}), "an image is named by letters, digits"),
         ("both names",         "Image", None, json!({"instanceManagerImage": "a", "imageURL": "a"}), "name the image in exactly one"),
         ("neither name",       "Image", None, json!({}), "name the image in exactly one"),
         ("other image",        "Image", Some(json!({"imageURL": "a"})), json!({"imageURL": "b"}), "an Image cannot change"),

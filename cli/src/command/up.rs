@@ -66,7 +66,10 @@ impl Up {
         }
 
         let kept = registry::of_another_build(&Layout::at(folder.registry()));
-        let kept = kept.context("look which build the images of this folder are of")?;
+        let kept = kept.unwrap_or_else(|error| {
+            session.say(format_args!("cannot tell of which build the images of this folder are: {error:#}"));
+            Vec::new()
+        });
         let starter = Starter::new(session, folder, self.listen)?;
         let run = starter.folder.run();
         let before = Role::alive(&run)?;

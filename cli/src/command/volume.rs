@@ -42,7 +42,7 @@ enum Command {
     Ls,
     /// Show a volume with its replicas, and what it waits for
     Show { name: String },
-    /// Attach a volume to a node; from another node it is detached first
+    /// Attach a volume to a node; one that is attached elsewhere is detached before, by `volume detach`
     Attach(Attach),
     /// Detach a volume from its node
     Detach(Named),

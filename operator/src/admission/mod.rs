@@ -145,9 +145,15 @@ async fn judge(about: &str, request: &Value, client: &Client) -> Verdict {
             images::may_be_made(&request["object"])
         }
         register::ENGINE_IMAGE_OBJECT => deletion::of_engine_image(&request["oldObject"], client).await,
-        register::PLACE => Ok(Err(format!(
-            "volumes are served in the namespace {NAMESPACE} only; create it there, with `-n {NAMESPACE}`"
-        ))),
+        register::PLACE => Ok(Err(match request["object"]["metadata"]["namespace"] == NAMESPACE {
+            false => format!(
+                "volumes are served in the namespace {NAMESPACE} only; create it there, with `-n {NAMESPACE}`"
+            ),
+            true => format!(
+                "the name of a volume becomes a label of its replicas, and labels have at most {} characters; choose a shorter one",
+                register::LONGEST_NAME
+            ),
+        })),
         register::IMAGE_NAME => images::may_be_named(&request["object"], client).await,
         register::SETTING => deletion::of_setting(&request["oldObject"], client).await,
         register::NODE => deletion::of_node(&request["oldObject"], client).await,

@@ -32,6 +32,8 @@ pub(super) const RECORD: &str = "record";
 pub(super) const SECRET: &str = "secret";
 pub(super) const NAMESPACE_OBJECT: &str = "namespace";
 
+/// The name of a volume is a label of its replicas, and that is as long as labels are.
+pub(super) const LONGEST_NAME: usize = 63;
 /// Images whose name says in which registry they are, as `midflight_api::split_registry` sees it.
 const NAMES_ITS_REGISTRY: &str = "^(localhost|[^/]*[.:][^/]*)/";
 
@@ -118,7 +120,10 @@ pub(super) async fn register(
                 "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
                 "operations": ["CREATE"], "scope": "Namespaced",
             }],
-            "matchConditions": [{ "name": "nobody-serves-it", "expression": format!("object.metadata.namespace != '{NAMESPACE}'") }],
+            "matchConditions": [{
+                "name": "nobody-serves-it",
+                "expression": format!("object.metadata.namespace != '{NAMESPACE}' || size(object.metadata.name) > {LONGEST_NAME}"),
+            }],
             "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "attachment.midflight.dev",

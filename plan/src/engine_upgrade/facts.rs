@@ -125,7 +125,8 @@ impl Volume {
                 || replicas.least.is_some_and(|size| size < object.spec.size),
             restoring: status.restore_required,
             migrating: object.is_migrating(),
-            opted_out: annotations.get(ENGINE_UPGRADE).is_some_and(|value| value == "never"),
+            // Whatever it says: a misspelt `never` is not taken for a yes.
+            opted_out: annotations.get(ENGINE_UPGRADE).is_some_and(|value| !value.is_empty()),
             finalized: annotations.get(FINALIZED).map(String::as_str).unwrap_or_default().into(),
             attempt: Attempt::of(annotations),
             failed: has_failed(&status.engine_change, &object.spec.image),

@@ -95,7 +95,7 @@ impl Hold {
                 "wait until its DaemonSet runs; the condition `ready` of the EngineImage says what is in the way".into()
             }
             Hold::Off => format!("set {ENGINE_UPGRADE_LIMIT} to 1 or more"),
-            Hold::Paused => "set automatic-engine-upgrade-paused to false".into(),
+            Hold::Paused => "`midflight upgrade engines --resume`, or set automatic-engine-upgrade-paused to false".into(),
             Hold::Halted { .. } => "find out why the volumes failed; then raise automatic-engine-upgrade-failure-threshold, \
                 choose another default image, or remove the annotation midflight.dev/engine-upgrade-attempt from them"
                 .into(),
@@ -110,7 +110,7 @@ pub enum Reason {
     Deleting,
     #[error("it is a v2 volume, whose engine runs in the instance manager of its node")]
     DataEngineV2,
-    #[error("its annotation midflight.dev/engine-upgrade says never")]
+    #[error("its annotation midflight.dev/engine-upgrade leaves it out")]
     OptedOut,
     #[error("it follows a backup (DR), and a new engine would begin a restore that is under way anew")]
     Standby,

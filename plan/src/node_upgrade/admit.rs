@@ -28,7 +28,7 @@ pub enum Refusal {
     #[error("a cluster of one node has no other that could serve its volumes meanwhile; add a node")]
     SingleNode,
     #[error(
-        "spec.nodes names nodes that are not in the cluster: {0}; `kubectl get lhn` lists those that are"
+        "spec.nodes names nodes that are not in the cluster: {0}; `kubectl get lhn -n longhorn-system` lists those that are"
     )]
     UnknownNodes(String),
 }

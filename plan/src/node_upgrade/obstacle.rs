@@ -84,7 +84,7 @@ impl Obstacle {
     pub fn way_out(&self) -> &'static str {
         match self {
             Obstacle::NoImage => "set default-instance-manager-image",
-            Obstacle::UnknownNodes { .. } => "name nodes as `kubectl get lhn` lists them",
+            Obstacle::UnknownNodes { .. } => "name nodes as `kubectl get lhn -n longhorn-system` lists them",
             Obstacle::SingleNode => {
                 "add a node, or detach the volumes: then the instance manager is replaced by itself"
             }

@@ -23,7 +23,7 @@ pub(crate) use observe::{all, cluster, seen};
 #[derive(Debug, Args)]
 pub(crate) struct EngineUpgrade {
     /// Image to move to, by its whole name or as `image ls` has it without the host [default: the setting default-engine-image]
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     to: Option<String>,
     /// Volumes of a node that may move at once [default: the setting, or 1 where it is 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -23,7 +23,7 @@ pub(crate) use observe::{cluster, known_images};
 pub(crate) struct NodeUpgrade {
     /// Instance-manager image to upgrade to, by its whole name or as `image ls` has it without the host [default: the setting
     /// default-instance-manager-image]
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     to: Option<String>,
     /// Nodes to upgrade [default: all]
     #[arg(long, value_name = "NODE", value_delimiter = ',')]

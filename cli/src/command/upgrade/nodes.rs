@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 pub(crate) struct Nodes {
     /// Instance-manager image to upgrade to, by its whole name or as `image ls` has it without the host; it becomes the default
     /// [default: the setting default-instance-manager-image]
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     to: Option<String>,
     /// Nodes to upgrade [default: all]
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
@@ -205,6 +205,9 @@ impl Nodes {
         if self.wait {
             until_gone(upgrades, &self.name, Instant::now() + Duration::from_secs(self.timeout)).await?;
             session.say("every node is back");
+        } else {
+            let how = "`kubectl get lhnu -n longhorn-system` shows how far they are";
+            session.say(format_args!("its nodes go back; {how}. The default image stays as it is"));
         }
         Ok(())
     }

@@ -269,6 +269,9 @@ fn an_object_is_read_with_what_matters() {
     });
     let volume = Volume::of(&object, [&replica("node-1", 4096)].into_iter().collect());
     assert!(volume.opted_out && volume.standby && volume.expanding && volume.migrating && !volume.deleting);
+    let mut misspelt = object.clone();
+    misspelt.metadata.annotations = Some([(ENGINE_UPGRADE.into(), "Nevr".into())].into());
+    assert!(Volume::of(&misspelt, Default::default()).opted_out, "it was not meant as a yes");
     assert_eq!((volume.finalized.as_str(), volume.version.to_string()), (OLD, "17".into()));
     assert_eq!(volume.seat(), Some(&"node-3".into()));
     assert_eq!(Volume { owner: "".into(), ..volume }.seat(), Some(&"node-1".into()));
