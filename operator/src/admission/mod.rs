@@ -145,15 +145,7 @@ async fn judge(about: &str, request: &Value, client: &Client) -> Verdict {
             images::may_be_made(&request["object"])
         }
         register::ENGINE_IMAGE_OBJECT => deletion::of_engine_image(&request["oldObject"], client).await,
-        register::PLACE => Ok(Err(match request["object"]["metadata"]["namespace"] == NAMESPACE {
-            false => format!(
-                "volumes are served in the namespace {NAMESPACE} only; create it there, with `-n {NAMESPACE}`"
-            ),
-            true => format!(
-                "the name of a volume becomes a label of its replicas, and labels have at most {} characters; choose a shorter one",
-                register::LONGEST_NAME
-            ),
-        })),
+        register::PLACE => Ok(Err(why_nobody_serves(&request["object"]))),
         register::IMAGE_NAME => images::may_be_named(&request["object"], client).await,
         register::SETTING => deletion::of_setting(&request["oldObject"], client).await,
         register::NODE => deletion::of_node(&request["oldObject"], client).await,
@@ -161,5 +153,20 @@ async fn judge(about: &str, request: &Value, client: &Client) -> Verdict {
         register::SECRET => deletion::of_secret(client).await,
         register::NAMESPACE_OBJECT => deletion::of_namespace(client).await,
         _ => images::may_change(request, client).await,
+    }
+}
+
+/// What is wrong with a volume whose namespace or name lets nobody serve it.
+fn why_nobody_serves(volume: &Value) -> String {
+    match volume["metadata"]["namespace"] == NAMESPACE {
+        false => {
+            format!(
+                "volumes are served in the namespace {NAMESPACE} only; create it there, with `-n {NAMESPACE}`"
+            )
+        }
+        true => format!(
+            "the name of a volume becomes a label of its replicas, and labels have at most {} characters; choose a shorter one",
+            register::LONGEST_NAME
+        ),
     }
 }
