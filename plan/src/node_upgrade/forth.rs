@@ -13,7 +13,7 @@ use super::wait::Wait;
 
 /// Volumes whose snapshot is taken, or removed, or whose replica leaves at the same time: each of these is a flush of every copy, and
 /// after it every first write to a region waits for a sync.
-pub(super) const AT_ONCE: usize = 4;
+pub(super) const AT_ONCE: usize = 2;
 
 /// Marks the node, names its volumes, and takes a snapshot of each, a few at a time.
 pub(super) fn initialize(seen: &Observed) -> Option<Step> {
