@@ -133,7 +133,10 @@ pub(super) fn next_return(seen: &Observed) -> Option<Timestamp> {
 pub(super) fn rebuild(seen: &Observed) -> Todo {
     let mut todo = reopen(seen, room(seen));
     for volume in served(seen) {
-        let Some(missed) = volume.replicas.iter().find(|replica| !replica.is_healthy()) else { continue };
+        let sick = || volume.replicas.iter().filter(|replica| !replica.is_healthy());
+        // That of this node first: what another lacks would hide that this one is not back.
+        let here = sick().find(|replica| replica.node == seen.node);
+        let Some(missed) = here.or_else(|| sick().next()) else { continue };
         let name = volume.name.clone();
         todo.waits.push(match missed.node == seen.node {
             true if !seen.policy.rebuilds && missed.copy == Copy::Out => {

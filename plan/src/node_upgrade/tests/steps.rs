@@ -307,6 +307,36 @@ fn every_state_has_a_way_back() {
     }
 }
 
+/// A volume lacks copies on this node and on another that comes first in its list: this one's is told, and waited for on the way back too.
+#[test]
+fn a_copy_of_the_node_itself_is_missed_before_those_of_others() {
+    let (here, elsewhere) = (1, 0);
+    let lacks = |copies: &[usize]| {
+        with(attached("vol-1", 1, &[2, 1, 3]), |volume| {
+            copies.iter().for_each(|copy| volume.replicas[*copy].copy = Copy::Rebuilding);
+        })
+    };
+    let own = "replica vol-1-r-1 of vol-1 is rebuilt";
+    #[rustfmt::skip]
+    let cases = [
+        // what is missed,          on the way,  what is waited for
+        (&[here, elsewhere][..],    "",          own.to_owned()),
+        (&[here],                   "",          own.to_owned()),
+        (&[elsewhere],              "",          "vol-1 is not healthy: its replica on node-2 is not in service".to_owned()),
+        (&[],                       "",          "finalizing".to_owned()),
+        (&[here, elsewhere],        "why",       format!("why; goes back: {own}")),
+        (&[here],                   "why",       format!("why; goes back: {own}")),
+        (&[elsewhere],              "why",       "finalizing, since why".to_owned()),
+    ];
+    for (missed, failure, expected) in cases {
+        let seen = change(seen(RebuildingReplica, lacks(missed)), |seen| {
+            seen.status.failure = failure.into();
+            seen.nodes.get_mut("node-1").unwrap().requested = false;
+        });
+        assert_eq!(next(&seen), expected, "{missed:?} {failure:?}");
+    }
+}
+
 /// A volume that somebody attaches elsewhere meanwhile is let go of, too, before the instance manager goes.
 #[test]
 fn a_volume_that_comes_later_is_not_forgotten() {
