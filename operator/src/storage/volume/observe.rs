@@ -222,12 +222,13 @@ impl Volumes {
         for node in self.nodes.all()? {
             let name = NodeName::from(node.name_any());
             let managers = self.managers.by(self.managers_on, &place(&name, seen.volume.spec.data_engine))?;
-            let closed = if !is_ready(&node) {
+            // An upgrade goes first: what it keeps away comes when it ends, whatever else the node is.
+            let closed = if node.spec.data_engine_upgrade_requested {
+                Some(Closed::Upgrading)
+            } else if !is_ready(&node) {
                 Some(Closed::NotReady)
             } else if !node.spec.allow_scheduling || node.spec.eviction_requested {
                 Some(Closed::Off)
-            } else if node.spec.data_engine_upgrade_requested {
-                Some(Closed::Upgrading)
             } else if !is_selected(&node, &seen.volume.spec) {
                 Some(Closed::NotSelected)
             } else if !managers.iter().any(|manager| is_running(manager)) {

@@ -69,7 +69,7 @@ fn known_address<'a>(seen: &'a Observed, replica: &ReplicaName) -> Option<&'a Ad
     seen.engine.as_ref()?.status.as_ref()?.current_replica_address_map.get(replica)
 }
 
-/// Why a volume is not whole, if copies were told to leave.
+/// Why a volume is not whole, if copies were told to leave or the node of its engine is upgraded.
 pub(super) fn wait(seen: &Observed) -> Option<Wait> {
     let node = |replica: &Replica| replica.spec.instance.node_id.clone();
     let is_last = |replica: &&Replica| {
@@ -89,5 +89,10 @@ pub(super) fn wait(seen: &Observed) -> Option<Wait> {
     }
     let left: Vec<_> =
         seen.leaving().map(|replica| (ReplicaName::from(replica.name_any()), node(replica))).collect();
-    (!left.is_empty()).then_some(Wait::Left(left))
+    let lacks = seen.members().iter().any(|member| member.mode != MemberMode::ReadWrite)
+        || seen.kept().count() < seen.wanted_replicas();
+    match left.is_empty() {
+        false => Some(Wait::Left(left)),
+        true => (lacks && seen.is_upgraded()).then(|| Wait::NodeUpgraded(seen.volume.spec.node_id.clone())),
+    }
 }

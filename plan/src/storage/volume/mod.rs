@@ -238,6 +238,10 @@ pub enum Wait {
     #[error("{}", left(.0))]
     Left(Vec<(ReplicaName, NodeName)>),
     #[error(
+        "the data engine of node {0} is being upgraded; until that is done, a lost replica is waited for and none is added"
+    )]
+    NodeUpgraded(NodeName),
+    #[error(
         "replica {replica} on node {node} was told to leave and is the last in service; it stays until another is: {others}"
     )]
     LastCopy { replica: ReplicaName, node: NodeName, others: String },

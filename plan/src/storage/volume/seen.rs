@@ -192,14 +192,11 @@ impl Observed {
     /// Whether copies can be built while nobody has asked for the volume. Those on nodes that are away, or that were told
     /// to leave, are waited for where that is shown: with the volume detached.
     fn is_to_rebuild(&self) -> bool {
-        let is_upgraded = |replica: &Replica| {
-            let node = &replica.spec.instance.node_id;
-            self.places.iter().any(|place| place.node == *node && place.closed == Some(Closed::Upgrading))
-        };
+        let on_upgraded = |replica: &Replica| self.is_upgrading(&replica.spec.instance.node_id);
         if !self.rebuilds_detached
             || self.rebuilds_at_once == 0
-            || self.leaving().next().is_some()
-            || self.kept().any(is_upgraded)
+            || self.is_upgraded()
+            || self.kept().any(on_upgraded)
         {
             return false;
         }
@@ -248,6 +245,19 @@ impl Observed {
 
     pub(super) fn member(&self, replica: &str) -> Option<&Member> {
         self.members().iter().find(|member| member.replica == replica)
+    }
+
+    /// Whether the data engine of a node is being upgraded, as far as places were looked at.
+    fn is_upgrading(&self, node: &NodeName) -> bool {
+        self.places.iter().any(|place| place.node == *node && place.closed == Some(Closed::Upgrading))
+    }
+
+    /// Whether it does without something for a while that comes back: a copy that was told to leave, or its v2 engine, whose node is
+    /// upgraded. Nothing takes the place of a copy meanwhile.
+    pub(super) fn is_upgraded(&self) -> bool {
+        let spec = &self.volume.spec;
+        let is_engine_away = spec.data_engine == DataEngine::V2 && self.is_upgrading(&spec.node_id);
+        self.leaving().next().is_some() || is_engine_away
     }
 
     /// Replicas that were told to leave and to keep what they have.

@@ -399,7 +399,7 @@ fn keep_evicted(seen: &Observed) -> Option<Step> {
 /// Lets one go of those that are too many: one that is not in service, else one whose node is away, else the last by name.
 fn trim(seen: &Observed) -> Option<Step> {
     let kept: Vec<&Replica> = seen.not_evicted().collect();
-    if kept.len() <= seen.wanted_replicas() || seen.leaving().next().is_some() {
+    if kept.len() <= seen.wanted_replicas() || seen.is_upgraded() {
         return None;
     }
     let serves = |replica: &&&Replica| {
@@ -421,7 +421,7 @@ fn give_up(seen: &Observed) -> Option<Step> {
         let name = ReplicaName::from(replica.name_any());
         let Some(member) = seen.member(name.as_str()) else { continue };
         let is_lost = match seen.reach(&name, &member.node_id) {
-            _ if seen.leaving().next().is_some() => false,
+            _ if seen.is_upgraded() => false,
             Reach::Lost | Reach::Failed(_) => member.mode != MemberMode::ReadWrite,
             Reach::Up(_) | Reach::Starting | Reach::Down(_) => false,
         };
@@ -447,7 +447,7 @@ fn give_up(seen: &Observed) -> Option<Step> {
 /// Makes another replica where one is missing.
 fn replenish(seen: &Observed) -> Option<Step> {
     let taken: Vec<&NodeName> = seen.kept().map(node_of).collect();
-    if taken.len() >= seen.wanted_replicas() || seen.leaving().next().is_some() {
+    if taken.len() >= seen.wanted_replicas() || seen.is_upgraded() {
         let rebuilt = seen.members().iter().any(|member| member.mode == MemberMode::WriteOnly);
         return rebuilt.then_some(Err(Wait::Rebuilding));
     }

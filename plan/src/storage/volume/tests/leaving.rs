@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::world::World;
+use crate::storage::schedule::Closed;
 
 const LEAVE: InstanceState = InstanceState::Stopped;
 const RUN: InstanceState = InstanceState::Running;
@@ -57,6 +58,29 @@ fn no_new_copy_is_made_while_one_is_told_to_leave() {
     world.tell(&nodes[1], RUN);
     world.settle();
     assert_ne!(world.nodes(), nodes, "now it is");
+}
+
+/// Seed 004: a volume under upgrade gets no new replicas, also one that has none on the node of its engine.
+#[test]
+fn no_new_copy_is_made_while_the_node_of_the_engine_is_upgraded() {
+    for (attached, is_v2) in [(World::attached as fn() -> World, true), (World::attached_v1, false)] {
+        let mut world = attached();
+        let nodes = world.nodes();
+        let engine = world.seen.volume.spec.node_id.clone();
+        let close = |world: &mut World, closed| {
+            world.seen.places.iter_mut().find(|place| place.node == engine).expect("a place").closed = closed;
+        };
+        close(&mut world, Some(Closed::Upgrading));
+        let lost = nodes.iter().find(|node| engine != node.as_str()).expect("there are three");
+        world.lose(lost);
+        world.seen.now += SignedDuration::from_hours(1);
+        let wait = world.settle();
+        assert_eq!(wait == Some(Wait::NodeUpgraded(engine.clone())), is_v2, "{wait:?}");
+        assert_eq!(world.nodes() == nodes, is_v2, "v1 volumes have nothing to do with it");
+        close(&mut world, None);
+        world.settle();
+        assert_ne!(world.nodes(), nodes, "now another takes its place");
+    }
 }
 
 #[test]
