@@ -221,19 +221,24 @@ impl World {
         self.wire.extend(decision.actions.into_iter().map(|action| Write::Node(node.clone(), action)));
     }
 
-    /// Every turn that would write something, and what comes of it.
-    pub(super) fn turns(&self) -> Vec<World> {
-        let mut after = Vec::new();
-        let mut whole = self.clone();
-        whole.turn();
-        after.push(whole);
-        for node in self.ones.keys() {
-            let mut next = self.clone();
-            next.turn_of(node);
-            after.push(next);
+    /// The controllers: that of all nodes, and that of each node that is begun.
+    pub(super) fn controllers(&self) -> impl Iterator<Item = Option<&NodeName>> {
+        std::iter::once(None).chain(self.ones.keys().map(Some))
+    }
+
+    /// What comes of a turn of one of them, if it would write something.
+    pub(super) fn after_turn(&self, controller: Option<&NodeName>) -> Option<World> {
+        let mut next = self.clone();
+        match controller {
+            None => next.turn(),
+            Some(node) => next.turn_of(node),
         }
-        after.retain(|next| next != self);
-        after
+        (next != *self).then_some(next)
+    }
+
+    /// What comes of the first turn that would write something.
+    fn next_turn(&self) -> Option<World> {
+        self.controllers().find_map(|controller| self.after_turn(controller))
     }
 
     /// The API takes the oldest write.
@@ -464,7 +469,7 @@ impl World {
     pub(super) fn goes_one_step(&mut self) -> bool {
         if !self.wire.is_empty() {
             self.serve();
-        } else if let Some(next) = self.turns().into_iter().next() {
+        } else if let Some(next) = self.next_turn() {
             *self = next;
         } else if let Some(event) = self.events().first().cloned() {
             self.happens(&event);
