@@ -108,11 +108,11 @@ impl Cluster {
 
     /// All nodes, and whether each has the image.
     pub(super) fn nodes(&self, image: &ImageRef) -> Result<Nodes, Stale> {
-        let mut nodes = Nodes::new();
+        let (mut nodes, holders) = (Nodes::new(), self.held.nodes_with(image)?);
         for node in self.nodes.all()? {
             let name = NodeName::from(node.name_any());
             let conditions = node.status.as_ref().map(|status| &status.conditions);
-            let is_there = self.held.has(&name, image)?;
+            let is_there = holders.contains(&name);
             let seen = plan::Node {
                 ready: conditions.is_some_and(|conditions| conditions.holds("Ready")),
                 requested: node.spec.data_engine_upgrade_requested,

@@ -1,12 +1,13 @@
 //! Whether a node has an image that managers run from, and what can be known of it before it runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use midflight_api::longhorn::Image;
 use midflight_api::{ImageRef, NodeName};
 use midflight_plan::storage::engine_image::{ON_NODE, Ranges};
+use midflight_plan::storage::held::holders;
 
 use crate::controller::{Key, Objects, Operator, Stale};
 
@@ -30,6 +31,13 @@ impl Held {
         Ok(is_brought || self.lists(node, image)?)
     }
 
+    /// All nodes that have the image, by its content.
+    pub(crate) fn nodes_with(&self, image: &ImageRef) -> Result<BTreeSet<NodeName>, Stale> {
+        let (images, machines) = (self.images.all()?, self.machines.all()?);
+        let listed = machines.iter().map(|machine| (machine.name_any().into(), listed(machine)));
+        Ok(holders(image, images.iter().map(|image| &**image), listed))
+    }
+
     /// What the program of an image that is on the node speaks, if its labels say so and the node tells of them.
     pub(crate) fn speaks(&self, node: &NodeName, image: &ImageRef) -> Result<Option<Ranges>, Stale> {
         let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(None) };
@@ -39,10 +47,14 @@ impl Held {
     /// Whether a node itself lists the image, which it need not.
     fn lists(&self, node: &NodeName, image: &ImageRef) -> Result<bool, Stale> {
         let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(false) };
-        let images = machine.status.iter().flat_map(|status| status.images.iter().flatten());
-        let mut names = images.flat_map(|one| one.names.iter().flatten());
-        Ok(names.any(|name| name == image.as_str()))
+        Ok(listed(&machine).flatten().any(|name| name == image.as_str()))
     }
+}
+
+/// The images that a node says it has, each with all its names.
+fn listed(machine: &core::Node) -> impl Iterator<Item = &[String]> {
+    let images = machine.status.iter().flat_map(|status| status.images.iter().flatten());
+    images.filter_map(|one| one.names.as_deref())
 }
 
 /// What a node says of the programs of its images, by name.

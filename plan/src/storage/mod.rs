@@ -5,6 +5,7 @@ pub mod deployment;
 pub mod drain;
 pub mod engine_image;
 pub mod guard;
+pub mod held;
 pub mod instance_manager;
 pub mod node;
 pub mod pre_pull;
