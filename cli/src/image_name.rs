@@ -1,9 +1,9 @@
-//! Completes the name of an image that somebody wrote short.
+//! Completes the name of an image that somebody wrote short, and looks whether it is published.
 //!
 //! The invariant: a name is completed only to that of an image which is there; another is left as it was written, and whoever
 //! gets it says what is wrong with it.
 
-use midflight_agent::image::Layout;
+use midflight_agent::image::{ImageName, Layout};
 use midflight_api::ImageRef;
 
 use crate::session::Session;
@@ -30,9 +30,23 @@ fn meant(written: ImageRef, known: &[&ImageRef], published: impl FnOnce() -> Vec
 
 /// What the registry of the embedded cluster has; nothing if another cluster is meant.
 fn published(session: &Session) -> Vec<String> {
-    let folder = session.folder().ok().filter(|_| !target::is_elsewhere(session));
-    let images = folder.and_then(|folder| Layout::at(folder.registry()).images().ok());
+    let images = registry(session).and_then(|registry| registry.images().ok());
     images.unwrap_or_default().iter().map(|published| published.image.to_string()).collect()
+}
+
+/// Whether the registry of the embedded cluster has an image; not known of those in other registries, and where another cluster is meant.
+pub(crate) fn is_published(session: &Session, image: &ImageRef) -> Option<bool> {
+    let name: ImageName = image.whole().as_str().parse().ok()?;
+    let registry = registry(session).filter(|_| name.is_local())?;
+    if let Some(digest) = name.digest() {
+        return registry.blob(digest).ok().map(|there| there.is_some());
+    }
+    registry.resolve(&name).ok().map(|there| there.is_some())
+}
+
+fn registry(session: &Session) -> Option<Layout> {
+    let folder = session.folder().ok().filter(|_| !target::is_elsewhere(session))?;
+    Some(Layout::at(folder.registry()))
 }
 
 #[cfg(test)]

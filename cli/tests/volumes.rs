@@ -47,6 +47,15 @@ fn whoever_waits_is_told_when_it_is_really_so() {
     let refused = sandbox.fails(3, &["upgrade", "nodes", "--to=other:v9", "--nodes=node-1,node-9"]);
     assert!(refused.contains("node-9 is not in the cluster"), "{refused}");
     assert_eq!(default(), before, "what is refused sets nothing");
+    for nobodys in ["instance-manager:nobody", "midflight.local/instance-manager:nobody"] {
+        for command in [["plan", "node-upgrade"], ["upgrade", "nodes"]] {
+            let refused = sandbox.fails(3, &[command[0], command[1], "--to", nobodys]);
+            let why = format!("{nobodys} is not published, and is not on node-1, node-2");
+            assert!(refused.contains(&why) && refused.contains("midflight image ls"), "{refused}");
+            assert!(refused.contains("midflight image pack --tag instance-manager:TAG"), "{refused}");
+        }
+    }
+    assert_eq!(default(), before, "an image that nobody has published never becomes the default");
 
     // Every node runs the image, so that a single replica is in nobody's way: the plan and the upgrade say the same.
     sandbox.ok(&["plan", "node-upgrade"]);
@@ -57,6 +66,42 @@ fn whoever_waits_is_told_when_it_is_really_so() {
     sandbox.ok(&["volume", "expand", "v", "--size=16Mi", "--wait"]);
     let engines = object(&sandbox, "engines").unwrap();
     assert_eq!(engines["items"][0]["status"]["currentSize"], (16 << 20).to_string(), "{engines:#}");
+}
+
+/// What becomes of nodes that are under way is told, and what to do next.
+#[test]
+fn whoever_holds_or_gives_up_a_node_upgrade_is_told_what_comes_of_it() {
+    let sandbox = up("2");
+    sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
+    sandbox.ok(&["image", "pack", "--tag=instance-manager:again"]);
+    let plan = sandbox.json(&["plan", "node-upgrade", "--to=instance-manager:again", "--nodes=node-2"]);
+    assert_eq!(plan["lacking"], json!(["node-2"]), "nobody brings it before it is asked for: {plan}");
+
+    // A single replica is in the way, so that nothing begins: what was asked for is the default all the same.
+    let refused =
+        sandbox.fails(3, &["upgrade", "nodes", "--to=instance-manager:again", "--wait", "--timeout=150"]);
+    assert!(refused.contains("single replica of v"), "{refused}");
+    let said = |arguments: &[&str]| {
+        let ended = sandbox.run(arguments);
+        assert!(ended.status.success(), "{arguments:?}: {ended:?}");
+        support::text(&ended.stderr)
+    };
+    let held = said(&["upgrade", "nodes", "--pause"]);
+    assert!(held.contains("the upgrade has failed") && held.contains("--resume` tries it again"), "{held}");
+    let ended = said(&["upgrade", "nodes", "--abort", "--wait"]);
+    let next = "default-instance-manager-image is still midflight.local/instance-manager:again";
+    assert!(ended.contains("every node is in service") && ended.contains(next), "{ended}");
+    assert!(ended.contains("brings it and every node back"), "{ended}");
+
+    sandbox.ok(&["volume", "detach", "v", "--wait"]);
+    sandbox.ok(&["upgrade", "nodes", "--wait", "--timeout=150"]);
+    let held = said(&["upgrade", "nodes", "--pause"]);
+    assert!(held.contains("nothing is left to be paused: every node is upgraded"), "{held}");
+    let ended = said(&["upgrade", "nodes", "--abort"]);
+    assert!(
+        ended.contains("it is gone, and every node is in service") && !ended.contains("still"),
+        "{ended}"
+    );
 }
 
 #[test]

@@ -76,6 +76,8 @@ pub struct Forecast {
     pub stages: Vec<Stage>,
     /// Nodes that run the image already.
     pub there: Vec<NodeName>,
+    /// Nodes that get the image first, from whoever makes it the default.
+    pub lacking: Vec<NodeName>,
     pub duration: Duration,
 }
 
@@ -117,7 +119,24 @@ pub fn forecast(seen: &Observed, pace: Pace) -> Forecast {
     }
     let duration = pace.node * u32::try_from(stages.len()).unwrap_or(u32::MAX);
     let caveat = if stages.is_empty() { None } else { caveat(&image, &seen.nodes) };
-    Forecast { image, pace, obstacles, caveat, stages, there, duration }
+    Forecast { image, pace, obstacles, caveat, stages, there, lacking: Vec::new(), duration }
+}
+
+impl Forecast {
+    /// Judges an image that nodes lack by what is published; that of another registry may be. One that is the default is waited for, and
+    /// another is brought to the nodes when it becomes so.
+    pub fn judge_image(&mut self, is_published: Option<bool>, is_default: bool) {
+        let is_lack = |one: &mut Obstacle| matches!(one, Obstacle::ImageMissing { .. });
+        let missing = self.obstacles.extract_if(.., is_lack).next();
+        let Some(Obstacle::ImageMissing { image, nodes }) = missing else { return };
+        match is_published {
+            Some(false) => self.obstacles.insert(0, Obstacle::Unpublished { image, nodes }),
+            Some(true) | None if is_default => {
+                self.obstacles.insert(0, Obstacle::ImageMissing { image, nodes });
+            }
+            Some(true) | None => self.lacking = nodes,
+        }
+    }
 }
 
 fn done(manager: &str, node: &NodeName) -> Child {

@@ -20,6 +20,9 @@ pub enum Obstacle {
     SingleNode,
     #[error("{image} is not on {}", some_of(.nodes, ", "))]
     ImageMissing { image: ImageRef, nodes: Vec<NodeName> },
+    /// Found by those who can look into the registry.
+    #[error("{image} is not published, and is not on {}", some_of(.nodes, ", "))]
+    Unpublished { image: ImageRef, nodes: Vec<NodeName> },
     #[error(
         "no replica that leaves a node would be rebuilt: the setting concurrent-replica-rebuild-per-node-limit is 0"
     )]
@@ -64,6 +67,7 @@ impl Obstacle {
             Obstacle::UnknownNodes { .. } => "UnknownNodes",
             Obstacle::SingleNode => "SingleNode",
             Obstacle::ImageMissing { .. } => "ImageMissing",
+            Obstacle::Unpublished { .. } => "ImageUnpublished",
             Obstacle::RebuildsOff => "RebuildsOff",
             Obstacle::NodeNotReady(_) => "NodeNotReady",
             Obstacle::Versions { .. } | Obstacle::Unspoken { .. } => "IncompatibleVersions",
@@ -89,7 +93,10 @@ impl Obstacle {
                 "add a node, or detach the volumes: then the instance manager is replaced by itself"
             }
             Obstacle::ImageMissing { .. } => {
-                "wait until the image is pulled (`midflight image prepull`), then resume"
+                "wait until the image is pulled (`midflight image prepull` says what each node lacks), then resume"
+            }
+            Obstacle::Unpublished { .. } => {
+                "name one that `midflight image ls` lists, or publish it: `midflight image pack --tag instance-manager:TAG --binary PATH`"
             }
             Obstacle::RebuildsOff => "set it to at least 1",
             Obstacle::NodeNotReady(_) => "bring the node back, or leave it out by spec.nodes",
@@ -131,6 +138,7 @@ impl Obstacle {
             | Obstacle::UnknownNodes { .. }
             | Obstacle::SingleNode
             | Obstacle::ImageMissing { .. }
+            | Obstacle::Unpublished { .. }
             | Obstacle::Versions { .. }
             | Obstacle::Unspoken { .. }
             | Obstacle::SingleReplica(_)
@@ -156,6 +164,7 @@ impl Obstacle {
             | Obstacle::UnknownNodes { .. }
             | Obstacle::SingleNode
             | Obstacle::ImageMissing { .. }
+            | Obstacle::Unpublished { .. }
             | Obstacle::RebuildsOff
             | Obstacle::NodeNotReady(_)
             | Obstacle::Versions { .. }

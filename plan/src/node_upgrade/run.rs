@@ -18,6 +18,7 @@ use midflight_api::longhorn::{
 use midflight_api::{ImageRef, NodeName};
 
 use super::facts::{Nodes, Policy, Volume};
+use super::halt::{aborted, paused};
 use super::obstacle::Obstacle;
 use super::place::are_disjoint;
 use super::preflight::{cluster, fit, missing, nodes_of_run, preflight};
@@ -138,6 +139,8 @@ pub fn decide(seen: &Observed) -> Decision {
             UpgradeState::Error => resume(seen, &mut decision.status),
         }
     }
+    // The controllers are on no node; people who look for one get the same as with an Image.
+    decision.status.owner_id = seen.nodes.keys().next().cloned().unwrap_or_default();
     let active = |entry: &&NodeName| seen.is_under_way(&decision.status, entry);
     let first = decision.status.upgrade_nodes.keys().find(active).cloned();
     decision.status.upgrading_node = first.unwrap_or_default();
@@ -180,31 +183,11 @@ fn abort(seen: &Observed, decision: &mut Decision) {
             (entry.state, entry.message) = (child.state, child.message.as_str().into());
         }
     }
-    let count = mine.iter().filter(|child| child.is_active()).count();
-    let back = match count {
-        0 => "aborted: every node is back".to_owned(),
-        1 => "aborted: 1 node goes back".to_owned(),
-        count => format!("aborted: {count} nodes go back"),
-    };
     if seen.status.state != UpgradeState::Completed {
-        decision.status.message = format!("{back}{}", still_default(seen)).into();
+        decision.status.message = aborted(seen, &mine).into();
     }
     if mine.is_empty() && seen.protected {
         decision.orders.push(Order::Release);
-    }
-}
-
-/// What is left of an upgrade that was aborted: its image is the default, and the next instance manager is of it.
-fn still_default(seen: &Observed) -> String {
-    let image = &seen.status.instance_manager_image;
-    let serving = seen.nodes.values().filter_map(|node| node.serving()).map(|manager| &manager.image);
-    let before = serving.filter(|serving| *serving != image).min();
-    match before.filter(|_| !image.is_empty() && seen.default_image == *image) {
-        Some(before) => format!(
-            "; default-instance-manager-image is still {image}, which instance managers that are started anew get: \
-             `midflight upgrade nodes --to {before}` sets it back"
-        ),
-        None => String::new(),
     }
 }
 
@@ -244,7 +227,7 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
     found.extend(rebuilds_off(seen, &run, &status.instance_manager_image));
     let until = seen.since().checked_add(seen.policy.deadline).ok();
     match found.as_slice() {
-        [] if seen.spec.paused => status.message = "paused: no node begins".into(),
+        [] if seen.spec.paused => status.message = paused(&seen.name, &[]).into(),
         [] => {
             go_on(status, UpgradeState::Upgrading);
             // Told with the state, so that it is read before the first node begins.
@@ -375,6 +358,11 @@ fn begin_anew(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) {
 
 /// Chooses nodes that begin now, or says why none does.
 fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<String> {
+    let mut active: Vec<NodeName> =
+        status.upgrade_nodes.keys().filter(|node| seen.is_under_way(status, node)).cloned().collect();
+    if seen.spec.paused {
+        return Some(paused(&seen.name, &active));
+    }
     let mut waiting: Vec<(bool, i32, NodeName)> = Vec::new();
     let mut why = None;
     for (node, entry) in status.upgrade_nodes.iter().filter(|(_, entry)| is_pending(entry)) {
@@ -385,13 +373,8 @@ fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<
             seen.volumes.iter().any(|volume| volume.touches(node) && fit(volume, node, &seen.nodes).is_err());
         waiting.push((unfit, entry.failures, node.clone()));
     }
-    if seen.spec.paused {
-        return (!waiting.is_empty()).then(|| "paused: no further node begins".to_owned());
-    }
     waiting.sort();
     let most = usize::try_from(seen.spec.max_parallel_nodes).unwrap_or(1).max(1);
-    let mut active: Vec<NodeName> =
-        status.upgrade_nodes.keys().filter(|node| seen.is_under_way(status, node)).cloned().collect();
     let others = seen.children.iter().filter(|child| child.manager != seen.name && child.is_active());
     active.extend(others.map(|child| child.node.clone()));
     for (_, _, node) in waiting {

@@ -6,14 +6,16 @@ mod observe;
 mod show;
 
 use clap::Args;
+use kube::Client;
 use midflight_api::ImageRef;
 use midflight_plan::node_upgrade::{Forecast, forecast};
 
 use crate::failure::{Exit, Failure};
-use crate::image_name::complete;
+use crate::image_name::{complete, is_published};
 use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
+use observe::default_image;
 pub(crate) use observe::{cluster, known_images};
 
 /// Show in which order nodes would get a new data engine, and where their volumes are served meanwhile
@@ -43,10 +45,22 @@ impl NodeUpgrade {
         let (mut seen, pace) = cluster(&client, image.as_ref().map(ImageRef::as_str)).await?;
         seen.spec.nodes = self.nodes.into_iter().map(Into::into).collect();
         seen.spec.max_parallel_nodes = self.parallel;
-        let plan = forecast(&seen, pace);
+        let mut plan = forecast(&seen, pace);
+        judge_image(session, &client, &mut plan).await?;
         session.answer(&shown(&plan))?;
         verdict(&plan)
     }
+}
+
+/// Says of an image that nodes lack whether they can get it.
+pub(crate) async fn judge_image(
+    session: &Session,
+    client: &Client,
+    plan: &mut Forecast,
+) -> anyhow::Result<()> {
+    let is_default = default_image(client).await? == plan.image;
+    plan.judge_image(is_published(session, &plan.image), is_default);
+    Ok(())
 }
 
 /// A plan as people and programs read it.

@@ -5,26 +5,26 @@
 
 pub(crate) mod drive;
 mod follow;
+mod halt;
 
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams};
+use midflight_api::ImageRef;
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, UpgradeState,
 };
 use midflight_plan::node_upgrade::{Forecast, Obstacle, forecast};
-use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+use self::halt::{Halt, until_gone};
 use super::engines::set;
-use crate::command::plan::node_upgrade::{cluster, known_images, shown, verdict};
-use crate::failure::{Exit, Failure};
+use crate::command::plan::node_upgrade::{cluster, judge_image, known_images, shown, verdict};
 use crate::image_name::complete;
-use crate::lookout::Lookout;
-use crate::session::Session;
+use crate::session::{Session, say};
 use crate::target;
 
 pub(crate) const IMAGE: &str = "default-instance-manager-image";
@@ -56,7 +56,7 @@ pub(crate) struct Nodes {
     /// Go on after a pause, or where the upgrade has failed
     #[arg(long, conflicts_with_all = ["abort", "to", "nodes"])]
     resume: bool,
-    /// Bring every node back and give the upgrade up
+    /// Give the upgrade up: nodes that are under way go back into service, those that are upgraded stay so
     #[arg(long, conflicts_with_all = ["to", "nodes"])]
     abort: bool,
     /// Wait until it is over
@@ -71,21 +71,23 @@ impl Nodes {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let client = target::client(session).await?;
         let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
-        if self.abort {
-            return self.give_up(session, &upgrades).await;
-        }
         let deadline = Instant::now() + Duration::from_secs(self.timeout);
+        let halt = Halt { session, client: &client, upgrades: &upgrades, name: &self.name };
+        if self.abort {
+            return halt.abort(self.wait.then_some(deadline)).await;
+        }
+        if self.pause {
+            return halt.pause().await;
+        }
         // What was in the way before it began: what is under way looks like trouble of its own.
         let mut begun = None;
-        if self.pause {
-            self.known(&upgrades).await?;
-            self.set_paused(&upgrades, true).await?;
-        } else if self.resume {
-            self.go_on(&upgrades).await?;
+        if self.resume {
+            halt.resume().await?;
         } else {
             self.refuse_what_the_api_would(&client).await?;
             if let Some(image) = &self.to {
                 let image = complete(session, image, known_images(&client).await?.iter());
+                self.refuse_what_nodes_cannot_get(session, &client, &image).await?;
                 let image = image.as_str();
                 set(&client, IMAGE, image).await?;
                 if !drive::is_settled(&client, image).await? {
@@ -94,7 +96,7 @@ impl Nodes {
                     drive::until_settled(&client, image, within).await?;
                 }
             }
-            let plan = self.plan(&client).await?;
+            let plan = self.plan(session, &client, None).await?;
             begun = self.begin(&client, &upgrades, &plan, deadline).await?.then_some(plan);
         }
         if self.wait {
@@ -103,7 +105,7 @@ impl Nodes {
         let is_new = begun.is_some();
         let plan = match begun {
             Some(plan) => plan,
-            None => self.plan(&client).await?,
+            None => self.plan(session, &client, None).await?,
         };
         session.answer(&shown(&plan))?;
         session.say(format_args!("`midflight upgrade nodes --name {} --wait` follows it", self.name));
@@ -120,7 +122,10 @@ impl Nodes {
     ) -> anyhow::Result<bool> {
         let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
         let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)?;
-        if let Some(there) = there {
+        if there.as_ref().is_some_and(|there| there.metadata.deletion_timestamp.is_some()) {
+            // Somebody has given it up, and its nodes go back.
+            until_gone(upgrades, &self.name, deadline, |words| say(words)).await?;
+        } else if let Some(there) = there {
             let state = there.status.as_ref().map(|status| status.state).unwrap_or_default();
             match state {
                 // What it did is worth more than another that has nothing to do.
@@ -129,7 +134,7 @@ impl Nodes {
                 }
                 UpgradeState::Completed | UpgradeState::Error => {
                     upgrades.delete(&self.name, &DeleteParams::default()).await.map_err(target::refusal)?;
-                    until_gone(upgrades, &self.name, deadline).await?;
+                    until_gone(upgrades, &self.name, deadline, |_| {}).await?;
                 }
                 UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
                     return Ok(false);
@@ -148,91 +153,39 @@ impl Nodes {
 
     /// What is refused when the object is created is in the way as everything else is, and told as such.
     async fn refuse_what_the_api_would(&self, client: &Client) -> anyhow::Result<()> {
-        let mut plan = self.plan(client).await?;
+        let mut plan = self.forecast(client, None).await?;
         plan.obstacles.retain(|one| matches!(one, Obstacle::SingleNode | Obstacle::UnknownNodes { .. }));
         verdict(&plan)
     }
 
-    async fn plan(&self, client: &Client) -> anyhow::Result<Forecast> {
-        let (mut seen, pace) = cluster(client, None).await?;
+    /// An image that nobody has published would become the default, and no node would ever get it.
+    async fn refuse_what_nodes_cannot_get(
+        &self,
+        session: &Session,
+        client: &Client,
+        image: &ImageRef,
+    ) -> anyhow::Result<()> {
+        let mut plan = self.plan(session, client, Some(image)).await?;
+        plan.obstacles.retain(|one| matches!(one, Obstacle::Unpublished { .. }));
+        verdict(&plan)
+    }
+
+    /// What an upgrade to this image, or to the default, would do.
+    async fn plan(
+        &self,
+        session: &Session,
+        client: &Client,
+        to: Option<&ImageRef>,
+    ) -> anyhow::Result<Forecast> {
+        let mut plan = self.forecast(client, to).await?;
+        judge_image(session, client, &mut plan).await?;
+        Ok(plan)
+    }
+
+    async fn forecast(&self, client: &Client, to: Option<&ImageRef>) -> anyhow::Result<Forecast> {
+        let (mut seen, pace) = cluster(client, to.map(ImageRef::as_str)).await?;
         seen.spec.nodes = self.nodes.iter().map(|node| node.as_str().into()).collect();
         seen.spec.max_parallel_nodes = self.parallel;
         Ok(forecast(&seen, pace))
     }
-
-    /// The upgrade that is to be held, gone on with or given up; or advice.
-    async fn known(
-        &self,
-        upgrades: &Api<DataEngineUpgradeManager>,
-    ) -> anyhow::Result<DataEngineUpgradeManager> {
-        let there = upgrades.get_opt(&self.name).await.map_err(target::refusal);
-        there.context("look for the node upgrade")?.ok_or_else(|| {
-            Failure::error(
-                format!("there is no node upgrade `{}`", self.name),
-                "`midflight upgrade nodes --wait` begins one; `kubectl get lhum -n longhorn-system` lists those there are",
-            )
-        })
-    }
-
-    async fn set_paused(&self, upgrades: &Api<DataEngineUpgradeManager>, paused: bool) -> anyhow::Result<()> {
-        let change = Patch::Merge(json!({ "spec": { "paused": paused } }));
-        let set = upgrades.patch(&self.name, &PatchParams::default(), &change).await;
-        let doing = || format!("set spec.paused of the node upgrade `{}` to {paused}", self.name);
-        set.map(drop).map_err(target::refusal).with_context(doing)
-    }
-
-    /// An upgrade that has failed goes on when its spec changes.
-    async fn go_on(&self, upgrades: &Api<DataEngineUpgradeManager>) -> anyhow::Result<()> {
-        let upgrade = self.known(upgrades).await?;
-        let has_failed = upgrade.status.is_some_and(|status| status.state == UpgradeState::Error);
-        if has_failed && !upgrade.spec.paused {
-            self.set_paused(upgrades, true).await?;
-        }
-        self.set_paused(upgrades, false).await
-    }
-
-    async fn give_up(
-        &self,
-        session: &Session,
-        upgrades: &Api<DataEngineUpgradeManager>,
-    ) -> anyhow::Result<()> {
-        self.known(upgrades).await?;
-        let deleted = upgrades.delete(&self.name, &DeleteParams::default()).await;
-        deleted
-            .map(drop)
-            .map_err(target::refusal)
-            .with_context(|| format!("abort the node upgrade `{}`", self.name))?;
-        if self.wait {
-            until_gone(upgrades, &self.name, Instant::now() + Duration::from_secs(self.timeout)).await?;
-            session.say("every node is back");
-        } else {
-            let how = "`kubectl get lhnu -n longhorn-system` shows how far they are";
-            session.say(format_args!("its nodes go back; {how}. The default image stays as it is"));
-        }
-        Ok(())
-    }
-}
-
-async fn until_gone(
-    upgrades: &Api<DataEngineUpgradeManager>,
-    name: &str,
-    deadline: Instant,
-) -> anyhow::Result<()> {
-    let mut lookout = Lookout::until(deadline);
-    let look = async || upgrades.get_opt(name).await.map_err(target::refusal);
-    while let Some(there) = lookout.look(&look).await? {
-        if lookout.is_over() {
-            let why = there.status.map(|status| status.message.to_string()).unwrap_or_default();
-            return Err(Failure::with(
-                Exit::TimedOut,
-                format!(
-                    "not every node of the node upgrade `{}` was back in time: {why}",
-                    there.metadata.name.unwrap_or_default()
-                ),
-                "they go back by themselves; `kubectl get lhnu -n longhorn-system -o yaml` tells what they wait for",
-            ));
-        }
-        sleep(LOOK_EVERY).await;
-    }
-    Ok(())
 }

@@ -76,3 +76,38 @@ fn a_plan_tells_of_versions_that_do_not_fit_and_of_those_that_nobody_knows() {
         assert_eq!(plan.stages.len(), 3, "{case}: all stages are shown, whatever is in the way");
     }
 }
+
+/// Who can look into the registry knows whether nodes that lack the image will ever get it.
+#[test]
+fn an_image_that_nodes_lack_is_judged_by_what_is_published() {
+    #[rustfmt::skip]
+    let cases = [
+        // published,   the default,  in the way,           who gets it first
+        (Some(false),   true,         &["ImageUnpublished"][..], 0),
+        (Some(false),   false,        &["ImageUnpublished"],     0),
+        (Some(true),    true,         &["ImageMissing"],         0),
+        (Some(true),    false,        &[],                       2),
+        (None,          true,         &["ImageMissing"],         0),
+        (None,          false,        &[],                       2),
+    ];
+    for (is_published, is_default, expected, lacking) in cases {
+        let mut some = nodes(3);
+        for node in ["node-2", "node-3"] {
+            some.get_mut(node).unwrap().image = Image::Missing;
+        }
+        let mut plan = forecast(&seen(some, vec![attached("a", 1, &[1, 2, 3])], 1), Pace::ASSUMED);
+        plan.judge_image(is_published, is_default);
+        let found: Vec<&str> = plan.obstacles.iter().map(|one| one.word()).collect();
+        assert_eq!(
+            (found.as_slice(), plan.lacking.len()),
+            (expected, lacking),
+            "{is_published:?} {is_default}"
+        );
+        if let Some(first) = plan.obstacles.first() {
+            assert!(first.to_string().ends_with("not on node-2, node-3"), "{first}");
+        }
+        let mut there = forecast(&seen(nodes(3), Vec::new(), 1), Pace::ASSUMED);
+        there.judge_image(is_published, is_default);
+        assert!(there.obstacles.is_empty() && there.lacking.is_empty(), "no node lacks it");
+    }
+}

@@ -47,6 +47,30 @@ fn each_obstacle_of_a_volume_is_found() {
     }
 }
 
+/// There is no room for engines, or no copy would be left, where none of the others serves or all of them are upgraded.
+#[test]
+fn a_volume_needs_a_node_with_a_copy_that_serves_it_meanwhile() {
+    let without = |managers: &[usize], marked: &[usize]| {
+        let mut all = nodes(3);
+        managers.iter().for_each(|node| all.get_mut(&name(*node)).unwrap().managers.clear());
+        marked.iter().for_each(|node| all.get_mut(&name(*node)).unwrap().requested = true);
+        all
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("all serve",                   attached("vol-1", 1, &[1, 2, 3]), without(&[], &[]),      None),
+        ("one is enough",               attached("vol-1", 1, &[1, 2, 3]), without(&[2], &[]),     None),
+        ("no engine could be there",    attached("vol-1", 1, &[1, 2, 3]), without(&[2, 3], &[]),  Some("NoTargetNode")),
+        ("they are upgraded",           attached("vol-1", 1, &[1, 2, 3]), without(&[2], &[3]),    Some("NoTargetNode")),
+        ("served elsewhere, no copy",   attached("vol-1", 2, &[1, 3]),    without(&[3], &[]),     Some("NoCopyElsewhere")),
+    ];
+    for (case, volume, nodes, expected) in cases {
+        let found = preflight(&[name(1)].into(), &NEW.into(), &nodes, [&volume]);
+        assert_eq!(found.first().map(|one| one.word()), expected, "{case}");
+        assert!(found.iter().all(|one| one.passes() && one.advice().contains("vol-1")), "{case}: {found:?}");
+    }
+}
+
 #[test]
 fn a_reason_is_told_in_the_words_of_the_seed() {
     let (volume, run) = (attached("vol-1", 1, &[2]), nodes_of_run(&[], &nodes(3)));

@@ -112,6 +112,7 @@ fn nodes_are_those_that_are_named_or_all() {
 fn a_node_is_written_down_before_its_upgrade_is_made() {
     let first = decide_run(&seen(Upgrading));
     assert_eq!(first.status.upgrading_node, name(1));
+    assert_eq!(first.status.owner_id, name(1), "the first by name");
     assert_eq!(first.status.upgrade_nodes[&name(1)].state, NodeUpgradeState::Initializing);
     assert!(first.orders.is_empty());
     let then = decide_run(&change(seen(Upgrading), |s| s.status = first.status.clone()));
@@ -180,17 +181,36 @@ fn the_message_of_many_nodes_fits_into_a_status() {
 }
 
 #[test]
-fn who_aborts_hears_that_the_image_is_still_the_default() {
-    let mut one = change(seen(Upgrading), |s| s.deleting = true);
-    one.children = vec![child(1, NodeUpgradeState::SwitchingBack)];
+fn who_aborts_hears_what_becomes_of_each_node_and_what_to_do_next() {
     let told = |seen: &Observed| decide_run(seen).status.message.to_string();
-    let hint = "default-instance-manager-image is still im:v2, which instance managers that are started anew get: \
-                `midflight upgrade nodes --to im:v1` sets it back";
-    assert_eq!(told(&one), format!("aborted: 1 node goes back; {hint}"));
+    let hint = "; default-instance-manager-image is still im:v2, which instance managers that are started anew get: \
+                `midflight upgrade nodes --to im:v1` brings it and every node back, `midflight upgrade nodes` begins again";
+    let mut one = change(seen(Upgrading), |s| s.deleting = true);
+    one.children = vec![child(1, NodeUpgradeState::SwitchingOver)];
+    let home = "its engines come home, its replicas are rebuilt, and then this upgrade is gone";
+    assert_eq!(told(&one), format!("aborted: node-1 (keeps im:v1) goes back into service: {home}{hint}"));
+
+    let none = change(one.clone(), |s| s.nodes.get_mut("node-1").unwrap().managers.clear());
+    let back = "node-1 (gets the instance manager of before back) goes back into service";
+    assert!(told(&none).starts_with(&format!("aborted: {back}: {home}; default")), "{}", told(&none));
+
+    let upgraded = change(one.clone(), |s| {
+        s.nodes.get_mut("node-2").unwrap().managers = vec![manager("node-2", NEW, 0)];
+        s.children.push(child(2, NodeUpgradeState::Completed));
+        s.children.push(child(3, NodeUpgradeState::Error));
+    });
+    let both = "node-1 (keeps im:v1), node-3 (keeps im:v1) go back into service: their engines come home";
+    assert!(told(&upgraded).starts_with(&format!("aborted: {both}")), "{}", told(&upgraded));
+    assert!(
+        told(&upgraded).ends_with(&format!("; node-2 runs im:v2 and stays so{hint}")),
+        "{}",
+        told(&upgraded)
+    );
+
     one.children.clear();
-    assert_eq!(told(&one), format!("aborted: every node is back; {hint}"));
+    assert_eq!(told(&one), format!("aborted: every node is in service{hint}"));
     one.default_image = OLD.into();
-    assert_eq!(told(&one), "aborted: every node is back", "it was set back");
+    assert_eq!(told(&one), "aborted: every node is in service", "it was set back");
     one.status.state = Completed;
     assert_eq!(told(&one), "", "nothing is aborted");
 }
@@ -203,14 +223,34 @@ fn a_child_that_vanishes_is_a_failure_and_never_a_success() {
 }
 
 #[test]
-fn paused_means_that_no_further_node_begins() {
-    let mut one = change(seen(Upgrading), |s| s.spec.paused = true);
-    assert_eq!(decide_run(&one).status.upgrading_node, "");
-    one.children = vec![child(1, NodeUpgradeState::SwitchingOver)];
-    entry(&mut one, 1, NodeUpgradeState::SwitchingOver);
-    let status = decide_run(&one).status;
-    assert_eq!(status.upgrading_node, name(1), "what has begun goes on");
-    assert_eq!(status.message, "paused: no further node begins");
+fn paused_means_that_no_further_node_begins_and_says_what_goes_on() {
+    let under_way = |nodes: &[usize]| {
+        change(seen(Upgrading), |s| {
+            s.spec.paused = true;
+            for node in nodes {
+                s.children.push(child(*node, NodeUpgradeState::SwitchingOver));
+                entry(s, *node, NodeUpgradeState::SwitchingOver);
+            }
+        })
+    };
+    let on = "`midflight upgrade nodes --name run --resume` goes on";
+    #[rustfmt::skip]
+    let cases = [
+        (&[][..],     "",       "no node is under way, and none begins"),
+        (&[1],        "node-1", "node-1 goes on to its end, and no further node begins"),
+        (&[1, 2, 3],  "node-1", "node-1, node-2, node-3 go on to their end, and no further node begins"),
+    ];
+    for (nodes, first, words) in cases {
+        let status = decide_run(&under_way(nodes)).status;
+        assert_eq!(status.upgrading_node, first, "what has begun goes on");
+        assert_eq!(status.message.as_str(), format!("paused: {words}; {on}"));
+        let begun = status.upgrade_nodes.values().filter(|entry| entry.state != NodeUpgradeState::Undefined);
+        assert_eq!(begun.count(), nodes.len(), "no other begins");
+    }
+    let usual = change(under_way(&[]), |s| s.name = "upgrade".into());
+    assert!(
+        decide_run(&usual).status.message.as_str().ends_with("; `midflight upgrade nodes --resume` goes on")
+    );
 }
 
 #[test]

@@ -1,17 +1,20 @@
 //! Reads what a node upgrade would look at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use kube::{Client, ResourceExt};
+use k8s_openapi::api::core::v1 as core;
+use kube::{Api, Client, ResourceExt};
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, Image, InstanceManager, Node, Replica, Setting, Volume,
 };
 use midflight_api::settings;
 use midflight_api::{ImageRef, NodeName, VolumeRecord};
 use midflight_plan::node_upgrade::{self as plan, Nodes, Pace, Policy, Run};
+use midflight_plan::storage::held::holders;
 
 use crate::command::plan::engine_upgrade::all;
+use crate::list;
 
 const IMAGE: &str = "default-instance-manager-image";
 
@@ -23,17 +26,17 @@ pub(crate) async fn cluster(client: &Client, to: Option<&str>) -> anyhow::Result
         all::<VolumeRecord>(client),
         all::<Node>(client),
     )?;
-    let (managers, images, settings, upgrades) = tokio::try_join!(
+    let (managers, images, settings, upgrades, machines) = tokio::try_join!(
         all::<InstanceManager>(client),
         all::<Image>(client),
         all::<Setting>(client),
         all::<DataEngineUpgradeManager>(client),
+        machines(client),
     )?;
     let values: BTreeMap<String, String> =
         settings.into_iter().map(|setting| (setting.name_any(), setting.value)).collect();
     let value = |name: &str| values.get(name).map(String::as_str);
-    let default = || settings::find(IMAGE).map(|setting| setting.default);
-    let image = to.or(value(IMAGE)).or_else(default).unwrap_or_default();
+    let image = to.or(value(IMAGE)).unwrap_or(built_in());
     let run = Run {
         now: Timestamp::now(),
         name: "plan".into(),
@@ -44,12 +47,24 @@ pub(crate) async fn cluster(client: &Client, to: Option<&str>) -> anyhow::Result
         status: Default::default(),
         default_image: image.into(),
         policy: Policy::of(value),
-        nodes: nodes_of(&nodes, &managers, &images, &image.into()),
+        nodes: nodes_of(&nodes, &managers, &holders_of(&image.into(), &images, &machines)),
         volumes: volumes_of(&volumes, &replicas, &records),
         children: Vec::new(),
         rival: None,
     };
     Ok((run, Pace::learn(&upgrades)))
+}
+
+/// The image that is the default where no setting says otherwise.
+fn built_in() -> &'static str {
+    settings::find(IMAGE).map(|setting| setting.default).unwrap_or_default()
+}
+
+/// The image that instance managers that are started anew get.
+pub(super) async fn default_image(client: &Client) -> anyhow::Result<ImageRef> {
+    let settings = all::<Setting>(client).await?;
+    let given = settings.into_iter().find(|setting| setting.name_any() == IMAGE);
+    Ok(given.map_or_else(|| built_in().into(), |setting| setting.value.into()))
 }
 
 /// Images of instance managers that the cluster knows, as they are called there.
@@ -64,12 +79,23 @@ fn images_of(managers: &[InstanceManager], settings: &[Setting]) -> Vec<ImageRef
     default.chain(managers.iter().map(|manager| manager.spec.image.clone())).collect()
 }
 
-fn nodes_of(nodes: &[Node], managers: &[InstanceManager], images: &[Image], image: &ImageRef) -> Nodes {
+async fn machines(client: &Client) -> anyhow::Result<Vec<core::Node>> {
+    Ok(list::all(Api::<core::Node>::all(client.clone())).await?.unwrap_or_default())
+}
+
+/// The nodes that have an image.
+fn holders_of(image: &ImageRef, images: &[Image], machines: &[core::Node]) -> BTreeSet<NodeName> {
+    let listed = machines.iter().map(|machine| {
+        let images = machine.status.iter().flat_map(|status| status.images.iter().flatten());
+        (machine.name_any().into(), images.filter_map(|one| one.names.as_deref()))
+    });
+    holders(image, images, listed)
+}
+
+fn nodes_of(nodes: &[Node], managers: &[InstanceManager], holders: &BTreeSet<NodeName>) -> Nodes {
     let node = |node: &Node| {
         let name = NodeName::from(node.name_any());
-        let has_it = images.iter().filter(|one| one.spec.image() == image).any(|one| {
-            one.status.as_ref().is_some_and(|status| status.node_deployment_map.get(&name) == Some(&true))
-        });
+        let has_it = holders.contains(&name);
         let here =
             managers.iter().filter(|one| one.spec.node_id == name && one.spec.data_engine == DataEngine::V2);
         let seen = plan::Node {

@@ -17,6 +17,9 @@ pub(super) struct Shown {
     learnt_from: usize,
     /// Nodes that run the image already.
     there: Vec<String>,
+    /// Nodes that get the image first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lacking: Vec<String>,
     obstacles: Vec<InTheWay>,
     /// What nobody knows before it is tried.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,6 +65,7 @@ impl Shown {
             seconds_per_node: plan.pace.node.as_secs(),
             learnt_from: plan.pace.learnt_from,
             there: plan.there.iter().map(ToString::to_string).collect(),
+            lacking: plan.lacking.iter().map(ToString::to_string).collect(),
             obstacles: plan.obstacles.iter().map(in_the_way).collect(),
             caveat: plan.caveat.clone(),
             stages: plan.stages.iter().enumerate().map(|(at, stage)| shown_stage(at + 1, stage)).collect(),
@@ -110,6 +114,12 @@ impl Answer for Shown {
             ),
         };
         text += &format!("there       {}\n", nodes(self.there.len()));
+        if !self.lacking.is_empty() {
+            let (count, image) = (nodes(self.lacking.len()), &self.image);
+            text += &format!(
+                "lacking     {count}, which get it first: `midflight upgrade nodes --to {image}` makes it the default\n"
+            );
+        }
         for one in &self.obstacles {
             text += &format!(
                 "{}  {}\n            what helps: {}\n",

@@ -104,7 +104,8 @@ pub(super) async fn follow(
     let (mut lookout, mut told) = (Lookout::until(deadline), BTreeMap::new());
     loop {
         let look = async || {
-            let upgrade = upgrades.get(name).await.map_err(target::refusal).context("look at the upgrade")?;
+            let upgrade = upgrades.get_opt(name).await.map_err(target::refusal);
+            let upgrade = upgrade.context("look at the upgrade")?.ok_or_else(|| gone(name))?;
             let of = children.list(&ListParams::default()).await.map_err(target::refusal)?;
             Ok((upgrade, of))
         };
@@ -146,8 +147,16 @@ pub(super) async fn follow(
     }
 }
 
+/// An upgrade goes only when its nodes are back, or were done.
+fn gone(name: &str) -> anyhow::Error {
+    Failure::error(
+        format!("the node upgrade `{name}` is gone: somebody has deleted it, and its nodes are in service"),
+        "`midflight upgrade nodes --wait` begins again",
+    )
+}
+
 /// Whether the status speaks of the spec as it is.
-fn is_told(upgrade: &DataEngineUpgradeManager) -> bool {
+pub(super) fn is_told(upgrade: &DataEngineUpgradeManager) -> bool {
     let observed = upgrade.status.as_ref().map(|status| status.observed_generation);
     observed == upgrade.metadata.generation
 }

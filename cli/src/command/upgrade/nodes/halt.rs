@@ -1,0 +1,170 @@
+//! Holds an upgrade of nodes, lets it go on, or gives it up.
+//!
+//! The invariant: what becomes of the nodes that are under way is told in the words of the controllers, which bring it about.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use midflight_api::longhorn::{DataEngineUpgradeManager, UpgradeState};
+use midflight_plan::node_upgrade::still_default;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::LOOK_EVERY;
+use super::follow::is_told;
+use crate::command::plan::node_upgrade::cluster;
+use crate::failure::{Exit, Failure};
+use crate::lookout::Lookout;
+use crate::session::Session;
+use crate::target;
+
+/// The controllers have seen a change by then.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// What the words of an upgrade begin with that goes back because it was deleted.
+const ABORTED: &str = "aborted";
+
+/// An upgrade, by its name.
+pub(super) struct Halt<'a> {
+    pub(super) session: &'a Session,
+    pub(super) client: &'a Client,
+    pub(super) upgrades: &'a Api<DataEngineUpgradeManager>,
+    pub(super) name: &'a str,
+}
+
+impl Halt<'_> {
+    /// Begins no further node, and says what becomes of the others.
+    pub(super) async fn pause(&self) -> anyhow::Result<()> {
+        self.known().await?;
+        self.set_paused(true).await?;
+        let Some(upgrade) = self.seen(is_told).await? else {
+            self.session.say(format_args!("no further node of `{}` begins", self.name));
+            return Ok(());
+        };
+        let status = upgrade.status.unwrap_or_default();
+        match status.state {
+            UpgradeState::Completed => self.session.say("nothing is left to be paused: every node is upgraded"),
+            UpgradeState::Error => self.session.say(format_args!(
+                "nothing is under way: the upgrade has failed, and `midflight upgrade nodes --name {} --resume` tries it again",
+                self.name
+            )),
+            UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
+                self.session.say(status.message);
+            }
+        }
+        Ok(())
+    }
+
+    /// An upgrade that has failed goes on when its spec changes.
+    pub(super) async fn resume(&self) -> anyhow::Result<()> {
+        let upgrade = self.known().await?;
+        let has_failed = upgrade.status.is_some_and(|status| status.state == UpgradeState::Error);
+        if has_failed && !upgrade.spec.paused {
+            self.set_paused(true).await?;
+        }
+        self.set_paused(false).await
+    }
+
+    /// Brings every node back, and waits for that until then, if somebody does.
+    pub(super) async fn abort(&self, deadline: Option<Instant>) -> anyhow::Result<()> {
+        self.known().await?;
+        let deleted = self.upgrades.delete(self.name, &DeleteParams::default()).await;
+        let doing = || format!("abort the node upgrade `{}`", self.name);
+        deleted.map(drop).map_err(target::refusal).with_context(doing)?;
+        if let Some(deadline) = deadline {
+            until_gone(self.upgrades, self.name, deadline, |words| self.session.say(words)).await?;
+            return self.say_gone().await;
+        }
+        let is_aborted = |upgrade: &DataEngineUpgradeManager| {
+            let words = upgrade.status.as_ref().map(|status| status.message.as_str());
+            words.is_some_and(|words| words.starts_with(ABORTED))
+        };
+        let Some(upgrade) = self.seen(is_aborted).await? else { return self.say_gone().await };
+        self.session.say(upgrade.status.unwrap_or_default().message);
+        self.session.say("`kubectl get lhnu -n longhorn-system -w` shows how far they are");
+        Ok(())
+    }
+
+    async fn say_gone(&self) -> anyhow::Result<()> {
+        if self.look().await?.is_some() {
+            self.session
+                .say("its nodes go back; `kubectl get lhnu -n longhorn-system -w` shows how far they are");
+            return Ok(());
+        }
+        let (seen, _) = cluster(self.client, None).await?;
+        let next = still_default(&seen.default_image, &seen.nodes).map(|next| format!("; {next}"));
+        self.session
+            .say(format_args!("it is gone, and every node is in service{}", next.unwrap_or_default()));
+        Ok(())
+    }
+
+    async fn look(&self) -> anyhow::Result<Option<DataEngineUpgradeManager>> {
+        let there = self.upgrades.get_opt(self.name).await.map_err(target::refusal);
+        there.context("look for the node upgrade")
+    }
+
+    /// The upgrade that is to be held, gone on with or given up; or advice.
+    async fn known(&self) -> anyhow::Result<DataEngineUpgradeManager> {
+        self.look().await?.ok_or_else(|| {
+            Failure::error(
+                format!("there is no node upgrade `{}`", self.name),
+                "`midflight upgrade nodes --wait` begins one; `kubectl get lhum -n longhorn-system` lists those there are",
+            )
+        })
+    }
+
+    /// The upgrade once this holds of it; nothing if it is gone by then, or takes longer than controllers do.
+    async fn seen(
+        &self,
+        holds: impl Fn(&DataEngineUpgradeManager) -> bool,
+    ) -> anyhow::Result<Option<DataEngineUpgradeManager>> {
+        let mut lookout = Lookout::until(Instant::now() + SEEN_WITHIN);
+        while let Some(upgrade) = lookout.look(async || self.look().await).await? {
+            if holds(&upgrade) {
+                return Ok(Some(upgrade));
+            }
+            if lookout.is_over() {
+                break;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        Ok(None)
+    }
+
+    async fn set_paused(&self, paused: bool) -> anyhow::Result<()> {
+        let change = Patch::Merge(json!({ "spec": { "paused": paused } }));
+        let set = self.upgrades.patch(self.name, &PatchParams::default(), &change).await;
+        let doing = || format!("set spec.paused of the node upgrade `{}` to {paused}", self.name);
+        set.map(drop).map_err(target::refusal).with_context(doing)
+    }
+}
+
+/// Waits until an upgrade that was deleted is gone, and tells what it says meanwhile.
+pub(super) async fn until_gone(
+    upgrades: &Api<DataEngineUpgradeManager>,
+    name: &str,
+    deadline: Instant,
+    tell: impl Fn(&str),
+) -> anyhow::Result<()> {
+    let mut lookout = Lookout::until(deadline);
+    let mut told = String::new();
+    let look = async || upgrades.get_opt(name).await.map_err(target::refusal);
+    while let Some(there) = lookout.look(&look).await? {
+        let words = there.status.map(|status| status.message.to_string()).unwrap_or_default();
+        if lookout.is_over() {
+            return Err(Failure::with(
+                Exit::TimedOut,
+                format!("not every node of the node upgrade `{name}` was back in time: {words}"),
+                "they go back by themselves; `kubectl get lhnu -n longhorn-system -o yaml` tells what they wait for",
+            ));
+        }
+        if words.starts_with(ABORTED) && words != told {
+            tell(&words);
+            told = words;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
