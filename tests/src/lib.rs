@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod dataset;
 pub mod endpoint;
 pub mod fleet;
+pub mod follow;
 pub mod history;
 pub mod kinds;
 pub mod leaks;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
-use midflight_api::longhorn::{Backup, BackupState, BackupTarget, DataEngine, Engine, NAMESPACE, Volume};
+use midflight_api::longhorn::{
+    Backup, BackupState, BackupTarget, DataEngine, Engine, NAMESPACE, Node, Volume,
+};
 use midflight_operator::Writer;
 use midflight_tests::pattern;
 use midflight_tests::running::until_holds;
@@ -38,6 +40,18 @@ async fn source(storage: &Storage) -> String {
     storage.create_volume("vol-1", spec(&source)).await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     storage.endpoint("vol-1").await.unwrap()
+}
+
+/// As an upgrade marks node-1, or takes the mark away.
+async fn mark(storage: &Storage, upgraded: bool) {
+    let nodes: Api<Node> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let change = Patch::Merge(json!({ "spec": { "dataEngineUpgradeRequested": upgraded } }));
+    nodes.patch("node-1", &PatchParams::default(), &change).await.unwrap();
+    let seen = async || {
+        let status = nodes.get("node-1").await?.status.unwrap_or_default();
+        Ok((status.conditions.holds("Schedulable") != upgraded).then_some(()))
+    };
+    storage.until("the controllers have seen it", seen).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,6 +109,23 @@ async fn a_volume_is_backed_up_restored_and_followed_by_a_standby() {
     read(&endpoint, "0x22", "1M").await;
     read(&endpoint, "0x33", "12M").await;
     write(&endpoint, "0x44", "2M").await;
+
+    // Seed 004: a node that is upgraded does no backup work; it is done afterwards, or where the engine has gone.
+    mark(&storage, true).await;
+    storage.create_backup("tuesday", "b-late", None).await.unwrap();
+    let waits = async || {
+        let status = storage.backups().get("b-late").await?.status.unwrap_or_default();
+        let why = serde_json::to_string(&status)?;
+        let is_told = status.state == BackupState::Pending && why.contains("is being upgraded");
+        Ok(is_told.then_some(()))
+    };
+    storage.until("the backup waits for the upgrade", waits).await.unwrap();
+    mark(&storage, false).await;
+    let made = async || {
+        let status = storage.backups().get("b-late").await?.status.unwrap_or_default();
+        Ok((status.state == BackupState::Completed).then_some(()))
+    };
+    storage.until("it is made when the node is done", made).await.unwrap();
     storage.stop().await;
 }
 

@@ -8,21 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, ensure};
-use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Resource, ResourceExt};
 use midflight_api::longhorn::{
-    DataEngineUpgradeManager, InstanceManagerState, NodeDataEngineUpgrade, NodeUpgradeState, Replica,
-    UpgradeState, Volume, VolumeState,
+    DataEngine, DataEngineUpgradeManager, InstanceManager, InstanceManagerState, InstanceState, Node,
+    NodeDataEngineUpgrade, NodeUpgradeState, Replica, Snapshot, UpgradeState, Volume, VolumeState,
 };
 use midflight_tests::fleet::{Fleet, NEXT, NODES};
+use midflight_tests::follow::follow;
 use midflight_tests::load::{Fio, Load};
 use midflight_tests::noise::noise;
 use midflight_tests::storage::run;
-use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -46,31 +44,29 @@ const SUCCEED: [Layout; 3] = [
     [("vol-7", "node-1", ALL), ("vol-8", "node-2", ALL), ("vol-9", "node-3", ALL)],
 ];
 
-/// Clients of every volume of a layout, and fio on one.
+/// A client of every volume of a layout, and fio beside it.
 struct Clients {
-    loads: Vec<(&'static str, Load)>,
-    fio: Fio,
+    of: Vec<(&'static str, Load, Fio)>,
 }
 
 impl Clients {
     async fn of(fleet: &Fleet, layout: &Layout) -> Clients {
-        let mut loads = Vec::new();
+        let mut of = Vec::new();
         for (seed, (name, _, _)) in (1..).zip(layout) {
             let endpoint = fleet.endpoint(name).await.unwrap();
-            loads.push((*name, Load::on_blocks(&endpoint, name, seed, BLOCKS).unwrap()));
+            let load = Load::on_blocks(&endpoint, name, seed, BLOCKS).unwrap();
+            of.push((*name, load, Fio::on(&endpoint, SIZE / 2, SIZE / 2)));
         }
-        let endpoint = fleet.endpoint(layout[0].0).await.unwrap();
-        Clients { loads, fio: Fio::on(&endpoint, SIZE / 2, SIZE / 2) }
+        Clients { of }
     }
 
     /// None of them met an error, was cut off or lost a write.
     async fn judge(self) {
-        let passes = self.fio.judge().await.unwrap();
-        eprintln!("{passes} passes of fio");
-        for (name, load) in self.loads {
+        for (name, load, fio) in self.of {
+            let passes = fio.judge().await.with_context(|| format!("fio on {name}")).unwrap();
             let report = load.judge().await.with_context(|| name.to_owned()).unwrap();
             eprintln!(
-                "{name}: {} writes, {} blocks judged, longest request {} us",
+                "{name}: {passes} passes of fio; {} writes, {} blocks judged, longest request {} us",
                 report.writes, report.verified_blocks, report.longest_wait_us
             );
         }
@@ -87,6 +83,16 @@ struct Seen {
     active: BTreeSet<String>,
     /// Volumes with clients that were not attached for a while.
     detached: BTreeSet<String>,
+    /// Where each volume was served.
+    served: BTreeSet<(String, String)>,
+    /// Where each volume was asked to be served, and with which image.
+    asked: BTreeSet<(String, String, String)>,
+    /// Nodes that were marked, and took no replicas then.
+    closed: BTreeSet<String>,
+    /// Volumes that were snapshotted, each with the upgrade of a node that did.
+    snapshotted: BTreeSet<(String, String)>,
+    /// Volumes whose copy on a node was told to leave, and did not run then.
+    left: BTreeSet<(String, String)>,
 }
 
 impl Seen {
@@ -109,12 +115,39 @@ impl Seen {
         if !volume.spec.node_id.is_empty() && state != VolumeState::Attached {
             self.detached.insert(volume.name_any());
         }
+        let there = volume.status.as_ref().map(|status| status.current_target_node_id.to_string());
+        self.served.extend(there.map(|there| (volume.name_any(), there)));
+        let (target, image) = (volume.spec.target_node_id.to_string(), volume.spec.image.to_string());
+        self.asked.insert((volume.name_any(), target, image));
+    }
+
+    fn node(&mut self, node: &Node) {
+        let conditions = node.status.as_ref().map(|status| &status.conditions);
+        let is_open = conditions.is_none_or(|conditions| conditions.holds("Schedulable"));
+        if node.spec.data_engine_upgrade_requested && !is_open {
+            self.closed.insert(node.name_any());
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        let upgrade = snapshot.labels().get("midflight.dev/node-upgrade").cloned();
+        let is_ready = snapshot.status.as_ref().is_some_and(|status| status.ready_to_use);
+        let volume = snapshot.spec.volume.to_string();
+        self.snapshotted.extend(upgrade.filter(|_| is_ready).map(|upgrade| (upgrade, volume)));
+    }
+
+    fn replica(&mut self, replica: &Replica) {
+        let (spec, status) = (&replica.spec.instance, replica.status.as_ref());
+        let runs = status.is_some_and(|status| status.instance.current_state == InstanceState::Running);
+        if spec.desire_state == InstanceState::Stopped && !runs {
+            self.left.insert((spec.volume_name.to_string(), spec.node_id.to_string()));
+        }
     }
 }
 
 struct Watch {
     seen: Arc<Mutex<Seen>>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 5],
 }
 
 impl Watch {
@@ -123,7 +156,10 @@ impl Watch {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let upgrades = follow(fleet.all(), Arc::clone(&seen), Seen::upgrade).await;
         let volumes = follow(fleet.all(), Arc::clone(&seen), Seen::volume).await;
-        Watch { seen, tasks: [upgrades, volumes] }
+        let nodes = follow(fleet.all(), Arc::clone(&seen), Seen::node).await;
+        let snapshots = follow(fleet.all(), Arc::clone(&seen), Seen::snapshot).await;
+        let replicas = follow(fleet.all(), Arc::clone(&seen), Seen::replica).await;
+        Watch { seen, tasks: [upgrades, volumes, nodes, snapshots, replicas] }
     }
 }
 
@@ -131,27 +167,6 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
-}
-
-/// Looks at each object of a kind whenever it is written; begun when this returns.
-async fn follow<K>(all: Api<K>, seen: Arc<Mutex<Seen>>, look: fn(&mut Seen, &K)) -> JoinHandle<()>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
-{
-    let (begun, has_begun) = oneshot::channel::<()>();
-    let task = tokio::spawn(async move {
-        let (mut begun, mut events) = (Some(begun), watcher(all, watcher::Config::default()).boxed());
-        while let Some(event) = events.next().await {
-            match event.unwrap() {
-                Event::Apply(object) | Event::InitApply(object) => look(&mut seen.lock().unwrap(), &object),
-                Event::InitDone => drop(begun.take()),
-                Event::Init | Event::Delete(_) => {}
-            }
-        }
-    });
-    // Who has begun drops the other end.
-    let _ = has_begun.await;
-    task
 }
 
 async fn make(fleet: &Fleet, layout: &Layout) {
@@ -189,6 +204,19 @@ async fn tell_pauses(fleet: &Fleet, upgrade: &DataEngineUpgradeManager) -> BTree
     pauses
 }
 
+/// Pods of instance managers of the v2 data engine that are of another image: each is called as its InstanceManager is.
+async fn pods_of_others(fleet: &Fleet, image: &str) -> Vec<String> {
+    let managers = fleet.all::<InstanceManager>().list(&ListParams::default()).await.unwrap();
+    let is_old = |one: &&InstanceManager| one.spec.data_engine == DataEngine::V2 && one.spec.image != image;
+    let pods: Api<Pod> = fleet.all();
+    let mut names = Vec::new();
+    for manager in managers.iter().filter(is_old) {
+        let name = manager.name_any();
+        names.extend(pods.get_opt(&name).await.unwrap().map(|_| name));
+    }
+    names
+}
+
 /// Upgrades all nodes under clients; every promise of the seed is kept.
 async fn succeed(fleet: &Fleet, layout: &Layout, image: &str) {
     let clients = Clients::of(fleet, layout).await;
@@ -203,6 +231,8 @@ async fn succeed(fleet: &Fleet, layout: &Layout, image: &str) {
             old.extend(fleet.processes(node).unwrap());
         }
     }
+    let replaced = pods_of_others(fleet, image).await;
+    assert_eq!(replaced.len(), NODES.len(), "{replaced:?}");
     let watch = Watch::begin(fleet).await;
     let began = Instant::now();
     fleet.begin(json!({ "dataEngine": "v2" })).await.unwrap();
@@ -233,9 +263,42 @@ async fn succeed(fleet: &Fleet, layout: &Layout, image: &str) {
         assert!(NODES.iter().all(|node| seen.states[*node] == forth), "{seen:?}");
         assert_eq!(seen.most, 1, "one node at a time");
         assert_eq!(seen.detached, BTreeSet::new(), "nothing was detached");
+        assert_eq!(seen.closed, NODES.map(str::to_owned).into(), "every node was closed meanwhile");
+        let named = |name: &str, node: &str| (name.to_owned(), node.to_owned());
+        for (name, on, replicas) in layout {
+            let mut away = seen.served.iter().filter(|(volume, node)| volume == name && node != on);
+            let is_asked =
+                |node: &str| seen.asked.contains(&(name.to_string(), node.to_owned(), image.to_owned()));
+            assert!(away.any(|(_, node)| is_asked(node)), "{name} was served elsewhere: {seen:?}");
+            assert!(is_asked(on), "{name} was asked home: {seen:?}");
+            for node in NODES.iter().filter(|node| *node == on || replicas.contains(node)) {
+                let upgrade = format!("upgrade-{node}");
+                assert!(seen.snapshotted.contains(&named(&upgrade, name)), "{upgrade} kept {name}: {seen:?}");
+            }
+            for node in *replicas {
+                assert!(seen.left.contains(&named(name, node)), "the copy of {name} left {node}: {seen:?}");
+            }
+        }
+    }
+    assert_eq!(status.owner_id, NODES[0]);
+    for one in fleet.all::<NodeDataEngineUpgrade>().list(&ListParams::default()).await.unwrap() {
+        let owners: Vec<&str> = one.owner_references().iter().map(|owner| owner.name.as_str()).collect();
+        assert_eq!(owners, ["upgrade"], "it goes with the whole");
+        let (spec, status) = (&one.spec, one.status.clone().unwrap_or_default());
+        assert_eq!((&status.owner_id, spec.instance_manager_image.as_str()), (&spec.node_id, image));
+        assert_eq!(
+            (spec.data_engine, spec.data_engine_upgrade_manager.as_str()),
+            (DataEngine::V2, "upgrade")
+        );
     }
     for node in NODES {
         fleet.runs_only(node, image).await.unwrap();
+        let objects = fleet.managers(node).await.unwrap();
+        assert_eq!(objects, [(image.to_owned(), InstanceManagerState::Running)].into(), "no other is left");
+    }
+    let pods: Api<Pod> = fleet.all();
+    for pod in replaced {
+        assert_eq!(pods.get_opt(&pod).await.unwrap().map(|pod| pod.name_any()), None, "the old pod is gone");
     }
     for pid in old.keys() {
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the old process {pid} is there");

@@ -4,6 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::print_stderr, reason = "the pause of each move is what people want to know")]
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
 use anyhow::Context;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
@@ -11,6 +14,7 @@ use midflight_api::longhorn::{
     DataEngine, Engine, InstanceManager, InstanceManagerState, NAMESPACE, Replica, TargetMove, VolumeStatus,
 };
 use midflight_plan::storage::instance_manager;
+use midflight_tests::follow::follow;
 use midflight_tests::load::{Fio, Load};
 use midflight_tests::storage::{Storage, run};
 use serde_json::json;
@@ -103,6 +107,17 @@ async fn a_target_moves_away_and_home_under_a_client() {
     let load = Load::on_blocks(&endpoint, "vol-1", 1, HALF / 4096).unwrap();
     let fio = Fio::on(&endpoint, HALF, HALF);
     storage.take_snapshot("vol-1", "before").await.unwrap();
+    let replacements: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let watch = follow(
+        Api::namespaced(storage.client.clone(), NAMESPACE),
+        Arc::clone(&replacements),
+        |seen: &mut BTreeSet<String>, engine: &Engine| {
+            let status = engine.status.clone().unwrap_or_default().instance;
+            let is_created = status.target_instance_replacement_created;
+            seen.extend(is_created.then(|| status.target_ip.to_string()));
+        },
+    )
+    .await;
     let ways = [("node-2", "node-2"), ("node-1", "node-1"), ("node-3", "node-3"), ("node-1", "")];
     for (number, (node, target)) in ways.into_iter().enumerate() {
         aim(&storage, "vol-1", target).await;
@@ -116,6 +131,10 @@ async fn a_target_moves_away_and_home_under_a_client() {
         let kept = async || Ok((storage.layers("vol-1").await? == ["before"]).then_some(()));
         storage.until("the engine has the snapshot from before the move", kept).await.unwrap();
     }
+    watch.abort();
+    let replacements = replacements.lock().unwrap().clone();
+    let expected: BTreeSet<String> = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(str::to_owned).into();
+    assert_eq!(replacements, expected, "each target was there before it took over, and was told so");
     storage.remove_snapshot("before").await.unwrap();
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     load.judge().await.unwrap();
