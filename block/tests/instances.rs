@@ -241,3 +241,47 @@ fn replicas_of_another_binary_take_over_from_those_that_serve() {
     load.judge();
     assert!(nodes.copies_are_equal());
 }
+
+#[test]
+fn an_engine_that_is_started_again_rebuilds_whom_it_was_told_to_and_nobody_else() {
+    let mut nodes = Nodes::start(3);
+    let members = nodes.create_replicas("old");
+    let epoch = Epoch::of_term(1).bits();
+    let request = nodes::engine(0, "old", epoch, &members);
+    let request = proto::CreateRequest { permitted: Vec::new(), ..request };
+    let mut orders = nodes.orders(0);
+    let engine = nodes.runtime.block_on(orders.create(request)).unwrap().into_inner();
+    nodes.attach(&engine);
+    let may_rebuild = |nodes: &mut Nodes| {
+        let status = nodes.runtime.block_on(nodes.orders(0).status(target("e-0", epoch))).ok()?.into_inner();
+        status.may_rebuild.filter(|_| status.serving).map(|permitted| permitted.replicas)
+    };
+    nodes.wait_until("it serves", |nodes| may_rebuild(nodes).is_some());
+    assert_eq!(may_rebuild(&mut nodes), Some(Vec::new()), "nobody was named");
+    let permit = |nodes: &Nodes, replicas: &[&str]| {
+        let replicas = replicas.iter().map(|name| (*name).to_owned()).collect();
+        let order = proto::PermitRequest { engine: Some(target("e-0", epoch)), replicas };
+        nodes.runtime.block_on(nodes.orders(0).permit(order)).unwrap();
+    };
+    let modes = |nodes: &mut Nodes| -> Vec<Mode> {
+        nodes.record.read().unwrap().1.members.iter().map(|member| member.mode).collect()
+    };
+    permit(&nodes, &["r-2"]);
+    kill(&nodes.find(1, "r-1"));
+    nodes.wait_until("it is dropped", |nodes| modes(nodes)[1] == Mode::Out);
+    kill(&nodes.find(0, "e-0"));
+    nodes.wait_until("the engine is back", |nodes| {
+        nodes.find(0, "e-0").restarts > 0 && may_rebuild(nodes).is_some()
+    });
+    assert_eq!(may_rebuild(&mut nodes), Some(vec!["r-2".to_owned()]));
+    let before = nodes.record.read().unwrap().1.member_version;
+    kill(&nodes.find(2, "r-2"));
+    nodes.wait_until("who may be rebuilt is dropped, and rebuilt", |nodes| {
+        let now = nodes.record.read().unwrap().1.member_version;
+        now >= before + 3 && modes(nodes)[2] == Mode::InService
+    });
+    assert_eq!(modes(&mut nodes)[1], Mode::Out, "it was back long before");
+    permit(&nodes, &["r-1"]);
+    nodes.wait_until_whole();
+    assert!(nodes.copies_are_equal());
+}

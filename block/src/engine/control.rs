@@ -109,26 +109,7 @@ pub struct Status {
     pub patience: Option<u32>,
     /// Which replicas are rebuilt when they return; not told by engines of older builds.
     #[serde(default)]
-    pub permitted: Option<Permitted>,
-}
-
-/// Which replicas an engine rebuilds when they return.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Permitted {
-    /// As long as nobody has said otherwise.
-    #[default]
-    All,
-    Only(Vec<String>),
-}
-
-impl Permitted {
-    pub(super) fn has(&self, replica: &str) -> bool {
-        match self {
-            Permitted::All => true,
-            Permitted::Only(replicas) => replicas.iter().any(|permitted| permitted == replica),
-        }
-    }
+    pub may_rebuild: Option<Vec<String>>,
 }
 
 /// What was found damaged in a copy. While others have what it lost it is out of service, until that was copied anew.

@@ -12,11 +12,12 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
 use super::{
-    control::{Permitted, Trouble},
+    control::Trouble,
     copying::Copying,
     layout::Operation,
     members::{Members, Mode, Service},
@@ -134,6 +135,8 @@ pub struct Seat {
     pub version: u64,
     /// Key and mode of each member, as the record has them.
     pub members: Vec<(u64, Mode)>,
+    /// Members that are rebuilt when they return, until it is told of others.
+    pub permitted: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -174,7 +177,8 @@ pub struct Engine {
     pub(super) throttle: Throttle,
     /// Seconds that a member may be silent.
     pub(super) patience: u32,
-    pub(super) permitted: Permitted,
+    /// Members that are rebuilt when they return.
+    pub(super) permitted: Arc<[String]>,
     /// Bytes that rebuilds have copied.
     pub(super) copied: u64,
     /// The member in this process, if there is one.
@@ -222,7 +226,7 @@ impl Engine {
             layers: 0,
             throttle: Throttle::default(),
             patience: PATIENCE_S,
-            permitted: Permitted::All,
+            permitted: seat.permitted.into(),
             copied: 0,
             near: None,
             names: Vec::new(),

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use super::{
-    control::{Answer, Command, Flaw, Permitted, Status},
+    control::{Answer, Command, Flaw, Status},
     core::{CONTROL, Engine, Output, Phase},
     members::Service,
     requests::{Asker, changes},
@@ -88,7 +88,7 @@ impl Engine {
                 Err(Answer::Done)
             }
             Ok(Command::Permit { replicas }) => {
-                self.permitted = Permitted::Only(replicas);
+                self.permitted = replicas.into();
                 if self.phase == Phase::Serving {
                     self.change_members(out);
                 }
@@ -142,7 +142,7 @@ impl Engine {
             trouble: self.trouble.clone().map(Box::new),
             rebuild_limit: Some(self.throttle.rate().unwrap_or(0)),
             patience: Some(self.patience),
-            permitted: Some(self.permitted.clone()),
+            may_rebuild: Some(self.permitted.to_vec()),
             damaged: self.damaged.iter().map(|(at, damage)| self.flaw(*at, damage)).collect(),
         }
     }

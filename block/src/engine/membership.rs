@@ -240,7 +240,7 @@ impl Engine {
     /// The first of those that have come back and may be copied to.
     fn next_to_rebuild(&self) -> Option<usize> {
         let returning = self.members.iter().filter(|(_, member)| member.service == Service::Returning);
-        returning.map(|(at, _)| at).find(|at| self.permitted.has(&self.name_of(*at)))
+        returning.map(|(at, _)| at).find(|at| self.permitted.contains(&self.name_of(*at)))
     }
 
     /// Tells everyone who stays what those who leave may lack already.

@@ -54,6 +54,9 @@ pub struct EngineArgs {
     /// Let requests wait until the engine is told to resume.
     #[arg(long)]
     pub suspended: bool,
+    /// Rebuild this replica when it returns, until the engine is told which; give it once for each. Without it, none is rebuilt.
+    #[arg(long = "permit", value_name = "NAME")]
+    pub permitted: Vec<String>,
 }
 
 impl EngineArgs {
@@ -69,6 +72,7 @@ impl EngineArgs {
         ];
         line.extend(self.replicas.iter().map(|named| format!("--replica={}={}", named.name, named.address)));
         line.extend(self.suspended.then(|| "--suspended".to_owned()));
+        line.extend(self.permitted.iter().map(|replica| format!("--permit={replica}")));
         line
     }
 }
@@ -345,5 +349,6 @@ fn seat(args: &EngineArgs, epoch: Epoch, record: &Record) -> Seat {
         sender: role::process_name(),
         version: record.member_version,
         members: record.members.iter().map(|member| (Record::key(&member.replica), member.mode)).collect(),
+        permitted: args.permitted.clone(),
     }
 }

@@ -48,6 +48,7 @@ fn only_the_frontend_of_the_records_attachment_is_listened_to() {
             sender: 9,
             version: 1,
             members: vec![(0, Mode::InService)],
+            permitted: Vec::new(),
         };
         let mut engine = Engine::new(seat);
         engine.listen_to(attachment.map(Attachment::from_bits));
@@ -62,6 +63,13 @@ const MEMBER: LinkId = LinkId::from_bits(1);
 const COORDINATOR: u64 = 30;
 const EPOCH: Epoch = Epoch::of_term(1);
 const SIZE: u64 = 16 << 20;
+
+/// Every copy may be rebuilt.
+fn seat_of(copies: u64) -> Seat {
+    let members = (0..copies).map(|key| (key, Mode::InService)).collect();
+    let permitted = (0..copies).map(|number| number.to_string()).collect();
+    Seat { volume: "v".into(), epoch: EPOCH, sender: 9, version: 1, members, permitted }
+}
 
 /// An engine with copies that the test plays: the first at the other end of connection 1, and so on.
 struct Bench {
@@ -82,9 +90,7 @@ impl Bench {
 
     /// The copies have noted this member version; the record's is 1.
     fn with_copies_of(version: u64, copies: u64, frontend: u64) -> Bench {
-        let members = (0..copies).map(|key| (key, Mode::InService)).collect();
-        let seat = Seat { volume: "v".into(), epoch: EPOCH, sender: 9, version: 1, members };
-        let mut bench = Bench { engine: Engine::new(seat), out: Vec::new(), copies };
+        let mut bench = Bench { engine: Engine::new(seat_of(copies)), out: Vec::new(), copies };
         for link in 1..=copies {
             bench.connect(link);
         }
@@ -491,9 +497,7 @@ fn a_member_that_greets_while_it_leaves_is_met_again_when_it_is_out() {
 #[test]
 fn a_member_that_promises_before_the_engine_serves_is_met_again_when_it_does() {
     let second = LinkId::from_bits(2);
-    let members = (0..3).map(|key| (key, Mode::InService)).collect();
-    let seat = Seat { volume: "v".into(), epoch: EPOCH, sender: 9, version: 1, members };
-    let mut bench = Bench { engine: Engine::new(seat), out: Vec::new(), copies: 3 };
+    let mut bench = Bench { engine: Engine::new(seat_of(3)), out: Vec::new(), copies: 3 };
     bench.connect(1);
     bench.connect(3);
     bench.go(10);

@@ -66,6 +66,9 @@ pub enum Command {
         /// Make it a process of this binary, below the folder of binaries.
         #[arg(long, default_value = "")]
         binary: String,
+        /// Rebuild this replica when it returns; give it once for each. Without it, none is rebuilt before `permit` says so.
+        #[arg(long = "permit", value_name = "NAME")]
+        permitted: Vec<String>,
     },
     /// End a replica; its copy stays.
     DeleteReplica {
@@ -159,7 +162,7 @@ pub enum Command {
         #[arg(long)]
         seconds: u32,
     },
-    /// Rebuild these replicas and no others when they return, for as long as the engine lives.
+    /// Rebuild these replicas and no others when they return, also when the engine is started again.
     Permit {
         #[command(flatten)]
         target: TargetArgs,
@@ -316,10 +319,10 @@ async fn give(orders: &mut Orders, command: Command) -> Result<Told, Status> {
             let request = proto::CreateRequest { size, ..request };
             return Ok(Told::Instance(orders.create(request).await?.into_inner().into()));
         }
-        Command::CreateEngine { target, replicas, remote, binary } => {
+        Command::CreateEngine { target, replicas, remote, binary, permitted } => {
             let request = create(proto::Kind::Engine, target, binary);
             let members = replicas.into_iter().map(|MemberArg(member)| member).collect();
-            let request = proto::CreateRequest { members, remote, ..request };
+            let request = proto::CreateRequest { members, remote, permitted, ..request };
             return Ok(Told::Instance(orders.create(request).await?.into_inner().into()));
         }
         Command::DeleteReplica { target, remove_data } => {

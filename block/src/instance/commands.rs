@@ -58,6 +58,13 @@ fn ask(address: &Address, command: &Command, within: Duration) -> Result<Answer,
     engine.call(command)
 }
 
+fn done(answer: Answer) -> Result<(), Refused> {
+    match answer {
+        Answer::Done => Ok(()),
+        other => Err(not_understood(&other)),
+    }
+}
+
 fn not_understood(answer: &impl std::fmt::Debug) -> Refused {
     Refused::Failed { doing: "understand the engine".into(), why: format!("it answered {answer:?}") }
 }
@@ -77,10 +84,7 @@ impl Registry {
 
     /// A command that the engine itself carries out.
     pub(super) fn command(&self, target: &Target, command: &Command) -> Result<(), Refused> {
-        self.on_engine(target, |_, view| match ask(address(view)?, command, DONE_WITHIN)? {
-            Answer::Done => Ok(()),
-            other => Err(not_understood(&other)),
-        })
+        self.on_engine(target, |_, view| done(ask(address(view)?, command, DONE_WITHIN)?))
     }
 
     /// Lets a volume grow. One that does not serve yet and that no frontend has is let serve for it.
@@ -106,10 +110,20 @@ impl Registry {
                 }
             });
             noted.map_err(Refused::failed("note that the engine is suspended"))?;
-            match ask(address(view)?, &command, DONE_WITHIN)? {
-                Answer::Done => Ok(()),
-                other => Err(not_understood(&other)),
-            }
+            done(ask(address(view)?, &command, DONE_WITHIN)?)
+        })
+    }
+
+    /// Whom it may rebuild it also knows when it is started again.
+    pub(super) fn permit(&self, target: &Target, replicas: Vec<String>) -> Result<(), Refused> {
+        self.on_engine(target, |instance, view| {
+            let noted = instance.alter(false, |spec| {
+                if let Particulars::Engine { permitted, .. } = &mut spec.particulars {
+                    permitted.clone_from(&replicas);
+                }
+            });
+            noted.map_err(Refused::failed("note whom the engine may rebuild"))?;
+            done(ask(address(view)?, &Command::Permit { replicas }, DONE_WITHIN)?)
         })
     }
 
@@ -133,7 +147,7 @@ impl Registry {
                 }
                 Some(_) | None => {}
             }
-            reseat(instance, |members| {
+            reseat(instance, |members, _| {
                 members.retain(|member| member.name != seat.name);
                 members.push(seat);
             })
@@ -146,7 +160,7 @@ impl Registry {
             let removed = self.change_record(target, |record| record.without_member(replica.as_str()))?;
             let known = view.spec.members().iter().any(|member| member.name == *replica);
             match removed || known {
-                true => reseat(instance, |members| members.retain(|member| member.name != *replica)),
+                true => reseat(instance, |members, _| members.retain(|member| member.name != *replica)),
                 false => Ok(()),
             }
         })
@@ -169,14 +183,17 @@ impl Registry {
         })
     }
 
-    /// Copies a member anew from the others. One that is out, or being rebuilt, already is.
+    /// Copies a member anew from the others, whoever else may be rebuilt. One that is out, or being rebuilt, already is.
     pub(super) fn rebuild_replica(&self, target: &Target, replica: &Name) -> Result<(), Refused> {
         self.on_engine(target, |instance, view| {
             if !view.spec.members().iter().any(|member| member.name == *replica) {
                 return Err(Refused::NotFound { what: format!("replica {replica}") });
             }
             match self.change_record(target, |record| record.with_member_out(replica.as_str()))? {
-                true => reseat(instance, |_| {}),
+                true => reseat(instance, |_, permitted| {
+                    permitted.retain(|permitted| permitted != replica.as_str());
+                    permitted.push(replica.to_string());
+                }),
                 false => Ok(()),
             }
         })
@@ -274,11 +291,14 @@ fn note_members(instance: &Instance, change: impl FnOnce(&mut Vec<Seat>)) -> Res
     noted.map_err(Refused::failed("note the engine's members"))
 }
 
-/// Starts the engine anew with other members: its next incarnation reads the record.
-fn reseat(instance: &Arc<Instance>, change: impl FnOnce(&mut Vec<Seat>)) -> Result<(), Refused> {
+/// Starts the engine anew with other members, or others that it may rebuild: its next incarnation reads the record.
+fn reseat(
+    instance: &Arc<Instance>,
+    change: impl FnOnce(&mut Vec<Seat>, &mut Vec<String>),
+) -> Result<(), Refused> {
     let altered = instance.alter(true, |spec| {
-        if let Particulars::Engine { members, .. } = &mut spec.particulars {
-            change(members);
+        if let Particulars::Engine { members, permitted, .. } = &mut spec.particulars {
+            change(members, permitted);
         }
     });
     altered.map_err(Refused::failed("note the engine's members"))?;

@@ -571,6 +571,7 @@ impl Instance {
             replicas: spec.members().iter().map(named).collect(),
             listen: spec.address.clone().unwrap_or_else(first),
             suspended: spec.is_suspended(),
+            permitted: spec.permitted().to_vec(),
         }
     }
 

@@ -24,7 +24,7 @@ use super::{
     spec::{Particulars, Seat, Spec},
 };
 use crate::{
-    engine::control::{Command, Flaw, Permitted},
+    engine::control::{Command, Flaw},
     epoch::Epoch,
     net::address::Address,
     record::Attachment,
@@ -101,6 +101,7 @@ fn wanted(request: &proto::CreateRequest) -> Result<Spec, Refused> {
             members: request.members.iter().map(seat).collect::<Result<_, _>>()?,
             remote: request.remote,
             suspended: false,
+            permitted: request.permitted.clone(),
         },
     };
     Ok(Spec {
@@ -215,13 +216,6 @@ fn flaw(flaw: Flaw) -> proto::Flaw {
     proto::Flaw { replica: flaw.replica, what: flaw.what, repaired: flaw.repaired }
 }
 
-fn permitted(permitted: Permitted) -> proto::Permitted {
-    match permitted {
-        Permitted::All => proto::Permitted { all: true, replicas: Vec::new() },
-        Permitted::Only(replicas) => proto::Permitted { all: false, replicas },
-    }
-}
-
 #[tonic::async_trait]
 impl InstanceManager for Service {
     async fn version(
@@ -330,7 +324,7 @@ impl InstanceManager for Service {
                 damaged: status.damaged.into_iter().map(flaw).collect(),
                 rebuild_limit: status.rebuild_limit,
                 patience: status.patience,
-                permitted: status.permitted.map(permitted),
+                may_rebuild: status.may_rebuild.map(|replicas| proto::Permitted { replicas }),
             })
         })
         .await
@@ -455,7 +449,7 @@ impl InstanceManager for Service {
         let request = request.into_inner();
         self.engine("permit", move |registry| {
             let target = some_engine(request.engine.as_ref())?;
-            registry.command(&target, &Command::Permit { replicas: request.replicas })
+            registry.permit(&target, request.replicas)
         })
         .await
     }

@@ -38,6 +38,9 @@ pub(super) enum Particulars {
         /// Whether other nodes reach it.
         remote: bool,
         suspended: bool,
+        /// Replicas that it rebuilds when they return.
+        #[serde(default)]
+        permitted: Vec<String>,
     },
 }
 
@@ -68,6 +71,13 @@ impl Spec {
         match &self.particulars {
             Particulars::Replica { .. } => &[],
             Particulars::Engine { members, .. } => members,
+        }
+    }
+
+    pub(super) fn permitted(&self) -> &[String] {
+        match &self.particulars {
+            Particulars::Replica { .. } => &[],
+            Particulars::Engine { permitted, .. } => permitted,
         }
     }
 
@@ -241,6 +251,7 @@ mod tests {
                 members: members.iter().map(seat).collect(),
                 remote: false,
                 suspended: false,
+                permitted: vec!["a".to_owned()],
             },
             address: None,
         }

@@ -438,7 +438,8 @@ impl State {
         let record = self.record();
         let members = (0..).zip(&record.members).map(|(key, member)| (key, member.mode)).collect();
         let sender = 1000 * (1 + engine as u64) + u64::from(epoch.incarnation());
-        Seat { volume: VOLUME.into(), epoch, sender, version: record.member_version, members }
+        let permitted = (0..record.members.len()).map(|number| number.to_string()).collect();
+        Seat { volume: VOLUME.into(), epoch, sender, version: record.member_version, members, permitted }
     }
 
     fn start_engine(&mut self, epoch: Epoch) {

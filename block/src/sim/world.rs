@@ -263,7 +263,8 @@ impl World {
         let record = &self.shelf.record;
         let members =
             record.members.iter().enumerate().map(|(key, member)| (key as u64, member.mode)).collect();
-        Seat { volume: VOLUME.into(), epoch, sender, version: record.member_version, members }
+        let permitted = (0..record.members.len()).map(|number| number.to_string()).collect();
+        Seat { volume: VOLUME.into(), epoch, sender, version: record.member_version, members, permitted }
     }
 
     /// Carries out an engine's wish to change the record.

@@ -182,6 +182,7 @@ impl Managed {
                 epoch: self.epoch,
                 binary: self.program.into(),
                 members: self.members.clone(),
+                permitted: self.members.iter().map(|member| member.name.clone()).collect(),
                 ..proto::CreateRequest::default()
             },
         )

@@ -432,6 +432,7 @@ fn start_engine_at(
     ];
     for (number, address) in replicas.iter().enumerate() {
         let name = replica_name(number);
+        arguments.push(format!("--permit={name}"));
         if local == Some(number) {
             arguments.push(format!("--local={name}={}", replica_folder(layout, number).display()));
             arguments.push(format!("--local-size={}", layout.size));

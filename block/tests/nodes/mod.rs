@@ -333,6 +333,7 @@ pub(crate) fn replica(node: usize, binary: &str, epoch: u64) -> proto::CreateReq
     }
 }
 
+/// Every replica is rebuilt when it returns.
 pub(crate) fn engine(node: usize, binary: &str, epoch: u64, members: &Members) -> proto::CreateRequest {
     proto::CreateRequest {
         kind: proto::Kind::Engine.into(),
@@ -341,6 +342,7 @@ pub(crate) fn engine(node: usize, binary: &str, epoch: u64, members: &Members) -
         epoch,
         binary: binary.into(),
         members: members.clone(),
+        permitted: members.iter().map(|member| member.name.clone()).collect(),
         remote: true,
         ..Default::default()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use midflight_api::longhorn::{InstanceManager, InstanceManagerState, InstanceState, NAMESPACE};
 use midflight_api::{Size, VolumeRecord};
-use midflight_plan::storage::volume::{Flaw, Permitted, Serving};
+use midflight_plan::storage::volume::{Flaw, Serving};
 use tokio::time::timeout;
 
 use super::orders::{Manager, Orders, proto};
@@ -81,10 +81,9 @@ impl Seat {
             rebuilt_bytes: status.copied_bytes,
             rebuild_limit: status.rebuild_limit,
             patience: status.patience,
-            permitted: status.permitted.map(|permitted| match permitted.all {
-                true => Permitted::All,
-                false => Permitted::Only(permitted.replicas.into_iter().map(Into::into).collect()),
-            }),
+            permitted: status
+                .may_rebuild
+                .map(|permitted| permitted.replicas.into_iter().map(Into::into).collect()),
             trouble: Some(status.trouble).filter(|trouble| !trouble.is_empty()),
             flaws: status.damaged.into_iter().map(flaw).collect(),
         })

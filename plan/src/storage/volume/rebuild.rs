@@ -17,14 +17,6 @@ use super::step::Step;
 use super::{Action, Wait};
 use crate::storage::rebuilds::{self, REBUILD};
 
-/// Which copies an engine rebuilds when they return.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Permitted {
-    /// Nobody has told it which.
-    All,
-    Only(BTreeSet<ReplicaName>),
-}
-
 /// What a volume wants for a copy that is not whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebuild {
@@ -64,8 +56,7 @@ pub(super) fn permit(seen: &Observed, manager: &str) -> Option<Step> {
     let lacking = seen.members().iter().filter(|member| member.mode != MemberMode::ReadWrite);
     let replicas: BTreeSet<ReplicaName> =
         lacking.map(|member| member.replica.clone()).filter(|replica| has_turn(seen, replica)).collect();
-    let is_told = *known == Permitted::Only(replicas.clone());
-    (!is_told).then(|| Ok(Action::Permit { manager: manager.to_owned(), replicas }))
+    (*known != replicas).then(|| Ok(Action::Permit { manager: manager.to_owned(), replicas }))
 }
 
 /// Why a copy that is back is not rebuilt.

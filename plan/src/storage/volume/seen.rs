@@ -12,7 +12,7 @@ use midflight_api::{
     Size, VolumeRecordSpec,
 };
 
-use super::{Permitted, salvage, upgrade};
+use super::{salvage, upgrade};
 use crate::storage::engine_image;
 use crate::storage::schedule::{Closed, Place, schedule};
 
@@ -104,7 +104,7 @@ pub struct Serving {
     /// Seconds that it lets a copy be silent; not known of older builds.
     pub patience: Option<u32>,
     /// Which copies it rebuilds; not known of older builds.
-    pub permitted: Option<Permitted>,
+    pub permitted: Option<BTreeSet<ReplicaName>>,
     /// What its only copy in service could not do, in words; clients were told of errors.
     pub trouble: Option<String>,
     /// What it has found damaged in copies.

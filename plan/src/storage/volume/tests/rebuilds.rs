@@ -53,13 +53,6 @@ fn with_one_back() -> (World, String) {
 }
 
 #[test]
-fn an_engine_is_told_to_rebuild_nobody_before_anybody_asks() {
-    let world = World::attached();
-    let permitted = world.seen.serving.as_ref().and_then(|serving| serving.permitted.clone());
-    assert_eq!(permitted, Some(Permitted::Only(BTreeSet::new())));
-}
-
-#[test]
 fn a_copy_that_is_back_is_rebuilt_when_its_node_has_room() {
     let (mut world, lost) = with_one_back();
     world.is_busy = true;
@@ -72,7 +65,7 @@ fn a_copy_that_is_back_is_rebuilt_when_its_node_has_room() {
     assert_eq!(world.settle(), Some(Wait::Content));
     assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
     let permitted = world.seen.serving.as_ref().and_then(|serving| serving.permitted.clone());
-    assert_eq!(permitted, Some(Permitted::Only(BTreeSet::new())), "its turn is over");
+    assert_eq!(permitted, Some(BTreeSet::new()), "its turn is over");
 }
 
 /// It cannot be told whom to rebuild, so it is not told where a copy is that has to wait.

@@ -66,7 +66,7 @@ fn serving_with(serving: bool, size: Size) -> Serving {
         rebuilt_bytes: 0,
         rebuild_limit: Some(0),
         patience: Some(8),
-        permitted: Some(Permitted::All),
+        permitted: Some(BTreeSet::new()),
         trouble: None,
         flaws: Vec::new(),
     }
@@ -310,10 +310,8 @@ impl World {
 
     /// Whether the engine has the word of nobody against rebuilding a copy.
     fn rebuilds(&self, replica: &ReplicaName) -> bool {
-        match self.seen.serving.as_ref().and_then(|serving| serving.permitted.as_ref()) {
-            Some(Permitted::Only(replicas)) => replicas.contains(replica),
-            Some(Permitted::All) | None => true,
-        }
+        let permitted = self.seen.serving.as_ref().and_then(|serving| serving.permitted.as_ref());
+        permitted.is_none_or(|replicas| replicas.contains(replica))
     }
 
     /// The engine serves with this size, and keeps to what it was told.
@@ -474,7 +472,7 @@ impl World {
             }
             Action::Permit { manager, replicas } => {
                 self.manager(&manager);
-                self.seen.serving.as_mut().expect("it was asked").permitted = Some(Permitted::Only(replicas));
+                self.seen.serving.as_mut().expect("it was asked").permitted = Some(replicas);
             }
             Action::EndSalvage => self.record().salvaged = ReplicaName::default(),
             Action::Expand { size, .. } => self.serve_on(size),
