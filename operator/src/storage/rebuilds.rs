@@ -103,7 +103,7 @@ impl Controller for Rebuilds {
 #[cfg(test)]
 mod tests {
     use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-    use midflight_plan::storage::rebuilds::{REBUILD, asks, is_permitted};
+    use midflight_plan::storage::rebuilds::{REBUILD, Turn, is_permitted};
     use serde_json::json;
     use tokio::time::{Instant, sleep};
 
@@ -128,7 +128,7 @@ mod tests {
         async fn ask(&self, name: &str) {
             let mut replica = Replica::new(name, Default::default());
             replica.spec.instance.node_id = "node-1".into();
-            let asks = asks(false, &Timestamp::now().to_string());
+            let asks = Turn::Asks.condition(&Timestamp::now().to_string());
             self.replicas.create(&PostParams::default(), &replica).await.unwrap();
             let status = Patch::Merge(json!({ "status": { "conditions": [asks] } }));
             self.replicas.patch_status(name, &PatchParams::default(), &status).await.unwrap();

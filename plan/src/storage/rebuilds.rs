@@ -1,10 +1,15 @@
 //! Decides which replicas of a node may be rebuilt now.
 //!
 //! A volume asks for the rebuild of a copy that is back, by a condition of its Replica; here those of one node get their turns, who
-//! asked first before others. The volume takes the condition away when the copy is whole, or cannot be rebuilt any more. One whose
-//! rebuild does not begin goes behind those that wait.
+//! asked first before others. The volume takes the condition away when the copy is whole, or cannot be rebuilt any more, and its
+//! engine has heard so. One whose rebuild does not begin goes behind those that wait.
 //!
-//! The invariant: no grant makes them more than the limit.
+//! ```text
+//! asks ─▶ given ─ its rebuild has begun ─▶ under way ─▶ ends ─ its engine has heard so ─▶ asks no more, or anew
+//!           └────────── does not begin, and others wait ──▲
+//! ```
+//!
+//! The invariant: no grant makes them more than the limit, also while an engine may still rebuild what it was told to before.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -15,11 +20,15 @@ use midflight_api::{NodeName, ReplicaName};
 pub const REBUILD: &str = "RebuildPermitted";
 /// Its reason once the rebuild has begun.
 const UNDER_WAY: &str = "UnderWay";
+/// Its reason while the engine may not have heard that the turn is over.
+const ENDS: &str = "Ends";
 /// The setting with the limit.
 pub const LIMIT: &str = "concurrent-replica-rebuild-per-node-limit";
 
 /// How long a turn is kept for a replica whose rebuild does not begin, while others wait.
 pub const BEGINS_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+/// How long a turn that is over counts while the engine cannot be told so.
+const HEARD_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// A node and those of its replicas that are rebuilt, or ask to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,11 +42,42 @@ pub struct Observed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub replica: ReplicaName,
-    pub is_permitted: bool,
-    /// Whether its rebuild was seen to have begun.
-    pub is_under_way: bool,
-    /// When it asked, or was permitted.
+    pub turn: Turn,
+    /// When it asked, was permitted, or lost its turn.
     pub since: Timestamp,
+}
+
+/// How far a replica is with its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    Asks,
+    Given,
+    /// Its rebuild was seen to have begun.
+    UnderWay,
+    /// It is over, and the engine may not have heard so.
+    Ends,
+}
+
+impl Turn {
+    pub fn of(condition: &Condition) -> Turn {
+        match (condition.status == ConditionStatus::True, condition.reason.as_str()) {
+            (true, UNDER_WAY) => Turn::UnderWay,
+            (true, _) => Turn::Given,
+            (false, ENDS) => Turn::Ends,
+            (false, _) => Turn::Asks,
+        }
+    }
+
+    /// The condition that says so.
+    pub fn condition(self, now: &str) -> Condition {
+        let (status, reason) = match self {
+            Turn::Asks => (ConditionStatus::False, "Asks"),
+            Turn::Given => (ConditionStatus::True, "Permitted"),
+            Turn::UnderWay => (ConditionStatus::True, UNDER_WAY),
+            Turn::Ends => (ConditionStatus::False, ENDS),
+        };
+        condition(status, reason, String::new(), now)
+    }
 }
 
 impl Candidate {
@@ -46,10 +86,23 @@ impl Candidate {
         let condition = replica.status.as_ref()?.instance.conditions.get(REBUILD)?;
         Some(Candidate {
             replica: replica.name_any().into(),
-            is_permitted: condition.status == ConditionStatus::True,
-            is_under_way: condition.reason == UNDER_WAY,
+            turn: Turn::of(condition),
             since: condition.last_transition_time.as_str().parse().unwrap_or(Timestamp::MAX),
         })
+    }
+
+    /// When one that does not use its turn is to give it up, or one that has lost it counts no more.
+    fn until(&self) -> Option<Timestamp> {
+        let within = match self.turn {
+            Turn::Given => BEGINS_WITHIN,
+            Turn::Ends => HEARD_WITHIN,
+            Turn::Asks | Turn::UnderWay => return None,
+        };
+        Some(self.since.checked_add(within).unwrap_or(Timestamp::MAX))
+    }
+
+    fn is_late(&self, now: Timestamp) -> bool {
+        self.until().is_some_and(|until| until <= now)
     }
 }
 
@@ -81,19 +134,12 @@ pub enum Wait {
 impl Verdict {
     /// The condition that says so.
     pub fn condition(&self, now: &str) -> Condition {
-        let (status, reason, message) = match self {
-            Verdict::Permitted => (ConditionStatus::True, "Permitted", String::new()),
-            Verdict::Waits(why) => (ConditionStatus::False, "RebuildLimit", why.to_string()),
-        };
-        condition(status, reason, message, now)
-    }
-}
-
-/// What a volume says of a copy that it would have rebuilt, and of one that is rebuilt already.
-pub fn asks(is_under_way: bool, now: &str) -> Condition {
-    match is_under_way {
-        true => condition(ConditionStatus::True, UNDER_WAY, String::new(), now),
-        false => condition(ConditionStatus::False, "Asks", String::new(), now),
+        let waits = |reason, why: &Wait| condition(ConditionStatus::False, reason, why.to_string(), now);
+        match self {
+            Verdict::Permitted => Turn::Given.condition(now),
+            Verdict::Waits(why @ Wait::TookTooLong) => waits(ENDS, why),
+            Verdict::Waits(why) => waits("RebuildLimit", why),
+        }
     }
 }
 
@@ -108,33 +154,31 @@ fn condition(status: ConditionStatus, reason: &str, message: String, now: &str) 
     }
 }
 
-/// Replicas that hold a turn and do not use it, and when each is to give it up.
-fn idle(seen: &Observed) -> impl Iterator<Item = (&Candidate, Timestamp)> {
-    let idle = seen.replicas.iter().filter(|one| one.is_permitted && !one.is_under_way);
-    idle.map(|one| (one, one.since.checked_add(BEGINS_WITHIN).unwrap_or(Timestamp::MAX)))
-}
-
-/// When somebody who waits may have the turn of another that does not use it.
+/// When somebody who waits may have the turn of another that does not use it, or does not end.
 pub fn look_again(seen: &Observed) -> Option<Timestamp> {
-    let is_awaited = seen.replicas.iter().any(|one| !one.is_permitted);
-    idle(seen).map(|(_, until)| until).min().filter(|_| is_awaited)
+    let is_awaited = seen.replicas.iter().any(|one| one.turn == Turn::Asks);
+    let ahead = seen.replicas.iter().filter_map(Candidate::until).filter(|until| *until > seen.now);
+    ahead.min().filter(|_| is_awaited)
 }
 
 /// What each replica is told that asks, or loses its turn.
 pub fn decide(seen: &Observed) -> Vec<(ReplicaName, Verdict)> {
-    let mut asking: Vec<&Candidate> = seen.replicas.iter().filter(|one| !one.is_permitted).collect();
+    let of = |turn: Turn| seen.replicas.iter().filter(move |one| one.turn == turn);
+    let mut asking: Vec<&Candidate> = of(Turn::Asks).collect();
     asking.sort_by_key(|one| (one.since, one.replica.clone()));
-    let late = idle(seen).filter(|(_, until)| *until <= seen.now).map(|(one, _)| one);
-    // Where no rebuild begins, or nobody else waits, none gains by it.
-    let late: Vec<&Candidate> = late.take(if seen.limit == 0 { 0 } else { asking.len() }).collect();
-    let under_way = seen.replicas.iter().filter(|one| one.is_permitted).count() - late.len();
-    let free = seen.limit.saturating_sub(under_way);
+    let ending = of(Turn::Ends).filter(|one| !one.is_late(seen.now)).count();
+    // Where no rebuild begins, or nobody else waits for another turn, none gains by it.
+    let wanted = if seen.limit == 0 { 0 } else { asking.len().saturating_sub(ending) };
+    let late = of(Turn::Given).filter(|one| one.is_late(seen.now)).take(wanted);
+    // Who loses its turn here holds it until its engine has heard so.
+    let held = of(Turn::Given).count() + of(Turn::UnderWay).count() + ending;
+    let free = seen.limit.saturating_sub(held);
     let verdict = |place: usize| match seen.limit {
         0 => Verdict::Waits(Wait::Off),
         _ if place < free => Verdict::Permitted,
         limit => Verdict::Waits(Wait::Full { node: seen.node.clone(), limit }),
     };
-    let lost = late.iter().map(|one| (one.replica.clone(), Verdict::Waits(Wait::TookTooLong)));
+    let lost = late.map(|one| (one.replica.clone(), Verdict::Waits(Wait::TookTooLong)));
     lost.chain(asking.iter().enumerate().map(|(place, one)| (one.replica.clone(), verdict(place)))).collect()
 }
 
@@ -144,9 +188,8 @@ mod tests {
 
     use super::*;
 
-    fn one(name: &str, is_permitted: bool, since: i64) -> Candidate {
-        let since = Timestamp::from_second(since).unwrap();
-        Candidate { replica: name.into(), is_permitted, is_under_way: is_permitted, since }
+    fn one(name: &str, turn: Turn, since: i64) -> Candidate {
+        Candidate { replica: name.into(), turn, since: Timestamp::from_second(since).unwrap() }
     }
 
     fn seen(limit: usize, replicas: Vec<Candidate>) -> Observed {
@@ -155,8 +198,9 @@ mod tests {
 
     #[test]
     fn turns_are_given_to_who_asked_first_as_far_as_the_limit_goes() {
-        let (up, asks) = (|name| one(name, true, 1), |name, since| one(name, false, since));
-        let idle = |name, since| Candidate { is_under_way: false, ..one(name, true, since) };
+        let (up, asks) = (|name| one(name, Turn::UnderWay, 1), |name, since| one(name, Turn::Asks, since));
+        let idle = |name, since| one(name, Turn::Given, since);
+        let ends = |name, since| one(name, Turn::Ends, since);
         #[rustfmt::skip]
         let cases = [
             ("nobody asks",       5, vec![up("a")],                                  vec![]),
@@ -166,10 +210,14 @@ mod tests {
             ("full",              1, vec![up("a"), asks("b", 2)],                    vec![("b", false)]),
             ("lowered meanwhile", 1, vec![up("a"), up("b"), asks("c", 2)],           vec![("c", false)]),
             ("off",               0, vec![asks("b", 2)],                             vec![("b", false)]),
-            ("does not begin",    1, vec![idle("a", 40), asks("b", 90)],             vec![("a", false), ("b", true)]),
+            ("does not begin",    1, vec![idle("a", 40), asks("b", 90)],             vec![("a", false), ("b", false)]),
             ("may begin yet",     1, vec![idle("a", 41), asks("b", 90)],             vec![("b", false)]),
             ("nobody else waits", 1, vec![idle("a", 1)],                             vec![]),
-            ("one waits for two", 2, vec![idle("a", 1), idle("b", 2), asks("c", 3)], vec![("a", false), ("c", true)]),
+            ("one waits for two", 2, vec![idle("a", 1), idle("b", 2), asks("c", 3)], vec![("a", false), ("c", false)]),
+            ("and still does",    2, vec![ends("a", 99), idle("b", 2), asks("c", 3)], vec![("c", false)]),
+            ("told it is over",   1, vec![ends("a", 99), asks("b", 90)],             vec![("b", false)]),
+            ("cannot be told",    1, vec![ends("a", 40), asks("b", 90)],             vec![("b", true)]),
+            ("has heard so",      1, vec![asks("a", 99), asks("b", 90)],             vec![("b", true), ("a", false)]),
             ("off, and idle",     0, vec![idle("a", 1), asks("b", 2)],               vec![("b", false)]),
         ];
         for (name, limit, replicas, expected) in cases {
@@ -184,7 +232,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_told_why() {
-        let asks = || vec![one("a", true, 1), one("b", false, 2)];
+        let asks = || vec![one("a", Turn::UnderWay, 1), one("b", Turn::Asks, 2)];
         let told = |limit| decide(&seen(limit, asks()))[0].1.condition("2026-01-01T00:00:00Z").message;
         assert!(told(0).as_str().contains("concurrent-replica-rebuild-per-node-limit is 0"), "{}", told(0));
         assert!(told(1).as_str().starts_with("node n-1 rebuilds"), "{}", told(1));
@@ -192,22 +240,53 @@ mod tests {
 
     #[test]
     fn a_turn_that_is_not_used_is_looked_at_when_it_ends() {
-        let idle = Candidate { is_under_way: false, ..one("a", true, 50) };
         let when = |replicas| look_again(&seen(1, replicas)).map(Timestamp::as_second);
-        assert_eq!(when(vec![idle.clone(), one("b", false, 90)]), Some(110));
-        assert_eq!(when(vec![idle]), None);
-        assert_eq!(when(vec![one("a", true, 50), one("b", false, 90)]), None);
+        let asks = || one("b", Turn::Asks, 90);
+        #[rustfmt::skip]
+        let cases = [
+            ("idle",             vec![one("a", Turn::Given, 50), asks()],                             Some(110)),
+            ("nobody waits",     vec![one("a", Turn::Given, 50)],                                     None),
+            ("under way",        vec![one("a", Turn::UnderWay, 50), asks()],                          None),
+            ("ends",             vec![one("a", Turn::Ends, 60), asks()],                              Some(120)),
+            ("counts no more",   vec![one("a", Turn::Ends, 1), one("c", Turn::Given, 70), asks()],    Some(130)),
+        ];
+        for (name, replicas, expected) in cases {
+            assert_eq!(when(replicas), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_condition_tells_how_far_a_turn_is() {
+        let now = "2026-01-01T00:00:00Z";
+        let told = |condition: &Condition| Turn::of(condition);
+        for turn in [Turn::Asks, Turn::Given, Turn::UnderWay, Turn::Ends] {
+            assert_eq!(told(&turn.condition(now)), turn);
+        }
+        assert_eq!(told(&Verdict::Permitted.condition(now)), Turn::Given);
+        assert_eq!(told(&Verdict::Waits(Wait::Off).condition(now)), Turn::Asks);
+        assert_eq!(told(&Verdict::Waits(Wait::TookTooLong).condition(now)), Turn::Ends);
     }
 
     proptest! {
         #[test]
-        fn no_grant_makes_them_more_than_the_limit(limit in 0..5usize, under_way in 0..6usize, asking in 0..6usize) {
-            let up = (0..under_way).map(|number| one(&format!("u-{number}"), true, 1));
-            let asks = (0..asking).map(|number| one(&format!("a-{number}"), false, 2));
-            let granted = decide(&seen(limit, up.chain(asks).collect()));
+        fn no_grant_makes_them_more_than_the_limit(
+            limit in 0..5usize,
+            under_way in 0..4usize,
+            idle in 0..3usize,
+            ending in 0..3usize,
+            asking in 0..6usize,
+        ) {
+            let all = |name: &'static str, many: usize, turn, since| {
+                (0..many).map(move |number| one(&format!("{name}-{number}"), turn, since))
+            };
+            let held = all("u", under_way, Turn::UnderWay, 1)
+                .chain(all("i", idle, Turn::Given, 1))
+                .chain(all("e", ending, Turn::Ends, 99));
+            let granted = decide(&seen(limit, held.chain(all("a", asking, Turn::Asks, 2)).collect()));
             let granted = granted.iter().filter(|(_, verdict)| *verdict == Verdict::Permitted).count();
-            prop_assert!(granted == 0 || under_way + granted <= limit);
-            prop_assert!(granted == asking.min(limit.saturating_sub(under_way)));
+            let held = under_way + idle + ending;
+            prop_assert!(granted == 0 || held + granted <= limit);
+            prop_assert!(granted == asking.min(limit.saturating_sub(held)));
         }
     }
 }

@@ -14,11 +14,10 @@ use midflight_api::longhorn::{
     TargetMoveState, Volume, VolumeState, VolumeStatus,
 };
 use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase};
-use midflight_plan::storage::rebuilds::{REBUILD, asks};
 use midflight_plan::storage::snapshot::HEAD;
 use midflight_plan::storage::volume::{
-    Action, Decision, INTACT, Instance, Integrity, Manager, Observed, Rebuild, SETTLED, Standing, Unsettled,
-    integrity_of, is_leaving, is_salvage_over, rebuild_wanted, refused,
+    Action, Decision, INTACT, Instance, Integrity, Manager, Observed, SETTLED, Standing, Unsettled,
+    integrity_of, is_leaving, is_salvage_over, note_rebuild, rebuild_wanted, refused,
 };
 use tonic::Code;
 
@@ -418,13 +417,7 @@ fn of_replica(replica: &mut Replica, seen: &Observed) {
     of_instance(status, seen, &name);
     let now = seen.now.to_string();
     set_integrity(&mut status.conditions, integrity.as_ref(), &now);
-    match rebuild {
-        None => status.conditions.clear(REBUILD),
-        // Whoever gives turns has the word on one that asks.
-        Some(Rebuild::Asks) if status.conditions.get(REBUILD).is_some() => {}
-        Some(Rebuild::Asks) => status.conditions.set(asks(false, &now)),
-        Some(Rebuild::UnderWay) => status.conditions.set(asks(true, &now)),
-    }
+    note_rebuild(rebuild, &mut status.conditions, &now);
 }
 
 /// Since when a replica has all data, or has not. One that was told to leave has not failed.

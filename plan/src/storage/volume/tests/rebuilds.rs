@@ -3,11 +3,11 @@
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use midflight_api::MemberMode;
-use midflight_api::longhorn::{Robustness, VolumeState};
+use midflight_api::longhorn::{Replica, Robustness, VolumeState};
 
 use super::super::*;
 use super::world::{World, start};
-use crate::storage::rebuilds::{self, Candidate, REBUILD, asks};
+use crate::storage::rebuilds::{self, Candidate, REBUILD, Turn};
 
 impl World {
     /// Copies that ask to be rebuilt get their turns, unless their nodes are busy with others.
@@ -17,27 +17,29 @@ impl World {
             self.seen.replicas.iter().map(|replica| rebuild_wanted(&self.seen, replica)).collect();
         for (replica, wanted) in self.seen.replicas.iter_mut().zip(wanted) {
             let node = replica.spec.instance.node_id.clone();
-            let conditions = &mut replica.status.get_or_insert_default().instance.conditions;
-            match wanted {
-                None => conditions.clear(REBUILD),
-                Some(Rebuild::UnderWay) => conditions.set(asks(true, &now)),
-                Some(Rebuild::Asks) if conditions.holds(REBUILD) => {}
-                Some(Rebuild::Asks) => {
-                    conditions.set(asks(false, &now));
-                    let (is_permitted, is_under_way) = (true, true);
-                    let busy =
-                        Candidate { replica: "other".into(), is_permitted, is_under_way, since: start() };
-                    let others = if self.is_busy { self.seen.rebuilds_at_once } else { 0 };
-                    let mut replicas = vec![busy; others];
-                    replicas.extend(Candidate::of(replica));
-                    let limit = self.seen.rebuilds_at_once;
-                    let seen = rebuilds::Observed { node, now: self.seen.now, limit, replicas };
-                    for (_, verdict) in rebuilds::decide(&seen) {
-                        let status = replica.status.get_or_insert_default();
-                        status.instance.conditions.set(verdict.condition(&now));
-                    }
-                }
+            note_rebuild(wanted, &mut replica.status.get_or_insert_default().instance.conditions, &now);
+            let busy = Candidate { replica: "other".into(), turn: Turn::UnderWay, since: start() };
+            let others = if self.is_busy { self.seen.rebuilds_at_once } else { 0 };
+            let mut replicas = vec![busy; others];
+            replicas.extend(Candidate::of(replica));
+            let limit = self.seen.rebuilds_at_once;
+            let seen = rebuilds::Observed { node, now: self.seen.now, limit, replicas };
+            for (_, verdict) in rebuilds::decide(&seen) {
+                let status = replica.status.get_or_insert_default();
+                status.instance.conditions.set(verdict.condition(&now));
             }
+        }
+        self.assert_that_turns_last();
+    }
+
+    /// Whatever the engine may rebuild counts as rebuilt.
+    fn assert_that_turns_last(&self) {
+        let permitted = self.seen.serving.iter().flat_map(|serving| serving.permitted.iter().flatten());
+        let is_engine_up = self.seen.running_engine().is_some();
+        for name in permitted.filter(|name| is_engine_up && self.seen.member(name.as_str()).is_some()) {
+            let replica = self.seen.replicas.iter().find(|replica| replica.name_any() == name.as_str());
+            let turn = replica.and_then(Candidate::of).map(|one| one.turn);
+            assert!(!matches!(turn, None | Some(Turn::Asks)), "{name} may be rebuilt: {turn:?}");
         }
     }
 }
@@ -50,6 +52,100 @@ fn with_one_back() -> (World, String) {
     world.lose(&lost);
     world.settle();
     (world, lost)
+}
+
+#[test]
+fn a_turn_lasts_until_the_engine_may_not_rebuild_the_copy() {
+    use MemberMode::{Error, ReadWrite, WriteOnly};
+    let (may, not) = (Some(true), Some(false));
+    #[rustfmt::skip]
+    let cases = [
+        // what the record says of it, whether it is up, whether the engine says that it may rebuild it, its turn; what is wanted for it
+        ("whole",                        ReadWrite, true,  not,  None,                 None),
+        ("whole by now",                 ReadWrite, true,  may,  Some(Turn::UnderWay), Some(Rebuild::Ends)),
+        ("whole, and that was heard",    ReadWrite, true,  not,  Some(Turn::Ends),     None),
+        ("back",                         Error,     true,  not,  None,                 Some(Rebuild::Asks)),
+        ("its turn",                     Error,     true,  not,  Some(Turn::Given),    Some(Rebuild::Asks)),
+        ("its turn, and that was heard", Error,     true,  may,  Some(Turn::Given),    Some(Rebuild::Asks)),
+        ("under way",                    WriteOnly, true,  may,  Some(Turn::Given),    Some(Rebuild::UnderWay)),
+        ("lost on the way",              WriteOnly, false, may,  Some(Turn::UnderWay), Some(Rebuild::UnderWay)),
+        ("lost before it began",         Error,     false, may,  Some(Turn::Given),    Some(Rebuild::Ends)),
+        ("lost, and that was heard",     Error,     false, not,  Some(Turn::Ends),     None),
+        ("its turn was taken",           Error,     true,  may,  Some(Turn::Ends),     Some(Rebuild::Ends)),
+        ("taken, and that was heard",    Error,     true,  not,  Some(Turn::Ends),     Some(Rebuild::Asks)),
+        ("lost, and nothing is heard",   Error,     false, None, Some(Turn::Given),    Some(Rebuild::Ends)),
+        ("back, and nothing is heard",   Error,     true,  None, Some(Turn::Given),    Some(Rebuild::Asks)),
+        ("lost while it waited",         Error,     false, None, Some(Turn::Asks),     None),
+    ];
+    for (name, mode, is_up, engine_may, turn, expected) in cases {
+        let mut world = World::attached();
+        assert_eq!(world.settle(), Some(Wait::Content));
+        let node = world.nodes().into_iter().find(|node| node != "n-1").unwrap();
+        if !is_up {
+            world.lose(&node);
+        }
+        let is_meant = |replica: &&mut Replica| replica.spec.instance.node_id == node.as_str();
+        let replica = world.seen.replicas.iter_mut().find(is_meant).unwrap();
+        let conditions = &mut replica.status.get_or_insert_default().instance.conditions;
+        conditions.clear(REBUILD);
+        turn.into_iter().for_each(|turn| conditions.set(turn.condition(&start().to_string())));
+        let replica = replica.clone();
+        let own = ReplicaName::from(replica.name_any());
+        world.change_members(|members| {
+            members.iter_mut().filter(|member| member.replica == own).for_each(|member| member.mode = mode);
+        });
+        world.seen.serving = world.seen.serving.take().zip(engine_may).map(|(serving, may)| Serving {
+            permitted: Some(may.then(|| own.clone()).into_iter().collect()),
+            ..serving
+        });
+        assert_eq!(rebuild_wanted(&world.seen, &replica), expected, "{name}");
+    }
+}
+
+/// It lives on without its instance manager, as a process of its own; inside it is gone with it.
+#[test]
+fn the_turn_of_a_copy_outlives_the_instance_manager_of_an_engine_that_does() {
+    for (mut world, expected) in [(World::attached_v1(), Some(Rebuild::Ends)), (World::attached(), None)] {
+        world.settle();
+        let replica = world.seen.replicas.iter_mut().find(|one| one.spec.instance.node_id != "n-1").unwrap();
+        let conditions = &mut replica.status.get_or_insert_default().instance.conditions;
+        conditions.set(Turn::UnderWay.condition(&start().to_string()));
+        let replica = replica.clone();
+        world.lose_manager("n-1");
+        assert_eq!(rebuild_wanted(&world.seen, &replica), expected);
+    }
+}
+
+/// The place of one that is lost before its rebuild begins is not given to another while its engine may still begin.
+#[test]
+fn the_engine_is_told_that_a_turn_is_over_before_another_has_it() {
+    let (mut world, lost) = with_one_back();
+    world.return_of(&lost);
+    let own = loop {
+        match world.look() {
+            Ok(Action::Permit { replicas, manager }) if !replicas.is_empty() => {
+                let own = replicas.first().unwrap().clone();
+                world.apply(Action::Permit { replicas, manager });
+                break own;
+            }
+            Ok(action) => world.apply(action),
+            Err(wait) => panic!("{wait}"),
+        }
+    };
+    let turn = |world: &World| {
+        let replica = world.seen.replicas.iter().find(|replica| replica.name_any() == own.as_str());
+        replica.and_then(Candidate::of).map(|one| one.turn)
+    };
+    assert_eq!(turn(&world), Some(Turn::Given));
+    for manager in world.seen.managers.iter_mut().filter(|manager| manager.node == lost.as_str()) {
+        manager.running = false;
+    }
+    let told = world.look().unwrap();
+    assert!(matches!(&told, Action::Permit { replicas, .. } if replicas.is_empty()), "{told:?}");
+    assert_eq!(turn(&world), Some(Turn::Ends), "it counts until that is done");
+    world.apply(told);
+    let _ = world.look();
+    assert_eq!(turn(&world), None);
 }
 
 #[test]
@@ -128,7 +224,7 @@ fn a_rebuild_that_has_begun_counts() {
     let (mut world, lost) = with_one_back();
     let replica = |world: &World| {
         let there =
-            |replica: &&midflight_api::longhorn::Replica| replica.spec.instance.node_id == lost.as_str();
+            |replica: &&Replica| replica.spec.instance.node_id == lost.as_str();
         world.seen.replicas.iter().find(there).unwrap().clone()
     };
     assert_eq!(rebuild_wanted(&world.seen, &replica(&world)), None, "it is away");
