@@ -13,8 +13,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
-    Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Setting, Snapshot,
-    Volume,
+    Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Robustness,
+    Setting, Snapshot, Volume,
 };
 use midflight_plan::storage::volume::{Action, Decision, Observed, SETTLED, Unsettled, Wait, decide};
 
@@ -27,6 +27,8 @@ use crate::figures::Figures;
 
 /// How soon a volume that waits for something no watch tells of is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The same for one that is told when its wait is over, for what else may have come to its time meanwhile.
+const LOOK_SELDOM: Duration = Duration::from_secs(60);
 
 pub(crate) struct Volumes {
     volumes: Objects<Volume>,
@@ -113,14 +115,9 @@ impl Controller for Volumes {
         });
         let volumes = self.volumes.clone();
         wake.on(&self.settings, move |setting| {
-            let is_asked_for = match setting.name_any().as_str() {
-                settings::REBUILD_LIMIT | settings::REPLICA_TIMEOUT => true,
-                settings::REBUILDS_DETACHED => false,
-                _ => return Vec::new(),
-            };
+            let Some(is_meant) = meant_by(&setting.name_any()) else { return Vec::new() };
             let all = volumes.shown();
-            let meant = all.iter().filter(|volume| volume.spec.node_id.is_empty() != is_asked_for);
-            meant.map(|volume| Key::of(&**volume)).collect()
+            all.iter().filter(|volume| is_meant(volume)).map(|volume| Key::of(&**volume)).collect()
         });
         let (volumes, of) = (self.volumes.clone(), self.volumes_of);
         wake.on_change(&self.images, move |old, new| {
@@ -194,6 +191,8 @@ impl Controller for Volumes {
                 Ok(Next::After(if is_heard_of { LOOK_AGAIN } else { Duration::ZERO }))
             }
             Err(Wait::Content) => Ok(Next::OnChange),
+            // These wait for a setting, or for what is said of a replica.
+            Err(Wait::Turn { .. } | Wait::RebuildsOff | Wait::NotSalvaged(_)) => Ok(Next::After(LOOK_SELDOM)),
             Err(Wait::Missing { until, .. } | Wait::Proving { until, .. } | Wait::NotHome { until, .. }) => {
                 let wait = seen.observed.now.duration_until(until);
                 Ok(Next::After(wait.try_into().unwrap_or_default()))
@@ -201,6 +200,24 @@ impl Controller for Volumes {
             Err(_) => Ok(Next::After(LOOK_AGAIN)),
         }
     }
+}
+
+/// Which volumes go by a setting.
+fn meant_by(setting: &str) -> Option<fn(&Volume) -> bool> {
+    let is_meant: fn(&Volume) -> bool = match setting {
+        settings::REBUILD_LIMIT | settings::REPLICA_TIMEOUT => |volume| !volume.spec.node_id.is_empty(),
+        settings::REBUILDS_DETACHED => |volume| volume.spec.node_id.is_empty(),
+        settings::REBUILDS_AT_ONCE | settings::REPLENISH_AFTER => {
+            |volume| robustness(volume) != Robustness::Healthy
+        }
+        settings::AUTO_SALVAGE => |volume| robustness(volume) == Robustness::Faulted,
+        _ => return None,
+    };
+    Some(is_meant)
+}
+
+fn robustness(volume: &Volume) -> Robustness {
+    volume.status.as_ref().map(|status| status.robustness).unwrap_or_default()
 }
 
 /// Whether a volume was last said to lack its image.
@@ -216,4 +233,39 @@ fn standing(snapshot: Option<&Snapshot>) -> Option<bool> {
 
 fn state(manager: Option<&InstanceManager>) -> Option<InstanceManagerState> {
     manager?.status.as_ref().map(|status| status.current_state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_wakes_the_volumes_that_go_by_it() {
+        let volume = |node: &str, robustness| {
+            let mut volume = Volume::new("v", Default::default());
+            volume.spec.node_id = node.into();
+            volume.status.get_or_insert_default().robustness = robustness;
+            volume
+        };
+        let all = [
+            volume("node-1", Robustness::Healthy),
+            volume("node-1", Robustness::Degraded),
+            volume("node-1", Robustness::Faulted),
+            volume("", Robustness::Unknown),
+        ];
+        #[rustfmt::skip]
+        let cases = [
+            ("replica-rebuilding-bandwidth-limit",        [true, true, true, false]),
+            ("engine-replica-timeout",                    [true, true, true, false]),
+            ("offline-replica-rebuilding",                [false, false, false, true]),
+            ("concurrent-replica-rebuild-per-node-limit", [false, true, true, true]),
+            ("replica-replenishment-wait-interval",       [false, true, true, true]),
+            ("auto-salvage",                              [false, false, true, false]),
+            ("default-engine-image",                      [false; 4]),
+        ];
+        for (setting, expected) in cases {
+            let meant = all.each_ref().map(|volume| meant_by(setting).is_some_and(|meant| meant(volume)));
+            assert_eq!(meant, expected, "{setting}");
+        }
+    }
 }
