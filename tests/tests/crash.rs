@@ -1,6 +1,6 @@
 //! The controllers are stopped around a write while a volume lives, while its engine image changes under a client, by hand or by
-//! itself, while its target moves and a copy leaves and returns, while a node is emptied, or while it is backed up and restored;
-//! whoever comes next brings it to the same end.
+//! itself, while its target moves and a copy leaves and returns, while a node is emptied, while a copy is given up or salvaged, or
+//! while it is backed up and restored; whoever comes next brings it to the same end.
 //!
 //! Every write is numbered. `MIDFLIGHT_CRASHES=all` stops at each of them in each way (the soak does), `MIDFLIGHT_CRASHES=K/N` at
 //! the Kth of every N such points, otherwise a few are drawn; `MIDFLIGHT_SEED` draws the same again.
@@ -10,6 +10,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use midflight_api::longhorn::{DataEngine, Engine, InstanceState, NAMESPACE, Node, Replica, TargetMoveState};
@@ -17,7 +18,7 @@ use midflight_api::settings::ENGINE_UPGRADE_LIMIT as LIMIT;
 use midflight_api::{Attempt, Outcome, VolumeRecord};
 use midflight_operator::{Cut, Moment, Writer};
 use midflight_tests::load::Load;
-use midflight_tests::running::nodes_of;
+use midflight_tests::running::{nodes_of, status};
 use midflight_tests::storage::{NEXT, Storage, THIS};
 use serde_json::json;
 
@@ -71,7 +72,7 @@ async fn delete(storage: &Storage, volume: &str) -> anyhow::Result<()> {
 }
 
 /// The life of a volume; what there was in the middle of it and at its end.
-async fn live(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+async fn live(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let spec = json!({
         "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
     });
@@ -112,7 +113,7 @@ async fn begin_on_this_image(storage: &Storage, volume: &str) -> anyhow::Result<
 }
 
 /// A volume whose engine image changes under a client.
-async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+async fn upgrade(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let (before, load) = begin_on_this_image(storage, volume).await?;
     storage.change_volume(volume, json!({ "image": NEXT })).await?;
     let there = async || Ok((left(storage, volume).await?.image == NEXT).then_some(()));
@@ -125,7 +126,7 @@ async fn upgrade(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
 }
 
 /// A volume that moves to the default image by itself, under a client.
-async fn upgrade_by_itself(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+async fn upgrade_by_itself(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let (before, load) = begin_on_this_image(storage, volume).await?;
     storage.set("default-engine-image", NEXT).await?;
     storage.set(LIMIT, "1").await?;
@@ -146,7 +147,7 @@ async fn upgrade_by_itself(storage: &Storage, volume: &str) -> anyhow::Result<[L
 }
 
 /// A volume whose target moves away and home under a client, and one of whose copies leaves and returns.
-async fn visit(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+async fn visit(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let spec = json!({
         "size": SIZE.to_string(), "numberOfReplicas": 3, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
     });
@@ -189,7 +190,7 @@ async fn visit(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
 }
 
 /// A copy leaves a node that is emptied, for another, and one is let go that is too many.
-async fn leave_a_node(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+async fn leave_a_node(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let spec = json!({
         "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
     });
@@ -229,8 +230,91 @@ async fn leave_a_node(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 
     Ok([emptied, alone, left(storage, volume).await?])
 }
 
+/// The nodes of a volume's copies: first one that others than its first node have, then the other.
+async fn holders(storage: &Storage, volume: &str) -> anyhow::Result<[String; 2]> {
+    let mut nodes = nodes_of(storage, volume).await?;
+    nodes.sort_by_key(|node| node == "node-1");
+    <[String; 2]>::try_from(nodes).map_err(|nodes| anyhow::anyhow!("two copies are on {nodes:?}"))
+}
+
+async fn restart_manager(storage: &mut Storage, node: &str) -> anyhow::Result<()> {
+    storage.restart_manager(node.trim_start_matches("node-").parse()?).await
+}
+
+/// Until a volume has this many objects of replicas, and two copies in service.
+async fn until_two_serve(storage: &Storage, volume: &str, objects: usize) -> anyhow::Result<Left> {
+    let two = async || {
+        let left = left(storage, volume).await?;
+        Ok((left.modes == ["rw", "rw"] && left.replicas == objects).then_some(left))
+    };
+    let serve = storage.until("two copies serve", two).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    Ok(serve)
+}
+
+/// A copy does not come back in time and is given up for another; when its node is back, what it left there goes.
+async fn give_up(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    storage.set("replica-replenishment-wait-interval", "1").await?;
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
+    });
+    storage.create_volume(volume, spec).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let load = Load::on(&storage.endpoint(volume).await?, volume, 1)?;
+    let [lost, _] = holders(storage, volume).await?;
+    storage.kill_manager(&lost).await?;
+    let without = until_two_serve(storage, volume, 3).await?;
+    restart_manager(storage, &lost).await?;
+    let after = until_two_serve(storage, volume, 2).await?;
+    anyhow::ensure!(!nodes_of(storage, volume).await?.contains(&lost), "{lost} has a copy");
+    load.judge().await?;
+    delete(storage, volume).await?;
+    Ok([without, after, left(storage, volume).await?])
+}
+
+/// The copy with all data is lost, and somebody asks for the older one.
+async fn salvage(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+    let spec = json!({
+        "size": SIZE.to_string(), "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd", "nodeID": "node-1",
+    });
+    storage.create_volume(volume, spec).await?;
+    storage.until_volume(volume, "attached", "healthy").await?;
+    let [older, whole] = holders(storage, volume).await?;
+    storage.kill_manager(&older).await?;
+    storage.until_volume(volume, "attached", "degraded").await?;
+    storage.change_volume(volume, json!({ "nodeID": "" })).await?;
+    storage.until_volume(volume, "detached", "unknown").await?;
+    storage.kill_manager(&whole).await?;
+    restart_manager(storage, &older).await?;
+    storage.change_volume(volume, json!({ "nodeID": older })).await?;
+    let waits = async || {
+        let settled = status(storage, volume).await?.conditions.get("Settled").cloned();
+        Ok(settled.filter(|settled| settled.message.as_str().contains("spec.salvageRequested")).map(drop))
+    };
+    storage.until("it says that nothing can serve it", waits).await?;
+    let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let of_volume = ListParams::default().labels(&format!("longhornvolume={volume}"));
+    let all = replicas.list(&of_volume).await?;
+    let chosen = all.iter().find(|replica| replica.spec.instance.node_id == older.as_str());
+    let chosen = chosen.context("it has an object")?.name_any();
+    let ask = Patch::Merge(json!({ "spec": { "salvageRequested": true } }));
+    replicas.patch(&chosen, &PatchParams::default(), &ask).await?;
+    let served = until_two_serve(storage, volume, 3).await?;
+    let records: Api<VolumeRecord> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let over = async || {
+        let is_asked = replicas.get(&chosen).await?.spec.instance.salvage_requested;
+        let is_noted = !records.get(volume).await?.spec.salvaged.is_empty();
+        Ok((!is_asked && !is_noted).then_some(()))
+    };
+    storage.until("the wish is forgotten", over).await?;
+    restart_manager(storage, &whole).await?;
+    let after = until_two_serve(storage, volume, 2).await?;
+    delete(storage, volume).await?;
+    Ok([served, after, left(storage, volume).await?])
+}
+
 /// A backup is made, restored, followed and removed.
-async fn back_up(storage: &Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
+async fn back_up(storage: &mut Storage, volume: &str) -> anyhow::Result<[Left; 3]> {
     let spec = |more: serde_json::Value| {
         let mut spec = json!({ "numberOfReplicas": 2, "dataEngine": "v2", "frontend": "nbd" });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -292,10 +376,10 @@ fn part() -> Option<(usize, usize)> {
 /// Plays a scenario with controllers that stop nowhere, then with such that stop at one write.
 async fn the_end_is_the_same(
     mut storage: Storage,
-    scenario: impl AsyncFn(&Storage, &str) -> anyhow::Result<[Left; 3]>,
+    scenario: impl AsyncFn(&mut Storage, &str) -> anyhow::Result<[Left; 3]>,
 ) {
     let writer = storage.replace_operator(Writer::new(storage.client.clone())).await;
-    let clean = scenario(&storage, "vol-clean").await.unwrap();
+    let clean = scenario(&mut storage, "vol-clean").await.unwrap();
     let writes = writer.issued();
     assert!(writes > 20, "only {writes} writes");
 
@@ -314,7 +398,7 @@ async fn the_end_is_the_same(
     println!("{} of {} points, MIDFLIGHT_SEED={seed}", cuts.len(), 3 * writes);
     for (number, cut) in cuts.into_iter().enumerate() {
         storage.replace_operator(Writer::with_cut(storage.client.clone(), cut)).await;
-        let ended = scenario(&storage, &format!("vol-{number}")).await;
+        let ended = scenario(&mut storage, &format!("vol-{number}")).await;
         let ended = ended.unwrap_or_else(|error| panic!("{cut:?}, MIDFLIGHT_SEED={seed}: {error:#}"));
         assert_eq!(ended, clean, "{cut:?}, MIDFLIGHT_SEED={seed}");
     }
@@ -349,6 +433,18 @@ async fn a_target_moves_and_a_copy_returns_the_same_wherever_the_controllers_sto
 async fn a_node_is_emptied_the_same_wherever_the_controllers_stopped() {
     let storage = Storage::start(3, DataEngine::V2).await.unwrap();
     Box::pin(the_end_is_the_same(storage, leave_a_node)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_given_up_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::start(3, DataEngine::V2).await.unwrap();
+    Box::pin(the_end_is_the_same(storage, give_up)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_salvaged_the_same_wherever_the_controllers_stopped() {
+    let storage = Storage::start(3, DataEngine::V2).await.unwrap();
+    Box::pin(the_end_is_the_same(storage, salvage)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
