@@ -33,6 +33,8 @@ text!(
     /// Reference of an OCI image, such as `midflight.local/engine:v1`.
     ImageRef, max = 512
 );
+/// What the reference of an image looks like.
+pub(crate) const IMAGE: &str = "^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$";
 text!(
     /// Moment in RFC 3339, empty if there was none yet.
     Timestamp, max = 64

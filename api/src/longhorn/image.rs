@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::condition::Conditions;
-use crate::names::{ImageRef, NodeName};
+use crate::names::{IMAGE, ImageRef, NodeName};
 use crate::wire::{kind, rule, wire, words};
 
 words! {
@@ -34,7 +34,7 @@ words! {
 
 fn spelling() -> Value {
     rule(
-        "self.matches('^([A-Za-z0-9][A-Za-z0-9._:/@-]*)?$')",
+        &format!("self == '' || self.matches('{IMAGE}')"),
         "an image is named by letters, digits and the signs . _ : / @ -, such as registry.example:5000/engine:v2",
     )
 }

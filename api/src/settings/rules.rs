@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::{Definition, Format, TABLE};
+use crate::names::IMAGE;
 use crate::wire::rule;
 
 const BLANK: &str = r"[ \\t\\n\\r]*";
@@ -41,7 +42,7 @@ fn expression(format: Format) -> String {
             )
         }
         Format::Choice(words) => format!("self.value in {}", list(words.iter().copied())),
-        Format::Image => "self.value.matches('^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$')".into(),
+        Format::Image => format!("self.value.matches('{IMAGE}')"),
         Format::SwitchPerEngine => {
             format!(
                 "(self.value in ['true', 'false'] || self.value.matches('{}'))",
