@@ -1,8 +1,8 @@
-//! When the engine image of a volume may change, as far as the volume itself can tell.
+//! When the engine image of a volume may change, and how clients reach it, as far as the volume itself can tell.
 //!
 //! These rules stand at the top of the Volume's schema, since they look at its status. What needs
 //! other objects to be judged is not here. The invariant: going back to `status.currentImage` is
-//! always allowed. What asks for no image would get the default one unjudged, so an image cannot be taken away.
+//! always allowed, and clients are not left with a frontend that nobody asks for. What asks for no image would get the default one unjudged, so an image cannot be taken away.
 
 use serde_json::Value;
 
@@ -15,6 +15,21 @@ const HARMLESS: &str = "!has(self.spec.image) || (has(oldSelf.spec.image) && sel
     (has(oldSelf.spec.dataEngine) && oldSelf.spec.dataEngine == 'v2')";
 
 const DETACHED: &str = "!has(oldSelf.status.state) || oldSelf.status.state != 'attached'";
+
+/// No client is served.
+const UNSERVED: &str = "!has(oldSelf.status) || !has(oldSelf.status.state) || oldSelf.status.state != 'attached' || \
+    (has(oldSelf.status.frontendDisabled) && oldSelf.status.frontendDisabled)";
+
+/// That a field is what it was, or no client is served.
+fn kept_while_served(field: &str, empty: &str) -> Value {
+    let of = |volume: &str| format!("(has({volume}.spec.{field}) ? {volume}.spec.{field} : {empty})");
+    rule(
+        &format!("{UNSERVED} || {} == {}", of("self"), of("oldSelf")),
+        &format!(
+            "spec.{field} cannot change while the volume is attached and serves clients; detach it first (empty spec.nodeID)"
+        ),
+    )
+}
 
 /// The rules of a whole Volume.
 pub(crate) fn rules() -> Vec<Value> {
@@ -45,5 +60,7 @@ pub(crate) fn rules() -> Vec<Value> {
             ),
             "a strict-local volume cannot change its engine while it is attached; detach it before spec.image changes",
         ),
+        kept_while_served("frontend", "''"),
+        kept_while_served("disableFrontend", "false"),
     ]
 }

@@ -171,6 +171,42 @@ fn judge_image_change(name: &str, old: &Value, new: &Value, expected: &str) {
     }
 }
 
+/// A change of how clients reach a volume: its status, what it said, what it is to say, and the start of the refusal.
+#[rustfmt::skip]
+fn frontend_changes() -> Vec<(&'static str, Value, Value, Value, &'static str)> {
+    let state = |state: &str| json!({"state": state});
+    let (nbd, hidden) = (json!({"frontend": "nbd"}), json!({"frontend": "nbd", "disableFrontend": true}));
+    let is_hidden = json!({"state": "attached", "frontendDisabled": true});
+    let (kept, taken) = ("spec.frontend cannot change", "spec.disableFrontend cannot change");
+    vec![
+        ("emptied",            state("attached"),  nbd.clone(),    json!({"frontend": ""}),         kept),
+        ("taken away",         state("attached"),  nbd.clone(),    json!({}),                       kept),
+        ("another",            state("attached"),  nbd.clone(),    json!({"frontend": "blockdev"}), kept),
+        ("disabled",           state("attached"),  nbd.clone(),    hidden.clone(),                  taken),
+        ("as it was",          state("attached"),  nbd.clone(),    nbd.clone(),                     ""),
+        ("said in words",      state("attached"),  nbd.clone(),    json!({"frontend": "nbd", "disableFrontend": false}), ""),
+        ("detached",           state("detached"),  nbd.clone(),    json!({"frontend": ""}),         ""),
+        ("not looked at yet",  json!({}),          nbd.clone(),    json!({"frontend": ""}),         ""),
+        ("nobody is served",   is_hidden.clone(),  json!({}),      nbd.clone(),                     ""),
+        ("enabled",            is_hidden,          hidden,         nbd,                             ""),
+    ]
+}
+
+#[test]
+fn clients_are_not_left_with_a_frontend_that_nobody_asks_for() {
+    for (name, status, old, new, expected) in frontend_changes() {
+        let volume = |spec: &Value| json!({ "spec": spec, "status": status });
+        let refusals = refusals(schema_of("Volume"), &volume(&new), Some(&volume(&old)));
+        let guards = ["spec.frontend", "spec.disableFrontend"];
+        let refusals: Vec<&String> =
+            refusals.iter().filter(|refusal| guards.iter().any(|start| refusal.starts_with(start))).collect();
+        match expected {
+            "" => assert!(refusals.is_empty(), "{name}: {refusals:?}"),
+            start => assert!(refusals.len() == 1 && refusals[0].starts_with(start), "{name}: {refusals:?}"),
+        }
+    }
+}
+
 #[test]
 fn the_name_of_a_dataset_fits_into_a_label() {
     let refused = |length: usize| {
@@ -189,8 +225,9 @@ fn every_rule_is_broken_by_a_row() {
     };
     for rule in schema_of("Volume")["x-kubernetes-validations"].as_array().unwrap() {
         let message = rule["message"].as_str().unwrap();
-        let broken =
-            image_changes().iter().any(|(.., start)| !start.is_empty() && message.starts_with(start));
+        let breaks = |start: &str| !start.is_empty() && message.starts_with(start);
+        let broken = image_changes().iter().any(|(.., start)| breaks(start))
+            || frontend_changes().iter().any(|(.., start)| breaks(start));
         assert!(broken, "{message}");
     }
     let mut bare = BTreeSet::new();

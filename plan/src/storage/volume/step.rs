@@ -119,7 +119,9 @@ fn attach(seen: &Observed, node: &NodeName) -> Step {
 
 /// Brings the volume up where it is attached, and keeps it whole.
 fn serve(seen: &Observed, node: &NodeName) -> Step {
-    if seen.asked_node().is_none() && seen.endpoint().is_some() {
+    let spec = &seen.volume.spec;
+    let is_hidden = seen.asked_node().is_none() || spec.disable_frontend || spec.frontend == Frontend::None;
+    if is_hidden && seen.endpoint().is_some() {
         return withdraw(seen, node);
     }
     if let Some(wait) = salvage::hold(seen) {

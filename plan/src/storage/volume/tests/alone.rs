@@ -1,7 +1,9 @@
 //! Volumes that no client reaches: they change their image and grow all the same.
 
 use midflight_api::Size;
-use midflight_api::longhorn::{DataEngine, EngineChangeState, InstanceState, Robustness, VolumeState};
+use midflight_api::longhorn::{
+    DataEngine, EngineChangeState, Frontend, InstanceState, Robustness, VolumeState,
+};
 
 use super::super::*;
 use super::world::{Fault, NEW, OLD, World};
@@ -56,6 +58,17 @@ fn a_volume_without_a_frontend_follows_its_image() {
     world.seen.volume.spec.image = NEW.into();
     assert_eq!(world.settle(), Some(Wait::Content));
     assert_eq!((world.image().as_str(), world.programs()), (NEW, vec![binary(&NEW.into())]));
+}
+
+/// The API refuses the wish of a volume that was seen attached; it may come a moment before that.
+#[test]
+fn a_volume_that_is_to_have_no_frontend_is_taken_from_its_clients() {
+    let mut world = World::attached();
+    assert!(world.seen.endpoint().is_some());
+    world.seen.volume.spec.frontend = Frontend::None;
+    world.settle();
+    assert!(world.seen.endpoint().is_none());
+    assert_eq!(world.standing().0, VolumeState::Attached);
 }
 
 #[test]
