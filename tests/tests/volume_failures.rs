@@ -59,40 +59,67 @@ async fn until_told(storage: &Storage, volume: &str, what: &str) {
     storage.until(what, says).await.expect("it is told");
 }
 
+/// How many replicas are being rebuilt, all of them looked at in the same moment.
+async fn rebuilt(storage: &Storage) -> anyhow::Result<usize> {
+    let records: Api<VolumeRecord> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let all = records.list(&ListParams::default()).await?;
+    let members = all.iter().flat_map(|record| &record.spec.members);
+    Ok(members.filter(|member| member.mode == MemberMode::WriteOnly).count())
+}
+
+/// What they miss takes half a minute to copy, so that one would be seen that does not wait for the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_are_rebuilt_as_the_limit_lets_them() {
     let mut storage = Storage::start(2, DataEngine::V2).await.unwrap();
     for volume in ["vol-1", "vol-2"] {
-        storage.create_volume(volume, spec(2)).await.unwrap();
+        let mut spec = spec(2);
+        spec["size"] = (32 << 20).to_string().into();
+        spec["replicaRebuildingBandwidthLimit"] = 1.into();
+        storage.create_volume(volume, spec).await.unwrap();
         storage.until_volume(volume, "attached", "healthy").await.unwrap();
     }
     storage.set("concurrent-replica-rebuild-per-node-limit", "0").await.unwrap();
     storage.kill_manager("node-2").await.unwrap();
     for volume in ["vol-1", "vol-2"] {
         storage.until_volume(volume, "attached", "degraded").await.unwrap();
+        let endpoint = storage.endpoint(volume).await.unwrap();
+        run("qemu-io", &["-f", "raw", "-c", "write -P 0x5a 0 32M", "-c", "flush", &endpoint]).await.unwrap();
     }
     storage.restart_manager(2).await.unwrap();
     let replicas: Api<Replica> = Api::namespaced(storage.client.clone(), NAMESPACE);
-    let held = async || {
+    let held = async |many: usize, why: &str| {
         let all = replicas.list(&ListParams::default()).await?;
         let waits = all.iter().filter(|replica| {
             let status = replica.status.as_ref();
             let condition = status.and_then(|status| status.instance.conditions.get("RebuildPermitted"));
-            condition.is_some_and(|condition| condition.message.as_str().contains("limit is 0"))
+            condition.is_some_and(|condition| condition.message.as_str().contains(why))
         });
-        Ok((waits.count() == 2).then_some(()))
+        anyhow::Ok((waits.count() == many).then_some(()))
     };
-    storage.until("both are back, and told to wait", held).await.unwrap();
-    let records: Api<VolumeRecord> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let both = async || held(2, "limit is 0").await;
+    storage.until("both are back, and told to wait", both).await.unwrap();
     for volume in ["vol-1", "vol-2"] {
         until_told(&storage, volume, "concurrent-replica-rebuild-per-node-limit is 0").await;
-        let members = records.get(volume).await.unwrap().spec.members;
-        assert!(members.iter().all(|member| member.mode != MemberMode::WriteOnly), "{members:?}");
     }
+    assert_eq!(rebuilt(&storage).await.unwrap(), 0);
     storage.set("concurrent-replica-rebuild-per-node-limit", "1").await.unwrap();
-    for volume in ["vol-1", "vol-2"] {
-        storage.until_volume(volume, "attached", "healthy").await.unwrap();
-    }
+    let one = async || held(1, "lets it: 1").await;
+    storage.until("one of them is told to wait for the other", one).await.unwrap();
+    let begun = async || Ok((rebuilt(&storage).await? == 1).then_some(()));
+    storage.until("the other is rebuilt", begun).await.unwrap();
+    // So fast that it ends soon, and so slow that two at once would be seen.
+    storage.change_volume("vol-1", json!({ "replicaRebuildingBandwidthLimit": 8 })).await.unwrap();
+    storage.change_volume("vol-2", json!({ "replicaRebuildingBandwidthLimit": 8 })).await.unwrap();
+    let whole = async || {
+        let rebuilt = rebuilt(&storage).await?;
+        anyhow::ensure!(rebuilt <= 1, "{rebuilt} at once");
+        let mut all = Vec::new();
+        for volume in ["vol-1", "vol-2"] {
+            all.push(status(&storage, volume).await?.robustness.as_str().to_owned());
+        }
+        anyhow::Ok((all == ["healthy", "healthy"]).then_some(()))
+    };
+    storage.until("both are whole, one after the other", whole).await.unwrap();
     storage.stop().await;
 }
 
