@@ -223,8 +223,7 @@ fn a_detached_volume_is_not_brought_up_to_rebuild_nothing() {
 fn a_rebuild_that_has_begun_counts() {
     let (mut world, lost) = with_one_back();
     let replica = |world: &World| {
-        let there =
-            |replica: &&Replica| replica.spec.instance.node_id == lost.as_str();
+        let there = |replica: &&Replica| replica.spec.instance.node_id == lost.as_str();
         world.seen.replicas.iter().find(there).unwrap().clone()
     };
     assert_eq!(rebuild_wanted(&world.seen, &replica(&world)), None, "it is away");
