@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1 as core;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{Engine, NAMESPACE, Setting, Volume};
+use midflight_api::longhorn::{Engine, InstanceManager, NAMESPACE, Setting, Volume};
 use midflight_api::{MemberMode, VolumeRecord};
 use midflight_tests::cluster::Cluster;
 use midflight_tests::endpoint::Endpoint;
@@ -57,6 +57,22 @@ impl World {
         Ok(engine.status.unwrap_or_default().endpoint.to_string())
     }
 
+    /// What the engine itself says of something.
+    async fn engine_says(&self, what: &str) -> anyhow::Result<serde_json::Value> {
+        let managers = self.all::<InstanceManager>().list(&ListParams::default()).await?;
+        let mut engines = managers.iter().filter_map(|manager| {
+            let status = manager.status.as_ref()?;
+            status.instance_engines.get(&format!("{VOLUME}-e-0"))
+        });
+        let at = engines.next().context("the engine is somewhere")?.status.listen.to_string();
+        // The socket is where the pod has its folders.
+        let pid = *self.cluster.processes_of(NODE, "engine")?.first().context("it is a process")?;
+        let at = at.replacen("unix:", &format!("unix:/proc/{pid}/root"), 1);
+        let told = self.cluster.midflight(&["ask", "--engine", &at, "status"]).await?;
+        let told: serde_json::Value = serde_json::from_str(&told)?;
+        Ok(told["status"][what].clone())
+    }
+
     async fn in_service(&self) -> anyhow::Result<usize> {
         let record = self.all::<VolumeRecord>().get(VOLUME).await?.spec;
         Ok(record.members.iter().filter(|member| member.mode == MemberMode::ReadWrite).count())
@@ -83,8 +99,10 @@ async fn a_replica_that_is_silent_is_waited_for_as_long_as_the_setting_says() {
     let longest = Patch::Merge(json!({ "value": "30" }));
     let settings = world.all::<Setting>();
     settings.patch("engine-replica-timeout", &PatchParams::default(), &longest).await.unwrap();
-    // An engine is told how long to wait before it is told to grow: once it has grown, it knows.
-    world.cluster.midflight(&["volume", "expand", VOLUME, "--size", "16Mi", "--wait"]).await.unwrap();
+    world
+        .until("the engine knows it", async || Ok(world.engine_says("patience").await? == 30))
+        .await
+        .unwrap();
 
     let silent = world.cluster.processes_of("node-2", "replica").unwrap();
     assert_eq!(silent.len(), 1, "{silent:?}");
