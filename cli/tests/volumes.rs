@@ -72,20 +72,20 @@ fn whoever_waits_is_told_when_it_is_really_so() {
 #[test]
 fn whoever_holds_or_gives_up_a_node_upgrade_is_told_what_comes_of_it() {
     let sandbox = up("2");
-    sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
     sandbox.ok(&["image", "pack", "--tag=instance-manager:again"]);
     let plan = sandbox.json(&["plan", "node-upgrade", "--to=instance-manager:again", "--nodes=node-2"]);
     assert_eq!(plan["lacking"], json!(["node-2"]), "nobody brings it before it is asked for: {plan}");
 
     // A single replica is in the way, so that nothing begins: what was asked for is the default all the same.
-    let refused =
-        sandbox.fails(3, &["upgrade", "nodes", "--to=instance-manager:again", "--wait", "--timeout=150"]);
-    assert!(refused.contains("single replica of v"), "{refused}");
-    let said = |arguments: &[&str]| {
+    sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
+    let ends = |code: i32, arguments: &[&str]| {
         let ended = sandbox.run(arguments);
-        assert!(ended.status.success(), "{arguments:?}: {ended:?}");
+        assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {ended:?}");
         support::text(&ended.stderr)
     };
+    let said = |arguments: &[&str]| ends(0, arguments);
+    let refused = ends(3, &["upgrade", "nodes", "--to=instance-manager:again", "--wait", "--timeout=150"]);
+    assert!(refused.contains("single replica of v"), "{refused}");
     let held = said(&["upgrade", "nodes", "--pause"]);
     assert!(held.contains("the upgrade has failed") && held.contains("--resume` tries it again"), "{held}");
     let ended = said(&["upgrade", "nodes", "--abort", "--wait"]);
