@@ -2,12 +2,16 @@
 //! every member in service.
 //!
 //! ```text
-//! asked ─▶ Ahead ─ flushed ─▶ Draining ─ nothing under way ─▶ Flushing ─▶ Telling ─ all have made it ─▶ answered
-//!   └──── where the order of writes does not matter ──────────────────────────▲  └─ frozen ─▶ Settling ─ flushed ─▲
+//!           ┌─ a few writes since ─┐
+//!           ▼                      │
+//! asked ─▶ Ahead ─ flushed ────────┴─▶ Draining ─ nothing under way ─▶ Flushing ─▶ Telling ─ all have made it ─▶ answered
+//!   │                                     └─ nothing written since ──────────────────▲ ▲  └─ frozen ─▶ Settling ─ flushed ─▲
+//!   └──── where the order of writes does not matter ───────────────────────────────────┘
 //! ```
 //!
-//! Writes wait from `Draining` to `Telling`. What was written long before is flushed ahead of that, and members are told what
-//! is to come, so that little is left to do while they wait; that a snapshot is durable they do not wait for.
+//! Writes wait from `Draining` to `Telling`. What was written before is flushed ahead of that, again while that finds a
+//! moment in which nobody writes, and members are told what is to come, so that nothing or little is left to do while they
+//! wait; that a snapshot is durable they do not wait for.
 //!
 //! Invariant: between the first and the last member that freezes or reverts no
 //! write is carried out, so the frozen layers are equal, and an engine that finds
@@ -49,12 +53,39 @@ enum Stage {
 
 #[derive(Debug, Clone)]
 pub(super) struct Operation {
-    asker: (LinkId, u64),
+    /// Everyone who asked for it and waits for the answer.
+    askers: Vec<(LinkId, u64)>,
     step: Step,
     stage: Stage,
+    /// How often everyone was asked to flush ahead of it.
+    rounds: u32,
 }
 
+/// Changes during a flush that let another one hope for a moment without any. With more of them, what came during the second one
+/// is as little as it gets.
+const FEW_CHANGES: u64 = 32;
+const MOST_ROUNDS: u32 = 8;
+const ROUNDS_WHEN_BUSY: u32 = 2;
+
 impl Operation {
+    fn new(asker: (LinkId, u64), step: Step, stage: Stage) -> Operation {
+        Operation { askers: vec![asker], step, stage, rounds: 1 }
+    }
+
+    /// Whether another flush ahead is worth its while after so many changes during the last.
+    fn wants_another(&self, changes: u64) -> bool {
+        let most = if changes <= FEW_CHANGES { MOST_ROUNDS } else { ROUNDS_WHEN_BUSY };
+        self.rounds < most
+    }
+
+    /// Whether this is what a command asks for.
+    fn is_for(&self, command: &Command) -> bool {
+        match (&self.step, command) {
+            (Step::Freeze { name, .. }, Command::Snapshot { name: asked }) => name == asked,
+            _ => false,
+        }
+    }
+
     /// Whether writes wait until it is done.
     fn holds_writes(&self) -> bool {
         let waits = match self.stage {
@@ -104,18 +135,22 @@ impl Engine {
                 self.resume(out);
                 Err(Answer::Done)
             }
-            Ok(command) => self.plan(&command),
+            Ok(command) => match self.operation.as_mut().filter(|operation| operation.is_for(&command)) {
+                // Whoever lost patience and asks again is told when it is done, like everyone.
+                Some(operation) => return operation.askers.push(asker),
+                None => self.plan(&command),
+            },
             Err(error) => Err(Answer::Refused(format!("not a command: {error}"))),
         };
         match wanted {
             Ok(step) if is_exclusive(&step) => {
                 let announced = Frame::with(Header::new(Kind::Ping, 0, self.epoch), step.encode());
-                self.operation = Some(Operation { asker, step, stage: Stage::Ahead });
+                self.operation = Some(Operation::new(asker, step, Stage::Ahead));
                 self.send_to(self.members.in_service(), announced, Asker::Ahead, out);
                 self.flush(Asker::Ahead, out);
             }
             Ok(step) => {
-                self.operation = Some(Operation { asker, step, stage: Stage::Draining });
+                self.operation = Some(Operation::new(asker, step, Stage::Draining));
                 self.operate(out);
             }
             Err(answer) => self.tell(asker, &answer, out),
@@ -126,6 +161,10 @@ impl Engine {
         let payload = serde_json::to_vec(answer).expect("an answer holds only plain fields");
         let header = Header::new(Kind::Control, tag, self.epoch);
         out.push(Output::Send(link, Frame::with(header, payload.into())));
+    }
+
+    fn tell_all(&self, operation: &Operation, answer: &Answer, out: &mut Vec<Output>) {
+        operation.askers.iter().for_each(|asker| self.tell(*asker, answer, out));
     }
 
     fn status(&self) -> Status {
@@ -241,19 +280,23 @@ impl Engine {
         self.operation.as_ref().is_some_and(Operation::holds_writes)
     }
 
-    /// Everyone has flushed what was there when the operation was asked for, or is ready for it.
-    pub(super) fn on_ready(&mut self) {
+    /// Everyone has flushed what was there when they were asked, or is ready for the operation.
+    pub(super) fn on_ready(&mut self, out: &mut Vec<Output>) {
         let is_awaited = self.pending.iter().any(|(_, pending)| pending.asker == Asker::Ahead);
         let operation = self.operation.as_mut().filter(|operation| operation.stage == Stage::Ahead);
-        if let Some(operation) = operation.filter(|_| !is_awaited) {
+        let Some(operation) = operation.filter(|_| !is_awaited) else { return };
+        if self.unflushed.is_nothing() || !operation.wants_another(self.unflushed.changes()) {
             operation.stage = Stage::Draining;
+            return;
         }
+        operation.rounds += 1;
+        self.flush(Asker::Ahead, out);
     }
 
     /// The volume is about to be given away: what has changed nothing yet is not begun.
     pub(super) fn give_up_operation(&mut self, out: &mut Vec<Output>) {
         if let Some(operation) = self.operation.take_if(|operation| operation.stage == Stage::Ahead) {
-            self.tell(operation.asker, &Answer::Busy("another engine takes the volume over".into()), out);
+            self.tell_all(&operation, &Answer::Busy("another engine takes the volume over".into()), out);
         }
     }
 
@@ -264,7 +307,7 @@ impl Engine {
         if operation.stage != Stage::Draining || operation.holds_writes() && busy() {
             return;
         }
-        if operation.holds_writes() {
+        if operation.holds_writes() && !self.unflushed.is_nothing() {
             operation.stage = Stage::Flushing;
             return self.flush(Asker::Operation, out);
         }
@@ -303,7 +346,7 @@ impl Engine {
 
     fn end_operation(&mut self, out: &mut Vec<Output>) {
         let Some(operation) = self.operation.take() else { return };
-        self.tell(operation.asker, &Answer::Done, out);
+        self.tell_all(&operation, &Answer::Done, out);
         self.release_held(out);
         self.change_members(out);
     }

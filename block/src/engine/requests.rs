@@ -97,6 +97,16 @@ impl Unflushed {
         self.closing.is_none() && (self.changes >= FLUSH_AFTER || self.since.leaves() >= MOST_LEAVES)
     }
 
+    /// Changes since the last flush that was accounted for.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether everything that was ever written is durable everywhere.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.closing.is_none() && self.since.is_empty() && self.inherited.is_empty()
+    }
+
     /// Says whether the flush was one that we keep account of.
     fn flush_ended(&mut self, number: u64) -> bool {
         let ours = self.closing.as_ref().is_some_and(|closing| closing.flush == number);
@@ -129,6 +139,20 @@ const MOST_LEAVES: usize = 1 << 16;
 
 pub(super) fn changes(kind: Kind) -> bool {
     matches!(kind, Kind::Write | Kind::Trim | Kind::Zero)
+}
+
+/// Whether members may let go of regions that were not written to since a few such flushes. Those around a change of the
+/// layout follow each other at once: they would let go of all, and the next write to each would have to be noted first.
+fn lets_regions_go(asker: Asker) -> bool {
+    match asker {
+        Asker::Operation | Asker::Ahead => false,
+        Asker::Frontend(_)
+        | Asker::Reader(..)
+        | Asker::Copy(_)
+        | Asker::Copied(_)
+        | Asker::Release(_)
+        | Asker::Nobody => true,
+    }
 }
 
 fn reads(kind: Kind) -> bool {
@@ -332,7 +356,7 @@ impl Engine {
             self.trouble = None;
         }
         if pending.asked.kind == Kind::Flush {
-            let settled = self.unflushed.flush_ended(number);
+            let settled = self.unflushed.flush_ended(number) && lets_regions_go(pending.asker);
             for (_, link) in self.members.receivers().filter(|_| settled) {
                 out.push(Output::Send(link, Frame::bare(Header::new(Kind::Settled, number, self.epoch))));
             }
@@ -349,7 +373,7 @@ impl Engine {
             Asker::Copy(copying) => self.on_copied(copying, &pending.asked, last, out),
             Asker::Copied(copying) => self.on_all_copied(copying, out),
             Asker::Operation => self.on_operated(out),
-            Asker::Ahead => self.on_ready(),
+            Asker::Ahead => self.on_ready(out),
             Asker::Release(member) => self.depart(member, out),
             Asker::Nobody => {}
         }

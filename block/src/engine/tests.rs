@@ -1,5 +1,7 @@
 //! Whom an engine listens to, when it tells a frontend that it is served, and how it lets members go.
 
+mod snapshots;
+
 use super::{
     control::{Answer, Command},
     core::{Engine, Input, Output, Seat},
@@ -184,6 +186,20 @@ impl Bench {
         }
     }
 
+    /// So many writes at once that no quiet moment is to be hoped for.
+    fn hurry(&mut self) {
+        (0..40).for_each(|_| self.write(10));
+    }
+
+    /// Every copy has carried out every write that it was sent.
+    fn all_carry_out(&mut self) {
+        let asked: Vec<Header> = self.sent(1).filter(|header| header.kind == Kind::Write).collect();
+        for header in asked {
+            let answer = Frame::bare(header.reply(Status::Ok, EPOCH));
+            (1..=self.copies).for_each(|link| self.frontend(link, answer.clone()));
+        }
+    }
+
     /// A command, and the answer to it if there is one already.
     fn order(&mut self, command: &Command) -> Option<Answer> {
         let payload = serde_json::to_vec(command).expect("plain");
@@ -294,56 +310,6 @@ fn a_member_that_was_let_go_is_asked_to_return_when_it_is_introduced() {
 
 fn snapshot() -> Command {
     Command::Snapshot { name: "s".into() }
-}
-
-/// What a snapshot has flushed nobody misses who is lost afterwards.
-#[test]
-fn the_flush_of_a_snapshot_is_accounted_for() {
-    let mut bench = Bench::with_copies(3, 10);
-    bench.write_block(10, 5);
-    bench.all_answer(Kind::Write);
-    assert_eq!(bench.order(&snapshot()), None);
-    bench.all_answer(Kind::Ping);
-    bench.all_answer(Kind::Flush);
-    bench.all_answer(Kind::Flush);
-    bench.all_answer(Kind::Step);
-    bench.write_block(10, 6);
-    bench.feed(Input::Closed(LinkId::from_bits(2)));
-    assert_eq!((bench.noted(1), bench.noted(3)), (Some(vec![6]), Some(vec![6])));
-}
-
-/// Writes wait for a snapshot from when everyone is ready for it until everyone has made it; that it is durable only
-/// whoever asked for it waits for.
-#[test]
-fn writes_wait_for_a_snapshot_only_while_it_is_made() {
-    let mut bench = Bench::with_copies(3, 10);
-    let writes = |bench: &Bench| bench.sent(1).filter(|header| header.kind == Kind::Write).count();
-    let answered = |bench: &Bench| bench.last(COORDINATOR, Kind::Control).is_some();
-    assert_eq!(bench.order(&snapshot()), None);
-    let announced = bench.last(1, Kind::Ping).expect("it is announced");
-    assert!(matches!(Step::decode(&announced.payload), Some(Step::Freeze { .. })), "{announced:?}");
-    bench.write_block(10, 1);
-    bench.all_answer(Kind::Flush);
-    bench.copy_answers(1, Kind::Ping);
-    bench.write_block(10, 2);
-    assert_eq!(writes(&bench), 2, "not everyone is ready");
-    bench.copy_answers(2, Kind::Ping);
-    bench.copy_answers(3, Kind::Ping);
-    bench.write_block(10, 3);
-    assert_eq!(writes(&bench), 2, "it waits");
-    // Those that were sent before: the first question is not the last one.
-    let asked: Vec<Header> = bench.sent(1).filter(|header| header.kind == Kind::Write).collect();
-    for header in asked {
-        (1..=3).for_each(|link| bench.frontend(link, Frame::bare(header.reply(Status::Ok, EPOCH))));
-    }
-    assert_eq!(bench.last(1, Kind::Step), None, "first it is flushed what was written");
-    bench.all_answer(Kind::Flush);
-    assert_eq!(bench.last(1, Kind::Step).map(|step| step.header.flags), Some(SOON));
-    bench.all_answer(Kind::Step);
-    assert_eq!(writes(&bench), 3);
-    assert!(!answered(&bench), "it is not durable yet");
-    bench.all_answer(Kind::Flush);
-    assert!(answered(&bench));
 }
 
 /// A copy that is let go misses what was written from then on, not what was written since somebody flushed last.
@@ -552,39 +518,4 @@ fn a_member_that_cannot_go_after_the_flush_stays() {
     bench.all_answer(Kind::Flush);
     bench.all_answer(Kind::Step);
     assert_eq!(bench.noted(1), None, "it is asked for again after the snapshot");
-}
-
-/// A flush may take long where much was written: a snapshot lets it go by before any write has to wait.
-#[test]
-fn writes_go_on_while_everyone_flushes_ahead_of_a_snapshot() {
-    let mut bench = Bench::with_copies(2, 10);
-    bench.order(&snapshot());
-    let ahead = bench.last(1, Kind::Flush);
-    bench.write_block(10, 5);
-    assert!(bench.last(1, Kind::Write).is_some(), "nobody waits yet");
-    bench.all_answer(Kind::Ping);
-    bench.all_answer(Kind::Flush);
-    assert_eq!(bench.last(1, Kind::Flush), ahead, "what is under way has to end first");
-    let under_way = bench.last(1, Kind::Write);
-    bench.write_block(10, 6);
-    assert_eq!(bench.last(1, Kind::Write), under_way, "now writes wait");
-    bench.all_answer(Kind::Write);
-    assert_ne!(bench.last(1, Kind::Flush), ahead);
-    assert_eq!(bench.last(1, Kind::Step), None);
-    bench.all_answer(Kind::Flush);
-    bench.all_answer(Kind::Step);
-    assert_ne!(bench.last(1, Kind::Write), under_way);
-}
-
-/// A switch-over does not wait for a snapshot of which nothing was done yet; whoever wants it asks the next engine.
-#[test]
-fn a_snapshot_that_only_flushes_gives_way_to_a_switch_over() {
-    let mut bench = Bench::with_copies(2, 10);
-    assert_eq!(bench.order(&snapshot()), None);
-    bench.frontend(10, Frame::bare(Header::new(Kind::Drain, 78, EPOCH)));
-    assert!(bench.is_answered(10, 78));
-    let answer = bench.last(COORDINATOR, Kind::Control).expect("it is told");
-    assert!(matches!(serde_json::from_slice(&answer.payload), Ok(Answer::Busy(_))));
-    bench.all_answer(Kind::Flush);
-    assert_eq!(bench.last(1, Kind::Step), None);
 }

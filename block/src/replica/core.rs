@@ -133,6 +133,8 @@ pub struct Replica<D: Disk> {
     pub(super) fetches: u64,
     /// Whether there was no room for work on the layers when it was last tried.
     pub(super) is_full: bool,
+    /// Who is about to order a freeze.
+    pub(super) freezer: Option<LinkId>,
 }
 
 impl<D: Disk> Replica<D> {
@@ -163,6 +165,7 @@ impl<D: Disk> Replica<D> {
             cold: BTreeMap::new(),
             fetches: 0,
             is_full: false,
+            freezer: None,
         }
     }
 
@@ -244,10 +247,11 @@ impl<D: Disk> Replica<D> {
         plan.unwrap_or_default()
     }
 
-    /// Whether `Input::Work` would be of use.
+    /// Whether `Input::Work` would be of use. A freeze that is about to come would have to wait for its syncs, and writes with it.
     pub fn has_work(&self) -> bool {
         let fetching = self.cold.values().any(|cold| matches!(cold, Cold::Work));
-        self.syncing.is_empty() && !fetching && !self.is_full && self.store.has_work()
+        let may_work = self.syncing.is_empty() && self.freezer.is_none() && !fetching && !self.is_full;
+        may_work && self.store.has_work()
     }
 
     /// Whether `Input::Scrub` would be of use now and then: it looks for damage, or for room.
@@ -374,6 +378,7 @@ impl<D: Disk> Replica<D> {
         if !acceptable || epoch == Epoch::NONE {
             return self.answer(link, header, Status::Fenced, out);
         }
+        self.freezer = None;
         if let Some(old) = self.writer.replace(link).filter(|old| *old != link) {
             if self.owner == Some(sender) {
                 self.sessions.remove(&old);
@@ -475,6 +480,7 @@ impl<D: Disk> Replica<D> {
 
     fn on_closed(&mut self, link: LinkId) {
         self.sessions.remove(&link);
+        self.freezer.take_if(|freezer| *freezer == link);
         if self.writer == Some(link) {
             self.writer = None;
         }

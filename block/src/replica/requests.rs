@@ -294,6 +294,7 @@ impl<D: Disk> Replica<D> {
         let Some(step) = Step::decode(&frame.payload) else {
             return self.answer(link, header, Status::Invalid, out);
         };
+        self.freezer = None;
         let made = match self.store.begin_step(&step) {
             Ok(true) => Ok(false),
             Ok(false) => self.store.take_step(&step).map(|()| true),
@@ -324,6 +325,9 @@ impl<D: Disk> Replica<D> {
     pub(super) fn on_announced(&mut self, link: LinkId, frame: &Frame, out: &mut Vec<Output>) {
         let header = &frame.header;
         let step = Step::decode(&frame.payload).filter(|_| self.refusal(link, frame).is_none());
+        if matches!(step, Some(Step::Freeze { .. })) {
+            self.freezer = Some(link);
+        }
         let wants_sync = step.is_some_and(|step| self.store.prepare(&step).unwrap_or(false));
         if !wants_sync {
             return self.answer(link, header, Status::Ok, out);

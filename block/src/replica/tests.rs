@@ -365,6 +365,47 @@ fn an_announced_freeze_waits_for_no_disk_and_survives_its_process() {
     assert_eq!(tags(&bench.finish_sync()), [(73, Status::Ok)]);
 }
 
+/// Between the announcement of a freeze and the freeze no work begins whose sync it would have to wait for. It goes on when the
+/// freeze is made, when whoever announced it is gone, and when another engine has the volume.
+#[test]
+fn work_on_layers_makes_way_for_a_freeze_that_is_announced() {
+    let ends: [fn(&mut Bench); 3] = [
+        |bench| drop(bench.step(72, &Step::Freeze { name: "t".into(), head: 10 })),
+        |bench| drop(bench.feed(Input::Closed(ENGINE))),
+        |bench| drop(bench.ask(Frame::bare(Header::new(Kind::Promise, 73, EPOCH)))),
+    ];
+    for end in ends {
+        let mut bench = Bench::new();
+        bench.write(3, 1);
+        bench.freeze();
+        assert!(bench.core.has_work());
+        let step = Step::Freeze { name: "t".into(), head: 10 };
+        bench.ask(Frame::with(Header::new(Kind::Ping, 71, EPOCH), step.encode()));
+        assert!(bench.core.store().has_work() && !bench.core.has_work());
+        end(&mut bench);
+        assert!(bench.core.has_work());
+    }
+}
+
+#[test]
+fn a_flush_of_what_is_durable_waits_for_no_disk() {
+    let mut bench = Bench::new();
+    let flush = |bench: &mut Bench| {
+        let before = bench.disk.syncs();
+        let flush = Frame::bare(Header::new(Kind::Flush, 70, EPOCH));
+        assert_eq!(tags(&bench.ask(flush)), [(70, Status::Ok)]);
+        bench.disk.syncs() > before
+    };
+    assert!(flush(&mut bench), "what processes before have left nobody knows");
+    assert!(!flush(&mut bench));
+    bench.write(3, 1);
+    assert!(flush(&mut bench) && !flush(&mut bench));
+    bench.freeze();
+    assert!(!flush(&mut bench));
+    bench.write(3, 2);
+    assert!(flush(&mut bench) && !flush(&mut bench));
+}
+
 /// After the promise has moved on, nobody gets what was asked before.
 #[test]
 fn a_read_that_waited_is_refused_when_its_engine_was_fenced_out_meanwhile() {

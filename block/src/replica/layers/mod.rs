@@ -87,7 +87,8 @@ struct Head<D: Disk> {
     synced: Synced,
 }
 
-/// How far all that was written to the head is on its way to the disk.
+/// How far all that was written to the head is on its way to the disk. What the work on the layers puts there counts
+/// when the map is told of it: before, nobody reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Synced {
     No,
@@ -268,9 +269,9 @@ impl<D: Disk> Layers<D> {
     }
 
     /// What makes durable what the work on the layers waits for, or a step of the layout; and all else that was written so
-    /// far, if someone flushes. `synced` is to be called when it was carried out.
+    /// far and is not durable yet, if someone flushes. `synced` is to be called when it was carried out.
     pub fn sync_plan(&mut self, flushes: bool) -> io::Result<SyncPlan<D>> {
-        let with_head = flushes || self.fills_head();
+        let with_head = flushes && !self.head.is_synced() || self.fills_head();
         let mut plan = match with_head {
             true => self.head.sync_plan()?,
             false => SyncPlan::of(Vec::new()),

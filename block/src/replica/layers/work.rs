@@ -213,9 +213,6 @@ impl<D: Disk> Layers<D> {
             }
             return Ok(Stage::Written);
         };
-        if at + 1 == self.frozen.len() {
-            self.head.touch();
-        }
         for block in run.first..run.end() {
             if self.is_above(at, block)? {
                 continue;
