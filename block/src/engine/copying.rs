@@ -209,6 +209,16 @@ impl Engine {
         }
     }
 
+    /// Whether what clients see is on its way to a member that comes back.
+    #[cfg(test)]
+    pub(crate) fn is_copying_head(&self) -> bool {
+        self.copying.as_ref().is_some_and(|copying| {
+            copying.layer == 0
+                && copying.progress == Progress::Copying
+                && copying.purpose != Purpose::Converge
+        })
+    }
+
     pub(super) fn is_being_copied(&self, extent: Extent) -> bool {
         self.copying.as_ref().is_some_and(|copying| {
             copying.layer == 0 && copying.pieces.iter().any(|piece| piece.extent.overlaps(extent))

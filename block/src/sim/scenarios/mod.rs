@@ -1,6 +1,7 @@
 //! What must hold whatever happens: each failure case by itself, and all of them
 //! at random.
 
+mod copying;
 mod frontends;
 mod members;
 mod release;

@@ -14,7 +14,7 @@ use crate::{
 
 /// Takes a snapshot under load. Every block in it is at least what was acknowledged
 /// before, and nothing that was asked for only later.
-fn snapshot(world: &mut World, name: &str) -> bool {
+pub(super) fn snapshot(world: &mut World, name: &str) -> bool {
     let before: Vec<u64> = (0..BLOCKS).map(|address| world.client.ledger.acknowledged(address)).collect();
     // An engine that has just taken over, or is rebuilding, asks to be asked again.
     for _ in 0..100 {
