@@ -16,10 +16,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::receive::receive;
 use crate::wire::Frame;
 
-/// Room offered to each read.
-const CHUNK: usize = 256 << 10;
-/// Below this much spare room a new chunk is taken.
-const LEAST_ROOM: usize = 32 << 10;
+/// Room offered to each read. Two requests of 128 KiB fit with what is before each: whatever is cut off at the end of a chunk is
+/// copied to the next one.
+const CHUNK: usize = (256 << 10) + (8 << 10);
+/// Below this much spare room a new chunk is taken; with more, what is missing of a request may still fit.
+const LEAST_ROOM: usize = 4 << 10;
 /// Payloads up to this length are copied next to their header.
 const COPY_UP_TO: usize = 1024;
 const MOST_SLICES: usize = 64;
