@@ -4,6 +4,7 @@
 //! same and changes nothing.
 
 use std::{
+    io,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -32,7 +33,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// How long those who stay and the record may take to note that a member goes, and how often that is asked.
 const RELEASED_WITHIN: Duration = Duration::from_secs(15);
 const ASK_AGAIN: Duration = Duration::from_millis(5);
-/// A snapshot waits for one flush of every replica.
+/// A snapshot waits for a flush of every replica. Where that takes longer it goes on, and whoever asks again waits for the same one.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
 
 /// A switch-over as it is asked for.
@@ -69,6 +70,18 @@ fn not_understood(answer: &impl std::fmt::Debug) -> Refused {
     Refused::Failed { doing: "understand the engine".into(), why: format!("it answered {answer:?}") }
 }
 
+/// An engine that was asked and has not answered in time still does what it was asked for.
+fn still_at_it(error: ControlError) -> Refused {
+    match error {
+        ControlError::Io(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+        {
+            Refused::Busy("the engine is still at it, and goes on; ask again".into())
+        }
+        error => error.into(),
+    }
+}
+
 impl Registry {
     pub(super) fn status(&self, target: &Target) -> Result<Status, Refused> {
         self.on_engine(target, |_, view| match ask(address(view)?, &Command::Status, ANSWERS_WITHIN)? {
@@ -84,7 +97,7 @@ impl Registry {
 
     /// A command that the engine itself carries out.
     pub(super) fn command(&self, target: &Target, command: &Command) -> Result<(), Refused> {
-        self.on_engine(target, |_, view| done(ask(address(view)?, command, DONE_WITHIN)?))
+        self.on_engine(target, |_, view| done(ask(address(view)?, command, DONE_WITHIN).map_err(still_at_it)?))
     }
 
     /// Lets a volume grow. One that does not serve yet and that no frontend has is let serve for it.
