@@ -51,6 +51,23 @@ pub(super) fn is_whole(number: u64, sector: &Sector) -> bool {
     sector.iter().all(|byte| *byte == 0) || checksum(number, &sector[..BODY]) == sector[BODY..]
 }
 
+/// A run by sectors: the number of each, and which of its bits.
+fn parts(run: Run) -> impl Iterator<Item = (u64, Run)> {
+    let (first, end) = (run.first, run.end());
+    let numbers = first / PER_SECTOR..end.div_ceil(PER_SECTOR);
+    numbers.filter(move |_| first < end).map(move |number| {
+        let start = number * PER_SECTOR;
+        let from = first.max(start);
+        (number, Run { first: from - start, count: end.min(start + PER_SECTOR) - from })
+    })
+}
+
+fn raise(sector: &mut Sector, bits: Run) {
+    for bit in bits.first..bits.end() {
+        sector[(bit / 8) as usize] |= 1 << (bit % 8);
+    }
+}
+
 fn bytes(limit: u64) -> u64 {
     (1 + limit.div_ceil(PER_SECTOR)) * SECTOR as u64
 }
@@ -81,6 +98,16 @@ impl<D: Disk> BitFile<D> {
         let mut bits = BitFile { disk: disk.clone(), file, limit: 0, cache: RefCell::default() };
         bits.grow(limit)?;
         Ok((bits, note))
+    }
+
+    /// The same bits for someone who writes to the file while others have another: nothing of it is in memory.
+    pub(super) fn over(disk: &D, file: &D::File) -> BitFile<D> {
+        BitFile { disk: disk.clone(), file: file.clone(), limit: 0, cache: RefCell::default() }
+    }
+
+    /// Forgets what was read before someone else wrote to the file.
+    pub(super) fn read_anew(self) -> BitFile<D> {
+        BitFile { cache: RefCell::default(), ..self }
     }
 
     pub(super) fn set_note(&self, note: u64) -> io::Result<()> {
@@ -132,11 +159,6 @@ impl<D: Disk> BitFile<D> {
         Ok(())
     }
 
-    /// A sector that someone else writes.
-    pub(super) fn put_later(&self, number: u64, sector: Sector) {
-        self.remember(number, sector);
-    }
-
     pub(super) fn has(&self, block: u64) -> io::Result<bool> {
         if block >= self.limit {
             return Ok(false);
@@ -145,25 +167,52 @@ impl<D: Disk> BitFile<D> {
         Ok(self.sector(block / PER_SECTOR)?[(bit / 8) as usize] >> (bit % 8) & 1 != 0)
     }
 
-    /// Sets bits, written and not synced; tells which sectors have changed.
-    pub(super) fn set(&self, run: Run) -> io::Result<Vec<u64>> {
-        let mut changed = Vec::new();
-        let mut first = run.first;
-        while first < run.end() {
-            let number = first / PER_SECTOR;
-            let end = run.end().min((number + 1) * PER_SECTOR);
+    /// Sets bits, written and not synced; says whether one was not set.
+    pub(super) fn set(&self, run: Run) -> io::Result<bool> {
+        let mut is_new = false;
+        for (number, part) in parts(run) {
             let before = self.sector(number)?;
             let mut sector = before;
-            for bit in first % PER_SECTOR..first % PER_SECTOR + (end - first) {
-                sector[(bit / 8) as usize] |= 1 << (bit % 8);
-            }
+            raise(&mut sector, part);
             if sector[..BODY] != before[..BODY] {
                 self.put_sector(number, sector)?;
-                changed.push(number);
+                is_new = true;
             }
-            first = end;
         }
-        Ok(changed)
+        Ok(is_new)
+    }
+
+    /// Sets many, in whatever order they come, and writes each sector once. Not synced.
+    pub(super) fn set_all(&self, runs: &[Run]) -> io::Result<()> {
+        let mut runs = runs.to_vec();
+        runs.sort_unstable_by_key(|run| run.first);
+        let mut open: Option<(u64, Sector)> = None;
+        for (number, part) in runs.into_iter().flat_map(parts) {
+            let mut sector = match open.take() {
+                Some((known, sector)) if known == number => sector,
+                other => {
+                    other.map_or(Ok(()), |(number, sector)| self.put_sector(number, sector))?;
+                    self.sector(number)?
+                }
+            };
+            raise(&mut sector, part);
+            open = Some((number, sector));
+        }
+        open.map_or(Ok(()), |(number, sector)| self.put_sector(number, sector))
+    }
+
+    /// What a sector has that the same one of another file lacks.
+    pub(super) fn lacking(&self, other: &BitFile<D>, number: u64) -> io::Result<Vec<Run>> {
+        let (ours, theirs) = (self.sector(number)?, other.sector(number)?);
+        if ours == theirs {
+            return Ok(Vec::new());
+        }
+        let is_lacking = |bit: &u64| {
+            let (byte, mask) = ((bit / 8) as usize, 1 << (bit % 8));
+            ours[byte] & !theirs[byte] & mask != 0
+        };
+        let first = number * PER_SECTOR;
+        Ok((0..PER_SECTOR).filter(is_lacking).map(|bit| Run { first: first + bit, count: 1 }).collect())
     }
 
     /// The first run of set bits at or after `from`, at most `most` of them.
@@ -202,11 +251,34 @@ mod tests {
     use super::{super::super::memory::MemoryDisk, *};
 
     #[test]
+    fn many_bits_are_set_by_one_write_for_each_sector_and_what_another_file_lacks_is_found() {
+        let disk = MemoryDisk::default();
+        let (live, durable) = ("live", "map");
+        let [live, durable] = [live, durable].map(|name| BitFile::create(&disk, name, 20_000, 7).unwrap());
+        let runs =
+            [(9000, 3), (5, 1), (4060, 10), (7, 2), (4061, 1)].map(|(first, count)| Run { first, count });
+        for run in runs {
+            live.set(run).unwrap();
+        }
+        let lacking = |durable: &BitFile<MemoryDisk>| -> Vec<u64> {
+            let runs = (0..live.sectors()).flat_map(|number| live.lacking(durable, number).unwrap());
+            runs.flat_map(|run| run.first..run.end()).collect()
+        };
+        let all: Vec<u64> = [5, 7, 8].into_iter().chain(4060..4070).chain(9000..9003).collect();
+        assert_eq!(lacking(&durable), all);
+        BitFile::over(&disk, &durable.file()).set_all(&runs).unwrap();
+        let durable = durable.read_anew();
+        assert_eq!(lacking(&durable), [0; 0]);
+        assert!(durable.has(8).unwrap() && !durable.has(6).unwrap() && !durable.has(9003).unwrap());
+        BitFile::over(&disk, &durable.file()).set_all(&[]).unwrap();
+    }
+
+    #[test]
     fn bits_are_found_again_and_a_flipped_one_is_an_error() {
         let disk = MemoryDisk::default();
         let bits = BitFile::create(&disk, "map", 20_000, 7).unwrap();
-        assert_eq!(bits.set(Run { first: 4060, count: 10 }).unwrap(), [0, 1]);
-        assert_eq!(bits.set(Run { first: 4061, count: 2 }).unwrap(), [0; 0]);
+        assert!(bits.set(Run { first: 4060, count: 10 }).unwrap());
+        assert!(!bits.set(Run { first: 4061, count: 2 }).unwrap());
         let (bits, note) = BitFile::open(&disk, "map", 20_000).unwrap();
         assert_eq!(note, 7);
         assert!(!bits.has(4059).unwrap() && bits.has(4069).unwrap() && !bits.has(4070).unwrap());

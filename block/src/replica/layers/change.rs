@@ -94,7 +94,7 @@ impl<D: Disk> Layers<D> {
             return Err(refused("no room for another snapshot, or its name is too long"));
         }
         if !self.head.is_synced() {
-            self.head.sync_plan()?.carry_out(&self.disk).map(drop)?;
+            self.head.sync_plan().carry_out(&self.disk).map(drop)?;
         }
         let (id, size) = (chain.head, chain.size);
         chain.frozen.push(Link::new(id, name.to_owned(), size, State::Frozen));
@@ -107,7 +107,8 @@ impl<D: Disk> Layers<D> {
         write(&draft, &self.disk)?;
         self.chain.settle(draft.clone());
         let old = std::mem::replace(&mut self.head, fresh);
-        self.frozen.push(Frozen { image: old.image, size, map: old.map.map(|map| map.durable), sums: None });
+        let map = old.map.map(|map| map.durable.read_anew());
+        self.frozen.push(Frozen { image: old.image, size, map, sums: None });
         Ok(draft)
     }
 

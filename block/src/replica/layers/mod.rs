@@ -34,7 +34,7 @@ mod work;
 use std::{cell::Cell, collections::BTreeSet, io};
 
 use self::{
-    bits::{BitFile, Sector},
+    bits::BitFile,
     chain::{Chain, ChainFile},
     commit::{Change, Commit, Outcome},
     reading::Place,
@@ -103,8 +103,10 @@ enum Synced {
 struct HeadMap<D: Disk> {
     live: BitFile<D>,
     durable: BitFile<D>,
-    /// Sectors in which `durable` lags.
-    lagging: BTreeSet<u64>,
+    /// What `live` has and `durable` lacks, in the order in which it came.
+    lagging: Vec<Run>,
+    /// Whether a process before this one may have written to `durable` and not synced it.
+    is_left: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -122,9 +124,9 @@ pub struct SyncPlan<D: Disk> {
     data: Vec<D::File>,
     /// Whether files were made.
     names: bool,
-    /// Written when the data is on disk.
+    /// Told of the blocks when their data is on disk.
     map: Option<D::File>,
-    sectors: Vec<(u64, Sector)>,
+    blocks: Vec<Run>,
     /// Made when all of that is on disk.
     commit: Option<Commit<D>>,
 }
@@ -136,10 +138,9 @@ impl<D: Disk> SyncPlan<D> {
             disk.sync_folder()?;
         }
         if let Some(map) = &self.map {
-            for (number, sector) in &self.sectors {
-                disk.write_at(map, sector, (1 + number) * bits::SECTOR as u64)?;
-            }
-            disk.sync(map)?;
+            let map = BitFile::over(disk, map);
+            map.set_all(&self.blocks)?;
+            map.sync()?;
         }
         match &self.commit {
             Some(commit) => commit.carry_out(disk),
@@ -148,7 +149,7 @@ impl<D: Disk> SyncPlan<D> {
     }
 
     fn of(data: Vec<D::File>) -> SyncPlan<D> {
-        SyncPlan { data, names: false, map: None, sectors: Vec::new(), commit: None }
+        SyncPlan { data, names: false, map: None, blocks: Vec::new(), commit: None }
     }
 
     pub fn and(mut self, files: impl Iterator<Item = D::File>) -> SyncPlan<D> {
@@ -273,7 +274,7 @@ impl<D: Disk> Layers<D> {
     pub fn sync_plan(&mut self, flushes: bool) -> io::Result<SyncPlan<D>> {
         let with_head = flushes && !self.head.is_synced() || self.fills_head();
         let mut plan = match with_head {
-            true => self.head.sync_plan()?,
+            true => self.head.sync_plan(),
             false => SyncPlan::of(Vec::new()),
         };
         plan.data.extend(self.written_by_work()?);
@@ -347,7 +348,7 @@ impl<D: Disk> Head<D> {
             false => None,
             true => {
                 let (durable, live) = (create("map", 0)?, create("live", boot)?);
-                Some(HeadMap { live, durable, lagging: BTreeSet::new() })
+                Some(HeadMap { live, durable, lagging: Vec::new(), is_left: false })
             }
         };
         Ok(Head { image, map, synced: Synced::Yes })
@@ -370,20 +371,16 @@ impl<D: Disk> Head<D> {
     }
 
     /// What makes durable all that was written to it so far.
-    fn sync_plan(&mut self) -> io::Result<SyncPlan<D>> {
+    fn sync_plan(&mut self) -> SyncPlan<D> {
         self.synced = match self.synced {
             Synced::No | Synced::Soon => Synced::Soon,
             Synced::Yes => Synced::Yes,
         };
         let data = SyncPlan::of(vec![self.image.clone()]);
-        let Some(map) = &mut self.map else { return Ok(data) };
-        let mut sectors = Vec::new();
-        for number in std::mem::take(&mut map.lagging) {
-            let sector = map.live.sector(number)?;
-            map.durable.put_later(number, sector);
-            sectors.push((number, sector));
-        }
-        Ok(SyncPlan { map: Some(map.durable.file()), sectors, ..data })
+        let Some(map) = &mut self.map else { return data };
+        let (blocks, is_left) = (std::mem::take(&mut map.lagging), std::mem::take(&mut map.is_left));
+        let file = (is_left || !blocks.is_empty()).then(|| map.durable.file());
+        SyncPlan { map: file, blocks, ..data }
     }
 
     /// The last sync has ended.
@@ -406,8 +403,10 @@ impl<D: Disk> Head<D> {
 
     fn note(&mut self, run: Run) -> io::Result<()> {
         self.touch();
-        if let Some(map) = &mut self.map {
-            map.lagging.extend(map.live.set(run)?);
+        if let Some(map) = &mut self.map
+            && map.live.set(run)?
+        {
+            map.lag_behind(run);
         }
         Ok(())
     }
@@ -442,13 +441,20 @@ impl<D: Disk> HeadMap<D> {
                 live
             }
         };
-        let mut lagging = BTreeSet::new();
-        for number in 0..live.sectors() {
-            if live.sector(number)? != durable.sector(number)? {
-                lagging.insert(number);
+        let mut map = HeadMap { live, durable, lagging: Vec::new(), is_left: true };
+        for number in 0..map.live.sectors() {
+            for run in map.live.lacking(&map.durable, number)? {
+                map.lag_behind(run);
             }
         }
-        Ok(HeadMap { live, durable, lagging })
+        Ok(map)
+    }
+
+    fn lag_behind(&mut self, run: Run) {
+        match self.lagging.last_mut() {
+            Some(last) if last.end() == run.first => last.count += run.count,
+            _ => self.lagging.push(run),
+        }
     }
 }
 
