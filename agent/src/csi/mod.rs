@@ -11,6 +11,7 @@
 //! | `volume` | what a call says of a volume |
 //! | `record` | what has to be known of a volume after a crash |
 //! | `mounts` | the mounts of this machine |
+//! | `layers` | which of those at one place containers were given |
 //! | `question` | asks file systems that may hang |
 //! | `cluster` | the node's label, the volume's claim |
 //! | `rooms` | folders of a dataset that are volumes of their own |
@@ -30,6 +31,7 @@ mod cluster;
 mod controller;
 pub mod hollow;
 mod identity;
+mod layers;
 mod mounts;
 mod node;
 mod question;

@@ -1,6 +1,6 @@
 //! The mounts of this machine, as its own table tells them.
 //!
-//! Invariant: what a workload was given is covered once at most, and what is removed is removed wholly.
+//! Invariant: what a workload was given is covered by what it should see and by nothing else, and what is removed is removed wholly.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::question::ask;
+use super::{layers::given, question::ask};
 use crate::mount_table::{self, Line, TABLE, as_listed};
 
 /// What FUSE calls itself; behind a dot stands who serves it.
@@ -158,17 +158,15 @@ impl Mounts {
         }
     }
 
-    /// Removes what was mounted on top of what a workload was given. That itself stays, though nobody may serve it: a workload
+    /// Removes what was mounted on top of what workloads were given. That itself stays, though nobody may serve it: a workload
     /// that runs sees whatever is mounted on it, and nothing that takes its place.
     pub(super) fn uncover(&self, at: &Path) -> io::Result<()> {
         match self {
             Mounts::Machine => {
                 let listed = self.listed(at);
-                let layers = self.table()?.iter().filter(|mounted| mounted.at == listed).count();
-                for _ in 1..layers {
-                    unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
-                }
-                Ok(())
+                let layers: Vec<Line> =
+                    mount_table::read()?.into_iter().filter(|line| line.at == listed).collect();
+                uncover(at, given(&layers)?)
             }
             Mounts::Hollow(_) => self.clear(at),
         }
@@ -287,17 +285,28 @@ fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -
     {
         return Err(error);
     }
-    let tree = match access {
-        Access::ReadWrite => {
-            open_tree(&folder, c"", OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::OPEN_TREE_CLONE)?
-        }
-        Access::ReadOnly => read_only(&folder, at)?,
-    };
+    let tree = made_ready(&folder, at, access)?;
     move_mount(&tree, c"", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-    // What comes on top of it is seen by its workload, and by nobody else who has the same file system.
-    mount_change(at, MountPropagationFlags::PRIVATE)?;
-    mount_change(at, MountPropagationFlags::SHARED)?;
     Ok(Bound::There)
+}
+
+/// Removes the layers at a place that were given to nobody; the lowest comes first.
+fn uncover(at: &Path, mut given: Vec<bool>) -> io::Result<()> {
+    let mut put_back = Vec::new();
+    while given.contains(&false) {
+        if given.pop() == Some(true) {
+            put_back.push(open_tree(
+                CWD,
+                at,
+                OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+            )?);
+        }
+        unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+    }
+    for layer in put_back.iter().rev() {
+        move_mount(layer, c"", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    }
+    Ok(())
 }
 
 /// Where a mount is made ready that is to be shown at a place.
@@ -307,18 +316,28 @@ pub(super) fn beside(at: &Path) -> PathBuf {
     at.with_file_name(name)
 }
 
-/// A mount that nobody can write to, before anyone sees it.
-fn read_only(folder: &OwnedFd, at: &Path) -> io::Result<OwnedFd> {
+/// A mount as its workload is to have it, before anyone sees it.
+fn made_ready(folder: &OwnedFd, at: &Path, access: Access) -> io::Result<OwnedFd> {
     let aside = beside(at);
     clear(&aside)?;
     fs::create_dir_all(&aside)?;
     mount_bind(format!("/proc/self/fd/{}", rustix::path::DecInt::from_fd(folder).as_str()), &aside)?;
-    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-    let made = mount_remount(&aside, flags, c"")
-        .and_then(|()| open_tree(CWD, &aside, OpenTreeFlags::OPEN_TREE_CLONE));
+    let made = settle(&aside, access).and_then(|()| {
+        open_tree(CWD, &aside, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+    });
     clear(&aside)?;
     fs::remove_dir(&aside)?;
     Ok(made?)
+}
+
+fn settle(at: &Path, access: Access) -> Result<(), Errno> {
+    if access == Access::ReadOnly {
+        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+        mount_remount(at, flags, c"")?;
+    }
+    // What comes on top of it is seen by whoever was given it, and by nobody else who has the same file system.
+    mount_change(at, MountPropagationFlags::PRIVATE)?;
+    mount_change(at, MountPropagationFlags::SHARED)
 }
 
 /// A number of a device as the table has it.

@@ -61,6 +61,51 @@ async fn a_crashed_daemon_is_recovered_without_stacking_mounts() {
     world.end().await;
 }
 
+/// Each container sees what is mounted on what lay there when it began.
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_that_begin_between_two_crashes_see_the_next_recovery() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    let crash = |text: &str| {
+        world.daemon_dies();
+        Mounts::Machine.clear(&world.mount()).unwrap();
+        world.daemon_comes("fuse:1");
+        fs::write(world.mount().join("file"), text).unwrap();
+        world.plugin.repair().unwrap();
+    };
+    let start = |name: &str| {
+        let at = world.path(name);
+        (Workload::start_with(&world.path("one"), &at), at.join("file"))
+    };
+    let expect = |(workload, file): &(Workload, std::path::PathBuf), text: &str| {
+        assert_eq!(workload.read(file), text, "{}", file.display());
+    };
+    let first = start("view-1");
+    crash("1");
+    expect(&first, "1");
+    assert_eq!(world.mounts(), 3);
+    // Its pod's other container begins anew after every crash.
+    let mut other = start("view-2");
+    for (round, name) in ["view-3", "view-4", "view-5"].into_iter().enumerate() {
+        let text = format!("again {round}");
+        crash(&text);
+        expect(&first, &text);
+        expect(&other, &text);
+        assert_eq!(world.mounts(), 4, "one for each that runs, and one on top");
+        other = start(name);
+        expect(&other, &text);
+    }
+    drop((first, other));
+    crash("last");
+    assert_eq!(fs::read_to_string(world.path("one/file")).unwrap(), "last");
+    assert_eq!(world.mounts(), 3, "nobody is left who was given anything else");
+    world.unpublish("one").await.unwrap();
+    assert_eq!(world.mounts(), 1);
+    world.end().await;
+}
+
 /// Nothing that is asked of a dead mount is answered, not even whether it is a folder.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mount_that_has_been_dead_for_long_is_covered() {

@@ -287,8 +287,19 @@ pub(super) struct Workload(Child);
 
 impl Workload {
     pub(super) fn start() -> Workload {
+        Workload::run("echo; exec sleep 600")
+    }
+
+    /// One that was given what is at a place now, and finds it at another.
+    pub(super) fn start_with(place: &Path, at: &Path) -> Workload {
+        fs::create_dir_all(at).unwrap();
+        let (place, at) = (place.display(), at.display());
+        Workload::run(&format!("mount --bind {place} {at}; echo; exec sleep 600"))
+    }
+
+    fn run(script: &str) -> Workload {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "slave", "sh", "-c", "echo; exec sleep 600"]);
+        command.args(["--mount", "--propagation", "slave", "sh", "-c", script]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         // Its view is its own once it has said something.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
