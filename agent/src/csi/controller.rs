@@ -94,7 +94,7 @@ impl ControllerService {
 
     /// Where the data of a dataset is on this machine, if it is a folder.
     fn place(&self, dataset: &Dataset) -> Option<PathBuf> {
-        dataset.folder().map(|folder| on_node(&self.root, Path::new(folder)))
+        dataset.folder().ok().map(|folder| on_node(&self.root, Path::new(folder)))
     }
 
     async fn dataset(&self, namespace: &str, name: &str) -> Result<Option<Dataset>, Status> {

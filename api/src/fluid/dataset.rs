@@ -75,11 +75,36 @@ pub(crate) fn rules() -> Vec<Value> {
     )]
 }
 
+/// Why the data of a dataset is no folder that nodes can show. For people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoFolder {
+    #[error("spec.mounts is empty: name a folder of the nodes there, such as mountPoint: local:///data")]
+    NoMount,
+    #[error(
+        "nobody serves spec.mounts[0].mountPoint {0}: this runtime serves folders of the nodes, local:///PATH"
+    )]
+    Scheme(String),
+    #[error(
+        "spec.mounts[0].mountPoint {0} names no folder of the nodes: that is local:// and a path that begins with / and \
+         goes straight down, such as local:///data"
+    )]
+    Path(String),
+}
+
+/// What the URL of a folder of the nodes begins with.
+const FOLDER: &str = "local://";
+
 impl Dataset {
-    /// The folder of the nodes that holds the data, where it is one.
-    pub fn folder(&self) -> Option<&str> {
-        let place = self.spec.mounts.first()?.mount_point.as_str().strip_prefix("local://")?;
-        place.starts_with('/').then_some(place)
+    /// The folder of the nodes that holds the data.
+    pub fn folder(&self) -> Result<&str, NoFolder> {
+        let place = self.spec.mounts.first().ok_or(NoFolder::NoMount)?.mount_point.as_str();
+        let Some(path) = place.strip_prefix(FOLDER) else { return Err(NoFolder::Scheme(place.to_owned())) };
+        let leads_down = |part: &str| !matches!(part, "" | "." | "..");
+        let below = path.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
+        match below.is_some_and(|below| below.split('/').all(leads_down)) {
+            true => Ok(path),
+            false => Err(NoFolder::Path(place.to_owned())),
+        }
     }
 
     /// Whether nothing of it can be written.
@@ -95,6 +120,10 @@ pub struct DatasetMount {
     /// Where the data is, such as `local:///data` or `s3://bucket/path`.
     #[schemars(length(min = 5), extend("x-kubernetes-validations" = [
         rule("self.matches('^[a-z0-9]+://')", "mountPoint is a URL, such as local:///data"),
+        rule(
+            "!self.startsWith('local://') || (self.matches('^local://(/[^/]+)+/?$') && !self.matches('/[.][.]?(/|$)'))",
+            "mountPoint of a folder is local:// and a path that begins with / and goes straight down, such as local:///data",
+        ),
     ]))]
     pub mount_point: Location,
     /// Name of the mount, unique in its dataset.
@@ -189,4 +218,38 @@ pub struct DatasetCondition {
     #[schemars(extend("format" = "date-time"))]
     #[serde(default, skip_serializing_if = "is_default")]
     pub last_transition_time: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(mounts: &[&str]) -> Dataset {
+        let mount = |place: &&str| DatasetMount { mount_point: (*place).into(), ..DatasetMount::default() };
+        let spec = DatasetSpec { mounts: mounts.iter().map(mount).collect(), ..DatasetSpec::default() };
+        Dataset::new("data", spec)
+    }
+
+    #[test]
+    fn only_folders_that_lie_below_the_top_are_served() {
+        let path = |place: &str| Err(NoFolder::Path(place.into()));
+        #[rustfmt::skip]
+        let cases: [(&str, &[&str], Result<String, NoFolder>); 12] = [
+            ("a folder",        &["local:///data"],                 Ok("/data".to_owned())),
+            ("the first of two", &["local:///a/b.c", "s3://b"],     Ok("/a/b.c".to_owned())),
+            ("ends in a slash", &["local:///data/"],                Ok("/data/".to_owned())),
+            ("dots in a name",  &["local:///..data/..."],           Ok("/..data/...".to_owned())),
+            ("no mount",        &[],                                Err(NoFolder::NoMount)),
+            ("another scheme",  &["s3://bucket/path"],              Err(NoFolder::Scheme("s3://bucket/path".into()))),
+            ("leads out",       &["local:///../../etc"],            path("local:///../../etc")),
+            ("leads out later", &["local:///data/.."],              path("local:///data/..")),
+            ("goes round",      &["local:///data/./set"],           path("local:///data/./set")),
+            ("not absolute",    &["local://data"],                  path("local://data")),
+            ("the top",         &["local:///"],                     path("local:///")),
+            ("nothing between", &["local:///data//set"],            path("local:///data//set")),
+        ];
+        for (name, mounts, expected) in cases {
+            assert_eq!(at(mounts).folder().map(str::to_owned), expected, "{name}");
+        }
+    }
 }

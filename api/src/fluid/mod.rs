@@ -9,7 +9,7 @@ mod juicefs_runtime;
 pub(crate) use dataset::rules as rules_of_whole_datasets;
 pub use dataset::{
     Dataset, DatasetCondition, DatasetMount, DatasetPhase, DatasetRuntime, DatasetSpec, DatasetStatus,
-    HcfsStatus, Placement,
+    HcfsStatus, NoFolder, Placement,
 };
 pub use juicefs_runtime::{
     CleanPolicy, EnvironmentVariable, FuseSpec, JuiceFSRuntime, JuiceFSRuntimeSpec, JuiceFSRuntimeStatus,

@@ -79,6 +79,14 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
 
         ("a folder",           "Dataset", None, json!({"mounts": [{"mountPoint": "local:///data"}]}), ""),
         ("not a URL",          "Dataset", None, json!({"mounts": [{"mountPoint": "/data"}]}), "mountPoint is a URL"),
+        ("a folder below",     "Dataset", None, json!({"mounts": [{"mountPoint": "local:///srv/..data/"}]}), ""),
+        ("somewhere else",     "Dataset", None, json!({"mounts": [{"mountPoint": "s3://bucket/../path"}]}), ""),
+        ("leads out",          "Dataset", None, json!({"mounts": [{"mountPoint": "local:///../../etc"}]}), "mountPoint of a folder is"),
+        ("leads out later",    "Dataset", None, json!({"mounts": [{"mountPoint": "local:///data/.."}]}), "mountPoint of a folder is"),
+        ("goes round",         "Dataset", None, json!({"mounts": [{"mountPoint": "local:///data/./set"}]}), "mountPoint of a folder is"),
+        ("not absolute",       "Dataset", None, json!({"mounts": [{"mountPoint": "local://data"}]}), "mountPoint of a folder is"),
+        ("the top",            "Dataset", None, json!({"mounts": [{"mountPoint": "local:///"}]}), "mountPoint of a folder is"),
+        ("nothing between",    "Dataset", None, json!({"mounts": [{"mountPoint": "local:///data//set"}]}), "mountPoint of a folder is"),
 
         ("a first record",     "VolumeRecord", None, json!({"term": 0, "memberVersion": 0}), ""),
         ("takes the volume",   "VolumeRecord", Some(record(1, a, 1, vec![])), record(2, b, 1, vec![]), ""),

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Resource, ResourceExt};
-use midflight_api::fluid::{
-    Dataset, DatasetPhase, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase,
-};
+use midflight_api::fluid::{Dataset, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase};
 use midflight_plan::mount::Policy;
 use midflight_plan::mount::dataset::{Action, Generation, Observed, Wanted, decide};
 use midflight_plan::mount::progress::Standing;
@@ -19,6 +17,7 @@ use super::objects::{
 };
 use super::pace::Pace;
 use super::progress;
+use super::service::{self, Missing};
 use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
 use crate::figures::Figures;
 
@@ -56,6 +55,36 @@ impl Datasets {
             claims: operator.objects(),
         }
     }
+
+    /// Tells what is missing to whoever is there.
+    async fn report_missing(&self, seen: &mut Look, missing: &Missing) -> Result<(), TurnError> {
+        let words = missing.to_string();
+        match missing {
+            Missing::Dataset(_) => {
+                let runtime = seen.runtime.as_mut();
+                let stays = runtime.filter(|runtime| runtime.metadata.deletion_timestamp.is_none());
+                let Some(runtime) = stays else { return Ok(()) };
+                let tell = |runtime: &mut JuiceFSRuntime| {
+                    runtime.status.get_or_insert_default().fuse_reason = words.as_str().into();
+                };
+                self.runtimes.report(runtime, tell).await?;
+            }
+            Missing::Runtime(_) | Missing::Folder(_) => {
+                let Some(dataset) = &mut seen.dataset else { return Ok(()) };
+                let is_news = service::is_news(missing, dataset.status.as_ref());
+                let tell = |dataset: &mut Dataset| {
+                    service::say_missing(missing, dataset.status.get_or_insert_default());
+                };
+                self.datasets.report(dataset, tell).await?;
+                if is_news && missing.is_a_mistake() {
+                    let reason = missing.reason();
+                    let news = News { by: Self::NAME, tone: Tone::Warning, reason, note: &words };
+                    self.datasets.tell(dataset, &news).await;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 fn stays<K: Resource>(object: Option<&Arc<K>>) -> Option<&K> {
@@ -63,14 +92,18 @@ fn stays<K: Resource>(object: Option<&Arc<K>>) -> Option<&K> {
 }
 
 impl Look {
-    fn design(&self) -> Option<Design<'_>> {
-        Design::new(&self.key, stays(self.runtime.as_ref())?, stays(self.dataset.as_ref())?)
+    fn design(&self) -> Result<Design<'_>, Missing> {
+        let dataset = stays(self.dataset.as_ref()).ok_or_else(|| Missing::Dataset(self.key.clone()))?;
+        // What is wrong whoever comes is told before who is missing.
+        dataset.folder()?;
+        let runtime = stays(self.runtime.as_ref()).ok_or_else(|| Missing::Runtime(self.key.clone()))?;
+        Ok(Design::new(&self.key, runtime, dataset)?)
     }
 
     fn observed(&self) -> Observed {
         let wanted = |design: Design<'_>| Wanted { template: design.digest(), asked: design.asked() };
         Observed {
-            wanted: self.design().map(wanted),
+            wanted: self.design().ok().map(wanted),
             daemons: self.daemon_set.as_deref().map(daemons),
             volume: self.volume.is_some(),
             claim: self.claim.as_deref().map(claimed),
@@ -98,7 +131,7 @@ impl Look {
         if let Some(set) = &self.daemon_set {
             progress::say(&progress::counted(set), self.policy(), &mut status);
         }
-        if let Some(design) = self.design() {
+        if let Ok(design) = self.design() {
             let mut unheeded = design.unheeded();
             unheeded.extend(self.keeps_nodes(&design).then_some("nodeSelector (stays as it was)"));
             progress::say_unheeded(&unheeded, &mut status);
@@ -179,9 +212,9 @@ impl Controller for Datasets {
     }
 
     async fn report(&self, seen: &mut Look, decision: &Action) -> Result<(), TurnError> {
-        if seen.design().is_none() {
+        if let Err(missing) = seen.design().map(drop) {
             self.figures.dataset_has_gone(&seen.key.namespace, &seen.key.name);
-            return Ok(());
+            return self.report_missing(seen, &missing).await;
         }
         if let Some(set) = &seen.daemon_set {
             self.figures.fuse_daemons(&seen.key.namespace, &seen.key.name, &progress::counted(set));
@@ -206,15 +239,6 @@ impl Controller for Datasets {
                 Some(wait) => seen.held_back = Some(wait),
             }
         }
-        // Bound is what workloads can mount: volume and claim are there, and nothing is to be changed.
-        let phase = match decision {
-            Action::Nothing => DatasetPhase::Bound,
-            Action::ChangeDaemons { .. } | Action::ChangeClaim { .. } => DatasetPhase::Updating,
-            Action::MakeDaemons { .. }
-            | Action::MakeVolume
-            | Action::MakeClaim { .. }
-            | Action::RemoveVolume => DatasetPhase::NotBound,
-        };
         let served_by = DatasetRuntime {
             name: seen.key.name.as_str().into(),
             namespace: seen.key.namespace.as_str().into(),
@@ -224,16 +248,16 @@ impl Controller for Datasets {
         let report = self.datasets.report(dataset, |dataset| {
             let mounts = dataset.spec.mounts.clone();
             let status = dataset.status.get_or_insert_default();
-            status.phase = phase;
             status.runtimes = vec![served_by];
             status.mounts = mounts;
+            service::say_served(decision, status);
         });
         Ok(report.await?)
     }
 
     async fn act(&self, mut seen: Look, decision: Action) -> Result<Next, TurnError> {
         let (mut daemon_set, mut claim) = (seen.daemon_set.take(), seen.claim.take());
-        match (decision, seen.design()) {
+        match (decision, seen.design().ok()) {
             (Action::MakeDaemons { generation }, Some(design)) => {
                 self.daemon_sets.create(&design.daemon_set(generation)).await?;
             }

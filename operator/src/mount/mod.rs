@@ -4,6 +4,7 @@ mod datasets;
 mod objects;
 mod pace;
 mod progress;
+mod service;
 #[cfg(test)]
 mod tests;
 

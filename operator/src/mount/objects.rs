@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use midflight_api::fluid::{
     DRIVER, Dataset, FuseSpec, GENERATION_LABEL, GENERATION_VARIABLE, IMAGE_VERSION_ANNOTATION,
-    IMAGE_VERSION_VARIABLE, JuiceFSRuntime, UPDATE_STRATEGY_ANNOTATION,
+    IMAGE_VERSION_VARIABLE, JuiceFSRuntime, NoFolder, UPDATE_STRATEGY_ANNOTATION,
 };
 use midflight_plan::mount::dataset::{Asked, Claim, Daemons, Generation, digest};
 use serde::de::DeserializeOwned;
@@ -58,14 +58,14 @@ pub(super) struct Design<'a> {
 }
 
 impl<'a> Design<'a> {
-    /// Nothing where the dataset is no folder of the nodes: others serve it.
+    /// Only folders of the nodes are served.
     pub(super) fn new<R: FuseRuntime>(
         key: &'a Key,
         runtime: &'a R,
         dataset: &'a Dataset,
-    ) -> Option<Design<'a>> {
+    ) -> Result<Design<'a>, NoFolder> {
         let (kind, fuse, owner) = (R::TYPE, runtime.fuse(), runtime.controller_owner_ref(&()));
-        Some(Design { key, kind, fuse, owner, dataset, source: dataset.folder()? })
+        Ok(Design { key, kind, fuse, owner, dataset, source: dataset.folder()? })
     }
 
     pub(super) fn asked(&self) -> Asked {

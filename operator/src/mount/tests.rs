@@ -81,20 +81,36 @@ async fn until(client: &Client, expected: &Told) {
     assert!(reached.is_ok(), "{last:#?} instead of {expected:#?}");
 }
 
-async fn make(client: &Client) {
+async fn make_dataset(client: &Client, place: &str) {
     let dataset = json!({
         "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": { "name": "data" },
-        "spec": { "mounts": [{ "mountPoint": "local:///srv/data", "name": "data" }] },
+        "spec": { "mounts": [{ "mountPoint": place, "name": "data" }] },
     });
+    let datasets = Api::<Dataset>::default_namespaced(client.clone());
+    datasets.create(&PostParams::default(), &serde_json::from_value(dataset).unwrap()).await.unwrap();
+}
+
+async fn make_runtime(client: &Client) {
     let runtime = json!({
         "apiVersion": "data.fluid.io/v1alpha1", "kind": "JuiceFSRuntime", "metadata": { "name": "data" },
         "spec": { "fuse": { "image": "fuse", "imageTag": "1", "updateStrategy": "OnIdle" } },
     });
-    let parameters = PostParams::default();
-    let datasets = Api::<Dataset>::default_namespaced(client.clone());
-    datasets.create(&parameters, &serde_json::from_value(dataset).unwrap()).await.unwrap();
     let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
-    runtimes.create(&parameters, &serde_json::from_value(runtime).unwrap()).await.unwrap();
+    runtimes.create(&PostParams::default(), &serde_json::from_value(runtime).unwrap()).await.unwrap();
+}
+
+async fn make(client: &Client) {
+    make_dataset(client, "local:///srv/data").await;
+    make_runtime(client).await;
+}
+
+/// A cluster with its controllers running.
+async fn with_controllers(figures: Figures) -> (Cluster, JoinHandle<()>) {
+    let cluster = Cluster::open().await;
+    let standing = bootstrap(&cluster.client).await.unwrap();
+    let writer = Arc::new(Writer::new(cluster.client.clone()));
+    let running = tokio::spawn(async move { run_counting(writer, &standing, figures).await });
+    (cluster, running)
 }
 
 /// A cluster with its controllers running, and a dataset that was made into daemons.
@@ -103,10 +119,7 @@ async fn with_dataset() -> (Cluster, JoinHandle<()>) {
 }
 
 async fn with_dataset_counting(figures: Figures) -> (Cluster, JoinHandle<()>) {
-    let cluster = Cluster::open().await;
-    let standing = bootstrap(&cluster.client).await.unwrap();
-    let writer = Arc::new(Writer::new(cluster.client.clone()));
-    let running = tokio::spawn(async move { run_counting(writer, &standing, figures).await });
+    let (cluster, running) = with_controllers(figures).await;
     make(&cluster.client).await;
     until(&cluster.client, &all("fuse:1", "1", "OnIdle")).await;
     (cluster, running)
@@ -219,11 +232,11 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(timeout(PATIENCE, reached).await.is_ok(), "never: {what}");
 }
 
-/// What `kubectl describe` says of the runtime.
-async fn events(client: &Client) -> Vec<String> {
+/// What `kubectl describe` says of the dataset or its runtime.
+async fn events(client: &Client, of: &str) -> Vec<String> {
     let events = Api::<Event>::default_namespaced(client.clone()).list(&ListParams::default()).await.unwrap();
     let about = events.items.into_iter().filter(|event| {
-        event.involved_object.kind.as_deref() == Some("JuiceFSRuntime")
+        event.involved_object.kind.as_deref() == Some(of)
             && event.involved_object.name.as_deref() == Some("data")
     });
     let say =
@@ -272,7 +285,56 @@ async fn how_far_an_upgrade_is_can_be_read() {
          their node uses them",
         "FuseUpgraded: no daemon is older than generation 2",
     ];
-    eventually("both events are told, once", async || events(client).await == expected).await;
+    eventually("both events are told, once", async || events(client, "JuiceFSRuntime").await == expected)
+        .await;
+    running.abort();
+    cluster.close().await;
+}
+
+/// Waits until the dataset says so of itself: its phase, whether it is ready, and why.
+async fn until_standing(client: &Client, expected: [&str; 3]) {
+    let datasets = Api::<Dataset>::default_namespaced(client.clone());
+    eventually(&format!("{expected:?}"), async || {
+        let status = &json!(datasets.get("data").await.unwrap())["status"];
+        let ready = &status["conditions"][0];
+        [&status["phase"], &ready["status"], &ready["message"]] == expected
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dataset_that_nobody_serves_says_what_is_missing() {
+    const NO_RUNTIME: &str = "there is no JuiceFSRuntime default/data to serve it: create one of the same name in the same namespace";
+    let (cluster, running) = with_controllers(Figures::default()).await;
+    let client = &cluster.client;
+    let datasets = Api::<Dataset>::default_namespaced(client.clone());
+    let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
+    let place = async |place: &str| {
+        let patch = Patch::Merge(json!({ "spec": { "mounts": [{ "mountPoint": place, "name": "data" }] } }));
+        datasets.patch("data", &PatchParams::default(), &patch).await.map(drop)
+    };
+    make_dataset(client, "s3://bucket/data").await;
+    let words = "nobody serves spec.mounts[0].mountPoint s3://bucket/data: this runtime serves folders of the nodes, local:///PATH";
+    until_standing(client, ["NotBound", "False", words]).await;
+    let told = [format!("SchemeNotServed: {words}")];
+    eventually("it is told once", async || events(client, "Dataset").await == told).await;
+    let refused = place("local:///../../etc").await.unwrap_err().to_string();
+    assert!(refused.contains("spec.mounts[0].mountPoint"), "{refused}");
+    place("local:///srv/data").await.unwrap();
+    until_standing(client, ["NotBound", "False", NO_RUNTIME]).await;
+    make_runtime(client).await;
+    until_standing(client, ["Bound", "True", "workloads can mount the claim of its name"]).await;
+
+    let gone = DeleteParams::background();
+    runtimes.delete("data", &gone).await.unwrap();
+    until_standing(client, ["NotBound", "False", NO_RUNTIME]).await;
+    datasets.delete("data", &gone).await.unwrap();
+    make_runtime(client).await;
+    eventually("the runtime has nothing to serve", async || {
+        let status = runtimes.get("data").await.unwrap().status.unwrap_or_default();
+        status.fuse_reason.as_str() == "there is no Dataset default/data for it to serve"
+    })
+    .await;
     running.abort();
     cluster.close().await;
 }
