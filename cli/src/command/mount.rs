@@ -45,6 +45,11 @@ struct Show {
 pub(crate) struct Mounted {
     namespace: String,
     dataset: String,
+    /// Where it stands, such as `Bound`.
+    phase: String,
+    /// Why workloads cannot mount it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
     /// `OnDelete` or `OnIdle`.
     strategy: String,
     /// The image that daemons should run.

@@ -9,6 +9,7 @@ use midflight_api::fluid::{
     DRIVER, Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE,
     UPDATE_STRATEGY_ANNOTATION,
 };
+use midflight_api::longhorn::ConditionStatus;
 
 use super::{Mounted, Node, User};
 use crate::target::refusal;
@@ -48,6 +49,7 @@ async fn volumes(client: &Client) -> anyhow::Result<Vec<PersistentVolume>> {
 
 async fn look(client: &Client, dataset: &Dataset, volumes: &[PersistentVolume]) -> anyhow::Result<Mounted> {
     let (namespace, name) = (dataset.namespace().unwrap_or_default(), dataset.name_any());
+    let (phase, waits_for) = standing(dataset);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
     let claim = claims.get_opt(&name).await.map_err(refusal).context("read the claim")?;
     let claims = claims_of(&namespace, &name, volumes);
@@ -57,7 +59,17 @@ async fn look(client: &Client, dataset: &Dataset, volumes: &[PersistentVolume]) 
         let all: Api<Pod> = Api::namespaced(client.clone(), namespace);
         pods.extend(all.list(&ListParams::default()).await.map_err(refusal).context("list the pods")?);
     }
-    Ok(gather((namespace, name), claim.as_ref(), &claims, &pods))
+    Ok(Mounted { phase, waits_for, ..gather((namespace, name), claim.as_ref(), &claims, &pods) })
+}
+
+/// The phase of a dataset, and what keeps workloads from it.
+fn standing(dataset: &Dataset) -> (String, Option<String>) {
+    let status = dataset.status.clone().unwrap_or_default();
+    let missing = status
+        .conditions
+        .iter()
+        .find(|condition| condition.kind.as_str() == "Ready" && condition.status == ConditionStatus::False);
+    (status.phase.to_string(), missing.map(|condition| condition.message.as_str().to_owned()))
 }
 
 /// Names a claim.
@@ -114,7 +126,7 @@ fn gather(
         .collect();
     nodes.sort_by(|one, two| one.name.cmp(&two.name));
     let strategy = annotation(UPDATE_STRATEGY_ANNOTATION).unwrap_or_else(|| "OnDelete".into());
-    Mounted { namespace, dataset, strategy, image, generation, nodes }
+    Mounted { namespace, dataset, phase: String::new(), waits_for: None, strategy, image, generation, nodes }
 }
 
 fn is_in(pod: &Pod, namespace: &str) -> bool {
@@ -234,6 +246,22 @@ mod tests {
             Some("2026-01-02T03:04:05Z")
         );
         assert_eq!((two.name.as_str(), two.up_to_date, two.used_by.len()), ("node-2", true, 0));
+    }
+
+    #[test]
+    fn a_dataset_that_nobody_serves_says_why() {
+        let dataset = |status: &str| -> Dataset {
+            serde_json::from_value(json!({
+                "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": { "name": "data" }, "spec": {},
+                "status": { "phase": "NotBound", "conditions": [
+                    { "type": "Other", "status": "False", "message": "something else" },
+                    { "type": "Ready", "status": status, "message": "there is no runtime" },
+                ] },
+            }))
+            .unwrap()
+        };
+        assert_eq!(standing(&dataset("False")), ("NotBound".into(), Some("there is no runtime".into())));
+        assert_eq!(standing(&dataset("True")), ("NotBound".into(), None));
     }
 
     #[test]

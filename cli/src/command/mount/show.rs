@@ -10,15 +10,19 @@ impl Answer for Vec<Mounted> {
             [
                 mounted.namespace.clone(),
                 mounted.dataset.clone(),
+                mounted.phase.clone(),
                 mounted.strategy.clone(),
                 mounted.image.clone(),
                 mounted.generation.clone(),
                 count(|node| node.up_to_date),
                 count(|node| !node.up_to_date),
                 count(|node| !node.used_by.is_empty()),
+                mounted.waits_for.clone().unwrap_or_default(),
             ]
         };
-        let head = ["NAMESPACE", "DATASET", "STRATEGY", "IMAGE", "GENERATION", "NEW", "OLD", "BUSY"];
+        #[rustfmt::skip]
+        let head =
+            ["NAMESPACE", "DATASET", "PHASE", "STRATEGY", "IMAGE", "GENERATION", "NEW", "OLD", "BUSY", "WAITS FOR"];
         table(head, self.iter().map(row))
     }
 }
@@ -40,14 +44,15 @@ impl Answer for Mounted {
             ]
         };
         let head = ["NODE", "IMAGE", "GENERATION", "DAEMON", "READY", "USED BY"];
+        let Mounted { namespace, dataset, phase, waits_for, strategy, image, generation, nodes } = self;
+        let waits = waits_for.as_ref().map(|words| format!("\nwaits for   {words}")).unwrap_or_default();
+        let wanted = match generation.as_str() {
+            "" => String::new(),
+            generation => format!("\nwanted      {image}, generation {generation}"),
+        };
         format!(
-            "dataset     {}/{}, {}\nwanted      {}, generation {}\n\n{}",
-            self.namespace,
-            self.dataset,
-            self.strategy,
-            self.image,
-            self.generation,
-            table(head, self.nodes.iter().map(row))
+            "dataset     {namespace}/{dataset}, {phase}, {strategy}{waits}{wanted}\n\n{}",
+            table(head, nodes.iter().map(row))
         )
     }
 }
