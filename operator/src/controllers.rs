@@ -91,9 +91,9 @@ pub(crate) async fn run_node_upgrades(writer: Arc<Writer>, figures: Figures) {
     operator.run().await;
 }
 
-/// Runs the controller of datasets alone, where others bring pods to nodes.
-pub async fn run_datasets(writer: Arc<Writer>) {
-    let mut operator = Operator::new(writer);
+/// Runs the controller of datasets alone, where others bring pods to nodes. Counts what it does.
+pub async fn run_datasets(writer: Arc<Writer>, figures: Figures) {
+    let mut operator = Operator::counting(writer, figures);
     let datasets = Datasets::new(&mut operator);
     operator.add(datasets);
     operator.run().await;

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::testing::Cluster;
 use crate::write::{Cut, Moment, Writer};
-use crate::{Figures, bootstrap, run, run_counting};
+use crate::{Figures, bootstrap, run, run_counting, run_datasets};
 
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -335,6 +335,51 @@ async fn a_dataset_that_nobody_serves_says_what_is_missing() {
         status.fuse_reason.as_str() == "there is no Dataset default/data for it to serve"
     })
     .await;
+    running.abort();
+    cluster.close().await;
+}
+
+/// Every node is looked at; what is told of them does not grow with their number.
+#[tokio::test]
+async fn an_upgrade_of_many_nodes_costs_few_writes() {
+    const NODES: u32 = 60;
+    let (figures, registry) = Figures::new();
+    let cluster = Cluster::open().await;
+    let client = &cluster.client;
+    bootstrap(client).await.unwrap();
+    let writer = Arc::new(Writer::new(client.clone()));
+    let running = tokio::spawn(run_datasets(Arc::clone(&writer), figures));
+    make(client).await;
+    until(client, &all("fuse:1", "1", "OnIdle")).await;
+    let sets = Api::<DaemonSet>::default_namespaced(client.clone());
+    let nodes_report = async |updated: u32| {
+        let generation = sets.get("data-fuse").await.unwrap().metadata.generation;
+        let status = json!({ "status": {
+            "observedGeneration": generation, "desiredNumberScheduled": NODES, "currentNumberScheduled": NODES,
+            "numberReady": NODES, "numberMisscheduled": 0, "updatedNumberScheduled": updated,
+        } });
+        sets.patch_status("data-fuse", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+        let outdated = NODES - updated;
+        eventually(&format!("{outdated} old daemons are counted"), async || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            let of_data = "{namespace=\"default\",dataset=\"data\"}";
+            text.contains(&format!("midflight_fuse_daemons_outdated{of_data} {outdated}\n"))
+        })
+        .await;
+    };
+    nodes_report(NODES).await;
+    let (before, begun) = (writer.issued(), std::time::Instant::now());
+    change(client, json!({ "imageTag": "2" })).await;
+    until(client, &all("fuse:2", "2", "OnIdle")).await;
+    for updated in 0..=NODES {
+        nodes_report(updated).await;
+    }
+    until_said(client, "no daemon is older than generation 2").await;
+    // DaemonSet, claim, phases, events, and how the daemons stand once in five seconds at most.
+    let at_most = 12 + begun.elapsed().as_secs() / 5;
+    let written = writer.issued() - before;
+    assert!(written <= at_most, "{written} writes, at most {at_most}");
     running.abort();
     cluster.close().await;
 }

@@ -32,7 +32,7 @@ use midflight_agent::csi::{
 };
 use midflight_api::fluid::{Dataset, IMAGE_VERSION_ANNOTATION, JuiceFSRuntime};
 use midflight_apiserver::{ApiServer, Config};
-use midflight_operator::{Writer, bootstrap, run_datasets};
+use midflight_operator::{Figures, Writer, bootstrap, run_datasets};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
@@ -77,7 +77,7 @@ struct Measured {
     conditions: Conditions,
     nodes: usize,
     seconds: f64,
-    /// From the change of the image until every node runs the new one.
+    /// Asked from the change of the image until the runtime tells that every node runs the new one.
     plugins: Requests,
     operator: Requests,
     figures: Vec<Figure>,
@@ -172,7 +172,7 @@ impl Fleet {
         });
         made.buffer_unordered(args.at_once).try_collect::<Vec<()>>().await.context("make the nodes")?;
         let writer = Arc::new(Writer::new(operator.client(server)));
-        let operating = tokio::spawn(run_datasets(writer));
+        let operating = tokio::spawn(run_datasets(writer, Figures::default()));
         let volume = make_dataset(&user).await?;
         let client = plugins.client(server);
         let nodes = names
