@@ -97,7 +97,9 @@ impl Registry {
 
     /// A command that the engine itself carries out.
     pub(super) fn command(&self, target: &Target, command: &Command) -> Result<(), Refused> {
-        self.on_engine(target, |_, view| done(ask(address(view)?, command, DONE_WITHIN).map_err(still_at_it)?))
+        self.on_engine(target, |_, view| {
+            done(ask(address(view)?, command, DONE_WITHIN).map_err(still_at_it)?)
+        })
     }
 
     /// Lets a volume grow. One that does not serve yet and that no frontend has is let serve for it.
