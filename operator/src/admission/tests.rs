@@ -7,7 +7,8 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use midflight_api::VolumeRecord;
 use midflight_api::longhorn::{
-    DataEngineUpgradeManager, EngineImage, InstanceManager, NAMESPACE, Node, Replica, Setting, Volume,
+    DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, EngineImage, InstanceManager,
+    NAMESPACE, Node, Replica, Setting, Volume, VolumeSpec,
 };
 use midflight_api::settings::{ENGINE_UPGRADE_LIMIT as LIMIT, TABLE};
 use serde_json::{Value, json};
@@ -378,6 +379,12 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     assert!(refused.unwrap_err().contains("not in the cluster: node-9"));
     begin("upgrade", json!({ "dataEngine": "v1" })).await.unwrap_err();
     begin("upgrade", json!({ "dataEngine": "v2" })).await.unwrap();
+    let asked = DataEngineUpgradeManagerSpec {
+        data_engine: DataEngine::V2,
+        max_parallel_nodes: 1,
+        ..DataEngineUpgradeManagerSpec::default()
+    };
+    assert_eq!(upgrades.get("upgrade").await.unwrap().spec, asked, "nothing is written into it");
     let refused = begin("second", json!({ "dataEngine": "v2" })).await.unwrap_err();
     assert!(refused.contains("DataEngineUpgradeManager upgrade is not done"), "{refused}");
     let change = async |spec: Value| {
@@ -418,7 +425,10 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     nodes.patch("node-1", &PatchParams::default(), &patch).await.unwrap();
     let refused = attach("new", "node-1").await.unwrap_err();
     assert!(refused.contains("the data engine of node node-1 is being upgraded"), "{refused}");
+    let before = volumes.get("new").await.unwrap().spec;
     attach("new", "node-2").await.expect("other nodes take volumes");
+    let after = volumes.get("new").await.unwrap().spec;
+    assert_eq!(after, VolumeSpec { node_id: "node-2".into(), ..before }, "nothing else is written into it");
     let refused = attach("new", "node-9").await.unwrap_err();
     assert!(
         refused.contains("spec.nodeID is node-9") && refused.contains("it has node-1, node-2"),

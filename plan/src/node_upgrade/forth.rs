@@ -116,7 +116,8 @@ pub(super) fn keep_away(seen: &Observed) -> Option<Step> {
             todo.waits.push(Wait::Unfit(Obstacle::NoTarget { volume: name, node }));
             continue;
         };
-        if volume.asked != *to {
+        // One that is asked for nowhere is to be at home; to ask for that would be to fight who clears it.
+        if volume.target() != to {
             todo.actions.push(Action::Move { volume: name, to: to.clone(), image: seen.image.clone() });
         } else if volume.serves_on != *to || volume.seat != *to {
             todo.waits.push(Wait::Moves { volume: name, to: to.clone() });

@@ -377,6 +377,10 @@ fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<
     let most = usize::try_from(seen.spec.max_parallel_nodes).unwrap_or(1).max(1);
     let others = seen.children.iter().filter(|child| child.manager != seen.name && child.is_active());
     active.extend(others.map(|child| child.node.clone()));
+    // One that has given up on its way back does without something until its mark is gone.
+    let marked = seen.nodes.iter().filter(|(_, node)| node.requested).map(|(name, _)| name.clone());
+    let marked: Vec<NodeName> = marked.filter(|name| !active.contains(name)).collect();
+    active.extend(marked);
     for (_, _, node) in waiting {
         if active.len() >= most {
             break;
