@@ -256,12 +256,11 @@ fn an_engine_that_is_started_again_rebuilds_whom_it_was_told_to_and_nobody_else(
         let status = nodes.runtime.block_on(nodes.orders(0).status(target("e-0", epoch))).ok()?.into_inner();
         status.may_rebuild.filter(|_| status.serving).map(|permitted| permitted.replicas)
     };
-    nodes.wait_until("it serves", |nodes| may_rebuild(nodes).is_some());
-    assert_eq!(may_rebuild(&mut nodes), Some(Vec::new()), "nobody was named");
+    nodes.wait_until("it serves, and nobody was named", |nodes| may_rebuild(nodes) == Some(Vec::new()));
     let permit = |nodes: &Nodes, replicas: &[&str]| {
         let replicas = replicas.iter().map(|name| (*name).to_owned()).collect();
         let order = proto::PermitRequest { engine: Some(target("e-0", epoch)), replicas };
-        nodes.runtime.block_on(nodes.orders(0).permit(order)).unwrap();
+        nodes.patiently(|nodes| nodes.runtime.block_on(nodes.orders(0).permit(order.clone()))).unwrap();
     };
     let modes = |nodes: &mut Nodes| -> Vec<Mode> {
         nodes.record.read().unwrap().1.members.iter().map(|member| member.mode).collect()
@@ -270,10 +269,9 @@ fn an_engine_that_is_started_again_rebuilds_whom_it_was_told_to_and_nobody_else(
     kill(&nodes.find(1, "r-1"));
     nodes.wait_until("it is dropped", |nodes| modes(nodes)[1] == Mode::Out);
     kill(&nodes.find(0, "e-0"));
-    nodes.wait_until("the engine is back", |nodes| {
-        nodes.find(0, "e-0").restarts > 0 && may_rebuild(nodes).is_some()
+    nodes.wait_until("the engine is back, and was told whom it may rebuild", |nodes| {
+        nodes.find(0, "e-0").restarts > 0 && may_rebuild(nodes) == Some(vec!["r-2".to_owned()])
     });
-    assert_eq!(may_rebuild(&mut nodes), Some(vec!["r-2".to_owned()]));
     let before = nodes.record.read().unwrap().1.member_version;
     kill(&nodes.find(2, "r-2"));
     nodes.wait_until("who may be rebuilt is dropped, and rebuilt", |nodes| {

@@ -16,7 +16,7 @@ use crate::target;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// An image that is to be brought to the nodes has its object by then.
-const APPEARS_WITHIN: Duration = Duration::from_secs(5);
+const APPEARS_WITHIN: Duration = Duration::from_secs(20);
 
 /// An upgrade that is over, with what became of each node.
 pub(crate) struct Over {

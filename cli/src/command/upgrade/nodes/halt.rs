@@ -21,7 +21,7 @@ use crate::session::Session;
 use crate::target;
 
 /// The controllers have seen a change by then.
-const SEEN_WITHIN: Duration = Duration::from_secs(10);
+const SEEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// What the words of an upgrade begin with that goes back because it was deleted.
 const ABORTED: &str = "aborted";
