@@ -117,11 +117,18 @@ fn attach(seen: &Observed, node: &NodeName) -> Step {
     }
 }
 
+/// Whether this is where clients reach a volume by its frontend.
+fn is_of(frontend: Frontend, endpoint: &str) -> bool {
+    match frontend {
+        Frontend::None => false,
+        Frontend::Nbd => endpoint.starts_with("nbd"),
+        _ => !endpoint.starts_with("nbd"),
+    }
+}
+
 /// Brings the volume up where it is attached, and keeps it whole.
 fn serve(seen: &Observed, node: &NodeName) -> Step {
-    let spec = &seen.volume.spec;
-    let is_hidden = seen.asked_node().is_none() || spec.disable_frontend || spec.frontend == Frontend::None;
-    if is_hidden && seen.endpoint().is_some() {
+    if seen.endpoint().is_some_and(|endpoint| !is_of(seen.frontend(), endpoint)) {
         return withdraw(seen, node);
     }
     if let Some(wait) = salvage::hold(seen) {

@@ -62,13 +62,27 @@ fn a_volume_without_a_frontend_follows_its_image() {
 
 /// The API refuses the wish of a volume that was seen attached; it may come a moment before that.
 #[test]
-fn a_volume_that_is_to_have_no_frontend_is_taken_from_its_clients() {
-    let mut world = World::attached();
-    assert!(world.seen.endpoint().is_some());
-    world.seen.volume.spec.frontend = Frontend::None;
-    world.settle();
-    assert!(world.seen.endpoint().is_none());
-    assert_eq!(world.standing().0, VolumeState::Attached);
+fn a_volume_that_is_to_have_another_frontend_is_taken_from_its_clients() {
+    for (frontend, disabled, is_offered) in
+        [(Frontend::None, false, false), (Frontend::Nbd, true, false), (Frontend::Blockdev, false, true)]
+    {
+        let mut world = World::attached();
+        assert!(world.seen.endpoint().is_some_and(|endpoint| endpoint.starts_with("nbd")));
+        let spec = &mut world.seen.volume.spec;
+        (spec.frontend, spec.disable_frontend) = (frontend, disabled);
+        let mut withdrawn = false;
+        while let Ok(action) = world.look() {
+            withdrawn |= matches!(action, Action::Withdraw { .. });
+            let is_second_offer = withdrawn && matches!(action, Action::Offer { .. });
+            world.apply(action);
+            if is_second_offer {
+                break;
+            }
+        }
+        assert!(withdrawn, "{frontend:?}");
+        assert_eq!(world.seen.endpoint().is_some(), is_offered, "{frontend:?}");
+        assert_eq!(world.standing().0, VolumeState::Attached);
+    }
 }
 
 #[test]
