@@ -34,10 +34,16 @@ pub fn holders<'a, Listed: IntoIterator<Item = &'a [String]>>(
     holders
 }
 
-/// The digest under which an image is listed, if it is; nothing inside if none is told.
+/// The digest under which an image is listed, if it is; nothing inside if none is told. The same content may have other digests in other
+/// repositories.
 fn digest<'a>(image: &ImageRef, listed: impl IntoIterator<Item = &'a [String]>) -> Option<Option<&'a str>> {
     let names = listed.into_iter().find(|names| names.iter().any(|name| name == image.as_str()))?;
-    Some(names.iter().find_map(|name| Some(name.rsplit_once('@')?.1)))
+    let is_ours = |repository: &str| {
+        let rest = image.as_str().strip_prefix(repository);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '@']))
+    };
+    let mut digests = names.iter().filter_map(|name| name.rsplit_once('@'));
+    Some(digests.find(|(repository, _)| is_ours(repository)).map(|(_, digest)| digest))
 }
 
 #[cfg(test)]
@@ -49,7 +55,8 @@ mod tests {
     fn contents(digest: &str) -> Vec<Vec<String>> {
         let other = ["registry/other@sha256:9", "registry/other:v1"].map(str::to_owned);
         let by_digest = (!digest.is_empty()).then(|| format!("registry/im@{digest}"));
-        vec![other.into(), by_digest.into_iter().chain([IMAGE.to_owned()]).collect()]
+        let elsewhere = format!("mirror/im@{digest}-{}", digest.len());
+        vec![other.into(), [elsewhere].into_iter().chain(by_digest).chain([IMAGE.to_owned()]).collect()]
     }
 
     #[test]
