@@ -24,7 +24,7 @@ use self::halt::{Halt, until_gone};
 use super::engines::set;
 use crate::command::plan::node_upgrade::{cluster, judge_image, known_images, shown, verdict};
 use crate::image_name::complete;
-use crate::session::{Session, say};
+use crate::session::Session;
 use crate::target;
 
 pub(crate) const IMAGE: &str = "default-instance-manager-image";
@@ -96,6 +96,7 @@ impl Nodes {
                     drive::until_settled(&client, image, within).await?;
                 }
             }
+            self.let_go_of_one_given_up(session, &upgrades, deadline).await?;
             let plan = self.plan(session, &client, None).await?;
             begun = self.begin(&client, &upgrades, &plan, deadline).await?.then_some(plan);
         }
@@ -112,6 +113,28 @@ impl Nodes {
         if is_new { verdict(&plan) } else { Ok(()) }
     }
 
+    /// Waits until the nodes of one that somebody has given up are back: what is planned meanwhile finds them in the way.
+    async fn let_go_of_one_given_up(
+        &self,
+        session: &Session,
+        upgrades: &Api<DataEngineUpgradeManager>,
+        deadline: Instant,
+    ) -> anyhow::Result<()> {
+        let there = self.look(upgrades).await?;
+        if there.is_some_and(|there| there.metadata.deletion_timestamp.is_some()) {
+            until_gone(upgrades, &self.name, deadline, |words| session.say(words)).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(
+        &self,
+        upgrades: &Api<DataEngineUpgradeManager>,
+    ) -> anyhow::Result<Option<DataEngineUpgradeManager>> {
+        let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
+        upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)
+    }
+
     /// Makes the upgrade, in place of one that is over; says whether. One that is under way, or has left nothing to do, is followed.
     async fn begin(
         &self,
@@ -120,12 +143,7 @@ impl Nodes {
         plan: &Forecast,
         deadline: Instant,
     ) -> anyhow::Result<bool> {
-        let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
-        let there = upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)?;
-        if there.as_ref().is_some_and(|there| there.metadata.deletion_timestamp.is_some()) {
-            // Somebody has given it up, and its nodes go back.
-            until_gone(upgrades, &self.name, deadline, |words| say(words)).await?;
-        } else if let Some(there) = there {
+        if let Some(there) = self.look(upgrades).await? {
             let state = there.status.as_ref().map(|status| status.state).unwrap_or_default();
             match state {
                 // What it did is worth more than another that has nothing to do.
