@@ -16,7 +16,9 @@ use midflight_api::longhorn::{
     Engine, EngineImage, InstanceManager, InstanceManagerState, NAMESPACE, Node, Replica, Robustness,
     Setting, Snapshot, Volume,
 };
-use midflight_plan::storage::volume::{Action, Decision, Observed, SETTLED, Unsettled, Wait, decide};
+use midflight_plan::storage::volume::{
+    Action, Decision, Observed, SETTLED, Unsettled, Wait, decide, ends_a_turn,
+};
 
 pub(super) use observe::volumes_in;
 
@@ -190,6 +192,7 @@ impl Controller for Volumes {
                 let is_heard_of = !matches!(action, Action::Permit { .. });
                 Ok(Next::After(if is_heard_of { LOOK_AGAIN } else { Duration::ZERO }))
             }
+            Err(Wait::Content) if ends_a_turn(&seen.observed) => Ok(Next::After(LOOK_AGAIN)),
             Err(Wait::Content) => Ok(Next::OnChange),
             // These wait for a setting, or for what is said of a replica.
             Err(Wait::Turn { .. } | Wait::RebuildsOff | Wait::NotSalvaged(_)) => Ok(Next::After(LOOK_SELDOM)),
@@ -208,7 +211,7 @@ fn meant_by(setting: &str) -> Option<fn(&Volume) -> bool> {
         settings::REBUILD_LIMIT | settings::REPLICA_TIMEOUT => |volume| !volume.spec.node_id.is_empty(),
         settings::REBUILDS_DETACHED => |volume| volume.spec.node_id.is_empty(),
         settings::REBUILDS_AT_ONCE | settings::REPLENISH_AFTER => {
-            |volume| robustness(volume) != Robustness::Healthy
+            |volume| robustness(volume) != Robustness::Healthy || waits(volume)
         }
         settings::AUTO_SALVAGE => |volume| robustness(volume) == Robustness::Faulted,
         _ => return None,
@@ -218,6 +221,12 @@ fn meant_by(setting: &str) -> Option<fn(&Volume) -> bool> {
 
 fn robustness(volume: &Volume) -> Robustness {
     volume.status.as_ref().map(|status| status.robustness).unwrap_or_default()
+}
+
+/// Whether a volume was last said to wait for something.
+fn waits(volume: &Volume) -> bool {
+    let conditions = volume.status.as_ref().map(|status| &status.conditions);
+    conditions.is_some_and(|all| all.get(SETTLED).is_some() && !all.holds(SETTLED))
 }
 
 /// Whether a volume was last said to lack its image.
@@ -237,6 +246,8 @@ fn state(manager: Option<&InstanceManager>) -> Option<InstanceManagerState> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -247,21 +258,32 @@ mod tests {
             volume.status.get_or_insert_default().robustness = robustness;
             volume
         };
+        let waiting = |mut volume: Volume| {
+            let condition = json!({
+                "type": SETTLED, "status": "False", "reason": "Waiting", "message": "",
+                "lastProbeTime": "", "lastTransitionTime": "",
+            });
+            let status = volume.status.get_or_insert_default();
+            status.conditions.set(serde_json::from_value(condition).unwrap());
+            volume
+        };
         let all = [
             volume("node-1", Robustness::Healthy),
             volume("node-1", Robustness::Degraded),
             volume("node-1", Robustness::Faulted),
             volume("", Robustness::Unknown),
+            // A node that is to be emptied keeps it from rest.
+            waiting(volume("node-1", Robustness::Healthy)),
         ];
         #[rustfmt::skip]
         let cases = [
-            ("replica-rebuilding-bandwidth-limit",        [true, true, true, false]),
-            ("engine-replica-timeout",                    [true, true, true, false]),
-            ("offline-replica-rebuilding",                [false, false, false, true]),
-            ("concurrent-replica-rebuild-per-node-limit", [false, true, true, true]),
-            ("replica-replenishment-wait-interval",       [false, true, true, true]),
-            ("auto-salvage",                              [false, false, true, false]),
-            ("default-engine-image",                      [false; 4]),
+            ("replica-rebuilding-bandwidth-limit",        [true, true, true, false, true]),
+            ("engine-replica-timeout",                    [true, true, true, false, true]),
+            ("offline-replica-rebuilding",                [false, false, false, true, false]),
+            ("concurrent-replica-rebuild-per-node-limit", [false, true, true, true, true]),
+            ("replica-replenishment-wait-interval",       [false, true, true, true, true]),
+            ("auto-salvage",                              [false, false, true, false, false]),
+            ("default-engine-image",                      [false; 5]),
         ];
         for (setting, expected) in cases {
             let meant = all.each_ref().map(|volume| meant_by(setting).is_some_and(|meant| meant(volume)));

@@ -32,7 +32,7 @@ use midflight_api::{Address, EngineName, ImageRef, NodeName, ReplicaName, Size};
 use sha2::{Digest, Sha512};
 
 pub use integrity::{INTACT, Integrity, of_replica as integrity_of};
-pub use rebuild::{Rebuild, note as note_rebuild, wanted as rebuild_wanted};
+pub use rebuild::{Rebuild, ends_a_turn, note as note_rebuild, wanted as rebuild_wanted};
 pub use salvage::is_over as is_salvage_over;
 pub use seen::{Deployed, Flaw, Instance, Manager, Observed, Serving, is_leaving};
 pub use standing::Standing;

@@ -75,10 +75,19 @@ pub fn note(wanted: Option<Rebuild>, conditions: &mut Conditions, now: &str) {
         (None, _) => conditions.clear(REBUILD),
         (Some(Rebuild::UnderWay), _) => conditions.set(Turn::UnderWay.condition(now)),
         (Some(Rebuild::Ends), Some(Turn::Ends)) => {}
-        (Some(Rebuild::Ends), _) => conditions.set(Turn::Ends.condition(now)),
+        (Some(Rebuild::Ends), _) => {
+            // It ends from now on, also where it was not given before.
+            conditions.clear(REBUILD);
+            conditions.set(Turn::Ends.condition(now));
+        }
         (Some(Rebuild::Asks), None | Some(Turn::Ends)) => conditions.set(Turn::Asks.condition(now)),
         (Some(Rebuild::Asks), Some(Turn::Asks | Turn::Given | Turn::UnderWay)) => {}
     }
+}
+
+/// Whether the turn of some copy ends as soon as the engine is heard.
+pub fn ends_a_turn(seen: &Observed) -> bool {
+    seen.kept().any(|replica| wanted(seen, replica) == Some(Rebuild::Ends))
 }
 
 /// Whether the engine may be told where a copy is: one that is whole, or has its turn.
