@@ -86,7 +86,7 @@ pub enum Command {
     Resume(TargetArgs),
     /// How an engine is.
     Status(TargetArgs),
-    /// Give the volume another replica, which is rebuilt.
+    /// Give the volume another replica, which is rebuilt when that is permitted.
     AddReplica {
         #[command(flatten)]
         target: TargetArgs,

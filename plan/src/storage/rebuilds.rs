@@ -9,7 +9,8 @@
 //!           └────────── does not begin, and others wait ──▲
 //! ```
 //!
-//! The invariant: no grant makes them more than the limit, also while an engine may still rebuild what it was told to before.
+//! The invariant: no grant makes them more than the limit, also while an engine may still rebuild what it was told to before, unless it
+//! cannot be told otherwise for a minute.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;

@@ -10,7 +10,7 @@ use midflight_api::longhorn::{Replica, Robustness};
 use midflight_api::{Member, MemberMode, ReplicaName};
 
 use super::seen::{Observed, Reach};
-use super::step::Step;
+use super::step::{Step, stop_engine};
 use super::{Action, Wait};
 
 /// Whether all copies failed, and nobody has asked yet for the volume to serve again.
@@ -24,8 +24,23 @@ pub(super) fn is_held(seen: &Observed) -> bool {
 
 /// What a volume waits for that is held.
 pub(super) fn hold(seen: &Observed) -> Option<Wait> {
-    let whole = || seen.in_service().map(|member| format!("{} on {}", member.replica, member.node_id));
-    is_held(seen).then(|| Wait::NotSalvaged(whole().collect::<Vec<_>>().join(", ")))
+    is_held(seen).then(|| Wait::NotSalvaged(whole(seen)))
+}
+
+/// The copies that have all data, and where.
+pub(super) fn whole(seen: &Observed) -> String {
+    let named = |member: &Member| format!("{} on {}", member.replica, member.node_id);
+    seen.in_service().map(named).collect::<Vec<_>>().join(", ")
+}
+
+/// What becomes of an engine that serves nothing because it reaches no copy with all data: it ends if another copy is to be salvaged,
+/// and waits for one of these otherwise.
+pub(super) fn stranded(seen: &Observed) -> Option<Step> {
+    let is_idle = seen.serving.as_ref().is_some_and(|serving| !serving.serving);
+    if !is_idle || seen.in_service().any(|member| is_up(seen, member)) {
+        return None;
+    }
+    salvage(seen).and_then(|_| stop_engine(seen)).or_else(|| Some(Err(Wait::NoCopy(whole(seen)))))
 }
 
 fn was_faulted(seen: &Observed) -> bool {

@@ -170,6 +170,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
         .or_else(|| throttle(seen, &manager).or_else(|| bear(seen, &manager)))
         .or_else(|| rebuild::permit(seen, &manager))
         .or_else(|| start_failed(seen))
+        .or_else(|| salvage::stranded(seen))
         .or_else(|| introduce(seen, &manager))
         .or_else(|| enlist(seen))
         .or_else(|| expand(seen, &manager).or_else(|| rouse(seen, &manager)))
@@ -186,7 +187,7 @@ fn serve(seen: &Observed, node: &NodeName) -> Step {
 }
 
 /// Ends an engine of a volume that nobody has, or that has left its place.
-fn stop_engine(seen: &Observed) -> Option<Step> {
+pub(super) fn stop_engine(seen: &Observed) -> Option<Step> {
     seen.engines().next().map(stop)
 }
 
@@ -255,9 +256,7 @@ pub(super) fn start_engine(seen: &Observed, manager: String, image: ImageRef) ->
         if let Some(again) = start_failed_of(seen, seen.in_service()) {
             return again;
         }
-        let whole: Vec<String> =
-            seen.in_service().map(|member| format!("{} on {}", member.replica, member.node_id)).collect();
-        return Err(Wait::NoCopy(whole.join(", ")));
+        return Err(Wait::NoCopy(salvage::whole(seen)));
     }
     let known = |member: &Member| Some((member.replica.clone(), address_of(seen, member)?));
     let members =

@@ -45,6 +45,30 @@ fn spec_of<'a>(world: &'a mut World, replica: &ReplicaName) -> &'a mut ReplicaSp
 }
 
 #[test]
+fn an_engine_that_outlived_all_data_says_so_and_makes_room_for_a_copy_that_is_asked_for() {
+    let mut world = World::new(3, 2);
+    world.settle();
+    let nodes = world.nodes();
+    world.attach(NODES.iter().find(|node| !nodes.contains(&(**node).to_owned())).unwrap());
+    world.settle();
+    world.seen.rebuilds_at_once = 0;
+    world.lose(&nodes[1]);
+    world.settle();
+    world.return_of(&nodes[1]);
+    world.settle();
+    world.lose(&nodes[0]);
+    world.seen.serving.as_mut().unwrap().serving = false;
+    assert!(world.seen.running_engine().is_some());
+    assert!(matches!(decide(&world.seen).next, Err(Wait::NoCopy(_))), "{:?}", decide(&world.seen).next);
+    let older = world.seen.replicas.iter().find(|one| one.spec.instance.node_id == nodes[1].as_str());
+    let older = ReplicaName::from(older.unwrap().name_any());
+    ask(&mut world, &older);
+    assert!(matches!(decide(&world.seen).next, Ok(Action::StopEngine { .. })));
+    world.settle();
+    assert!(world.seen.in_service().any(|member| member.replica == older), "it serves");
+}
+
+#[test]
 fn nothing_goes_for_a_copy_that_never_had_all_data_or_does_not_answer() {
     let (mut world, _, older) = bereft();
     ask(&mut world, &older);
