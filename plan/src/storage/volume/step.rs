@@ -369,13 +369,14 @@ fn expand(seen: &Observed, manager: &str) -> Option<Step> {
     (can_grow && seen.is_to_grow()).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
 }
 
-/// Lets an engine serve that has no frontend to tell it so: until then it makes no copy whole. The order to grow does that, here to
-/// the size that it has. Whoever brings the volume to a backup does it himself.
+/// Lets an engine serve that has no frontend to tell it so: until then it makes no copy whole, and takes no snapshot. The order to grow
+/// does that, here to the size that it has, which is not known before it has served for the first time. Whoever brings the volume to a
+/// backup does it himself.
 fn rouse(seen: &Observed, manager: &str) -> Option<Step> {
     let sleeps = seen.serving.as_ref().is_some_and(|serving| !serving.serving && !serving.attached);
     let is_alone = seen.frontend() == Frontend::None && !seen.follows_backup() && !seen.is_switching();
-    let size = seen.known_size().filter(|_| sleeps && is_alone)?;
-    Some(Ok(Action::Expand { manager: manager.to_owned(), size }))
+    let size = seen.known_size().unwrap_or(seen.volume.spec.size);
+    (sleeps && is_alone).then(|| Ok(Action::Expand { manager: manager.to_owned(), size }))
 }
 
 /// Lets replicas leave a node that is emptied, each when there is another in its place.

@@ -46,6 +46,20 @@ fn a_standby_keeps_its_engine_when_the_next_does_not_start() {
     assert_eq!(world.seen.change().state, EngineChangeState::Failed);
 }
 
+/// What is asked of it later, snapshots, backups and growth, only an engine does that serves.
+#[test]
+fn a_volume_that_never_had_a_frontend_is_let_serve() {
+    for engine in [DataEngine::V1, DataEngine::V2] {
+        let mut world = World::new(3, 3);
+        world.seen.volume.spec.data_engine = engine;
+        world.seen.volume.spec.frontend = Frontend::None;
+        world.attach("n-1");
+        assert_eq!(world.settle(), Some(Wait::Content));
+        assert!(world.seen.serving.as_ref().is_some_and(|serving| serving.serving));
+        assert_eq!(world.seen.known_size(), Some(world.seen.volume.spec.size));
+    }
+}
+
 #[test]
 fn a_volume_without_a_frontend_follows_its_image() {
     let mut world = World::new(3, 3);

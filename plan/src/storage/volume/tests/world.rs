@@ -407,7 +407,8 @@ impl World {
                 // It serves when a frontend tells it to: one that has had the volume, or the one that it is offered to.
                 let attached = self.seen.endpoint().is_some();
                 let serving = attached && !self.seen.is_switching();
-                self.seen.serving = Some(Serving { attached, ..serving_with(serving, size) });
+                let told = if serving { size } else { Size::default() };
+                self.seen.serving = Some(Serving { attached, ..serving_with(serving, told) });
             }
             Action::StopEngine { manager, engine } => self.stop(&manager, engine.as_str()),
             Action::ChangeEngine { .. } => {
