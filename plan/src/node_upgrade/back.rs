@@ -30,6 +30,10 @@ pub(super) fn home(seen: &Observed) -> Todo {
         if volume.node.is_empty() {
             continue;
         }
+        if is_anothers(seen, volume) {
+            todo.waits.push(Wait::Moves { volume: name, to: volume.node.clone() });
+            continue;
+        }
         let is_home = volume.serves_on == volume.node && volume.seat == volume.node;
         let manager = seen.nodes.get(&volume.node).and_then(|node| node.serving());
         match manager {
@@ -48,6 +52,13 @@ pub(super) fn home(seen: &Observed) -> Todo {
         }
     }
     todo
+}
+
+/// Whether the upgrade of another node brings a volume home that an attempt which has ended left on its way: two that move it would do so
+/// for ever.
+fn is_anothers(seen: &Observed, volume: &Volume) -> bool {
+    let mut others = seen.nodes.iter().filter(|(name, node)| **name != seen.node && node.requested);
+    seen.status.state == NodeUpgradeState::Error && others.any(|(name, _)| volume.touches(name))
 }
 
 /// The instance manager that was replaced comes back where its successor does not run: first its object, then the successor

@@ -94,6 +94,22 @@ fn new_manager(seen: &mut Observed) {
     seen.nodes.get_mut("node-1").unwrap().managers = vec![manager("node-1", NEW, 0)];
 }
 
+/// Both would ask for it, one after the other, for ever.
+#[test]
+fn what_an_attempt_left_on_its_way_is_let_alone_while_another_node_is_upgraded() {
+    let moves = |seen: &Observed| {
+        decide(seen).actions.iter().filter(|action| matches!(action, Action::Move { .. })).count()
+    };
+    let left = |seen: &mut Observed| {
+        seen.volumes.values_mut().for_each(|volume| *volume = away(volume.clone()));
+        new_manager(seen);
+    };
+    let mut seen = change(crowd(Error), left);
+    assert_eq!(moves(&seen), 10, "all come home");
+    seen.nodes.get_mut("node-2").unwrap().requested = true;
+    assert_eq!(moves(&seen), 0, "the upgrade of node-2 brings them home");
+}
+
 /// Ten volumes on the node, in a state in which snapshots are taken or removed.
 fn crowd(state: NodeUpgradeState) -> Observed {
     let names: Vec<String> = (0..10).map(|number| format!("vol-{number}")).collect();
