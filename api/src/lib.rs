@@ -9,6 +9,7 @@ mod crds;
 mod epoch;
 pub mod fluid;
 pub mod longhorn;
+mod machine;
 mod names;
 mod record;
 mod reference;
@@ -23,6 +24,7 @@ pub const IMAGES_PULLED: &str = "midflight.dev/ImagesPulled";
 
 pub use crds::{MANAGED_BY, MANAGER, System, crds, render, system_of};
 pub use epoch::{Epoch, Term};
+pub use machine::images_listed;
 pub use names::{
     Address, EngineName, Id, ImageRef, InstanceManagerName, Location, Message, NodeName, ObjectName,
     ReplicaName, Timestamp, VolumeName, Word,

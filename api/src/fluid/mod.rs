@@ -30,6 +30,8 @@ pub const GENERATION_VARIABLE: &str = "RUNTIMEINFO_FUSE_GENERATION";
 pub const UPDATE_STRATEGY_ANNOTATION: &str = "midflight.dev/fuse-update-strategy";
 /// Name of the CSI driver; upstream's, so its volumes are ours.
 pub const DRIVER: &str = "fuse.csi.fluid.io";
+/// Condition of a dataset: whether workloads can mount it. Upstream's word.
+pub const READY_CONDITION: &str = "Ready";
 
 /// Name and handle of the volume of a dataset.
 pub fn volume_name(namespace: &str, dataset: &str) -> String {

@@ -3,14 +3,11 @@
 //! The invariant: a dataset that workloads cannot mount says why.
 
 use k8s_openapi::jiff::Timestamp;
-use midflight_api::fluid::{DatasetCondition, DatasetPhase, DatasetStatus, NoFolder};
+use midflight_api::fluid::{DatasetCondition, DatasetPhase, DatasetStatus, NoFolder, READY_CONDITION};
 use midflight_api::longhorn::ConditionStatus;
 use midflight_plan::mount::dataset::Action;
 
 use crate::controller::Key;
-
-/// Condition of a dataset: whether workloads can mount it. Upstream's word.
-const READY: &str = "Ready";
 
 /// Why nobody serves a dataset. Shown to the user verbatim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +41,8 @@ impl Missing {
 
 /// Whether those who read a status have not read yet what is missing.
 pub(super) fn is_news(missing: &Missing, before: Option<&DatasetStatus>) -> bool {
-    let said = before.and_then(|status| status.conditions.iter().find(|said| said.kind.as_str() == READY));
+    let said =
+        before.and_then(|status| status.conditions.iter().find(|said| said.kind.as_str() == READY_CONDITION));
     said.is_none_or(|said| said.message.as_str() != missing.to_string())
 }
 
@@ -79,7 +77,7 @@ pub(super) fn say_served(next: &Action, status: &mut DatasetStatus) {
 }
 
 fn put(status: &mut DatasetStatus, (is_so, reason): (ConditionStatus, &str), words: &str) {
-    let before = status.conditions.iter().find(|before| before.kind.as_str() == READY);
+    let before = status.conditions.iter().find(|before| before.kind.as_str() == READY_CONDITION);
     if before.is_some_and(|before| before.status == is_so && before.message.as_str() == words) {
         return;
     }
@@ -87,14 +85,14 @@ fn put(status: &mut DatasetStatus, (is_so, reason): (ConditionStatus, &str), wor
     let since =
         before.filter(|before| before.status == is_so).map(|before| before.last_transition_time.clone());
     let told = DatasetCondition {
-        kind: READY.into(),
+        kind: READY_CONDITION.into(),
         status: is_so,
         reason: reason.into(),
         message: words.into(),
         last_update_time: now.as_str().into(),
         last_transition_time: since.unwrap_or_else(|| now.as_str().into()),
     };
-    status.conditions.retain(|condition| condition.kind.as_str() != READY);
+    status.conditions.retain(|condition| condition.kind.as_str() != READY_CONDITION);
     status.conditions.push(told);
 }
 

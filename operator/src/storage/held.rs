@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use midflight_api::longhorn::Image;
-use midflight_api::{ImageRef, NodeName};
+use midflight_api::{ImageRef, NodeName, images_listed};
 use midflight_plan::storage::engine_image::{ON_NODE, Ranges};
 use midflight_plan::storage::held::holders;
 
@@ -34,7 +34,7 @@ impl Held {
     /// All nodes that have the image, by its content.
     pub(crate) fn nodes_with(&self, image: &ImageRef) -> Result<BTreeSet<NodeName>, Stale> {
         let (images, machines) = (self.images.all()?, self.machines.all()?);
-        let listed = machines.iter().map(|machine| (machine.name_any().into(), listed(machine)));
+        let listed = machines.iter().map(|machine| (machine.name_any().into(), images_listed(machine)));
         Ok(holders(image, images.iter().map(|image| &**image), listed))
     }
 
@@ -47,14 +47,8 @@ impl Held {
     /// Whether a node itself lists the image, which it need not.
     fn lists(&self, node: &NodeName, image: &ImageRef) -> Result<bool, Stale> {
         let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(false) };
-        Ok(listed(&machine).flatten().any(|name| name == image.as_str()))
+        Ok(images_listed(&machine).flatten().any(|name| name == image.as_str()))
     }
-}
-
-/// The images that a node says it has, each with all its names.
-fn listed(machine: &core::Node) -> impl Iterator<Item = &[String]> {
-    let images = machine.status.iter().flat_map(|status| status.images.iter().flatten());
-    images.filter_map(|one| one.names.as_deref())
 }
 
 /// What a node says of the programs of its images, by name.

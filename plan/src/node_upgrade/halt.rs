@@ -10,7 +10,10 @@ use super::run::{Child, Observed};
 use super::words::some_of;
 
 /// Name that an upgrade has unless somebody chose another.
-const USUAL_NAME: &str = "upgrade";
+pub const USUAL_NAME: &str = "upgrade";
+
+/// What the words of an upgrade begin with that goes back because it was deleted.
+pub const ABORTED: &str = "aborted";
 
 /// What an upgrade says of which no further node begins.
 pub(super) fn paused(name: &str, under_way: &[NodeName]) -> String {
@@ -44,7 +47,7 @@ pub(super) fn aborted(seen: &Observed, left: &[&Child]) -> String {
     let image = &seen.status.instance_manager_image;
     let is_default = !image.is_empty() && seen.default_image == *image;
     let next = still_default(image, &seen.nodes).filter(|_| is_default).map(|next| format!("; {next}"));
-    format!("aborted: {back}{}{}", upgraded(seen, &going), next.unwrap_or_default())
+    format!("{ABORTED}: {back}{}{}", upgraded(seen, &going), next.unwrap_or_default())
 }
 
 /// A node and the instance manager that it keeps.

@@ -10,6 +10,7 @@ use kube::{
 };
 use midflight_api::{
     condition::READY,
+    images_listed,
     longhorn::{Image, ImageState, NAMESPACE},
 };
 use serde::Serialize;
@@ -62,10 +63,7 @@ impl Row {
 
 /// The digest of an image that a node lists, if it lists it.
 fn digest(node: &Node, image: &str) -> String {
-    let listed = node.status.iter().flat_map(|status| status.images.iter().flatten());
-    let mut named = listed
-        .filter_map(|entry| entry.names.as_ref())
-        .filter(|names| names.iter().any(|name| name == image));
+    let mut named = images_listed(node).filter(|names| names.iter().any(|name| name == image));
     let digest =
         named.find_map(|names| names.iter().find_map(|name| Some(name.rsplit_once('@')?.1.to_owned())));
     digest.unwrap_or_default()

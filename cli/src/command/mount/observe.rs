@@ -6,7 +6,7 @@ use anyhow::Context;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use midflight_api::fluid::{
-    DRIVER, Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE,
+    DRIVER, Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE, READY_CONDITION,
     UPDATE_STRATEGY_ANNOTATION,
 };
 use midflight_api::longhorn::ConditionStatus;
@@ -49,7 +49,6 @@ async fn volumes(client: &Client) -> anyhow::Result<Vec<PersistentVolume>> {
 
 async fn look(client: &Client, dataset: &Dataset, volumes: &[PersistentVolume]) -> anyhow::Result<Mounted> {
     let (namespace, name) = (dataset.namespace().unwrap_or_default(), dataset.name_any());
-    let (phase, waits_for) = standing(dataset);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
     let claim = claims.get_opt(&name).await.map_err(refusal).context("read the claim")?;
     let claims = claims_of(&namespace, &name, volumes);
@@ -59,16 +58,15 @@ async fn look(client: &Client, dataset: &Dataset, volumes: &[PersistentVolume]) 
         let all: Api<Pod> = Api::namespaced(client.clone(), namespace);
         pods.extend(all.list(&ListParams::default()).await.map_err(refusal).context("list the pods")?);
     }
-    Ok(Mounted { phase, waits_for, ..gather((namespace, name), claim.as_ref(), &claims, &pods) })
+    Ok(gather(dataset, claim.as_ref(), &claims, &pods))
 }
 
 /// The phase of a dataset, and what keeps workloads from it.
 fn standing(dataset: &Dataset) -> (String, Option<String>) {
     let status = dataset.status.clone().unwrap_or_default();
-    let missing = status
-        .conditions
-        .iter()
-        .find(|condition| condition.kind.as_str() == "Ready" && condition.status == ConditionStatus::False);
+    let missing = status.conditions.iter().find(|condition| {
+        condition.kind.as_str() == READY_CONDITION && condition.status == ConditionStatus::False
+    });
     (status.phase.to_string(), missing.map(|condition| condition.message.as_str().to_owned()))
 }
 
@@ -97,18 +95,20 @@ fn claims_of(namespace: &str, dataset: &str, volumes: &[PersistentVolume]) -> BT
 
 /// Puts a dataset's own claim, all that lead to it, and the pods of their namespaces together.
 fn gather(
-    (namespace, dataset): (String, String),
+    dataset: &Dataset,
     claim: Option<&PersistentVolumeClaim>,
     claims: &BTreeSet<ClaimName>,
     pods: &[Pod],
 ) -> Mounted {
+    let (namespace, name) = (dataset.namespace().unwrap_or_default(), dataset.name_any());
+    let (phase, waits_for) = standing(dataset);
     let annotation = |key: &str| claim.and_then(|claim| claim.annotations().get(key).cloned());
     let image = annotation(IMAGE_VERSION_ANNOTATION).unwrap_or_default();
     let generation =
         claim.and_then(|claim| claim.labels().get(GENERATION_LABEL).cloned()).unwrap_or_default();
     let mut nodes: Vec<Node> = pods
         .iter()
-        .filter(|pod| is_in(pod, &namespace) && is_daemon(pod, &dataset))
+        .filter(|pod| is_in(pod, &namespace) && is_daemon(pod, &name))
         .filter_map(|pod| {
             let name = pod.spec.as_ref()?.node_name.clone()?;
             let theirs = pod.labels().get(GENERATION_LABEL).cloned().unwrap_or_default();
@@ -126,7 +126,7 @@ fn gather(
         .collect();
     nodes.sort_by(|one, two| one.name.cmp(&two.name));
     let strategy = annotation(UPDATE_STRATEGY_ANNOTATION).unwrap_or_else(|| "OnDelete".into());
-    Mounted { namespace, dataset, phase: String::new(), waits_for: None, strategy, image, generation, nodes }
+    Mounted { namespace, dataset: name, phase, waits_for, strategy, image, generation, nodes }
 }
 
 fn is_in(pod: &Pod, namespace: &str) -> bool {
@@ -178,6 +178,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn data() -> Dataset {
+        let mut dataset = Dataset::new("data", Default::default());
+        dataset.metadata.namespace = Some("default".into());
+        dataset
+    }
 
     fn pod(json: Value) -> Pod {
         serde_json::from_value(json).unwrap()
@@ -232,7 +238,7 @@ mod tests {
             workload("elsewhere", "node-3", "data", "Running"),
         ];
         let claims = claims_of("default", "data", &[]);
-        let seen = gather(("default".into(), "data".into()), Some(&claim.unwrap()), &claims, &pods);
+        let seen = gather(&data(), Some(&claim.unwrap()), &claims, &pods);
         assert_eq!(
             (seen.strategy.as_str(), seen.image.as_str(), seen.generation.as_str()),
             ("OnIdle", "fuse:2", "2")
@@ -266,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_dataset_without_a_claim_has_no_daemons_yet() {
-        let seen = gather(("default".into(), "data".into()), None, &BTreeSet::new(), &[]);
+        let seen = gather(&data(), None, &BTreeSet::new(), &[]);
         assert_eq!((seen.strategy.as_str(), seen.nodes.len()), ("OnDelete", 0));
     }
 
@@ -305,7 +311,7 @@ mod tests {
             ),
         ];
         let claims = claims_of("default", "data", &volumes);
-        let seen = gather(("default".into(), "data".into()), None, &claims, &pods);
+        let seen = gather(&data(), None, &claims, &pods);
         let users: Vec<String> = seen.nodes[0].used_by.iter().map(|user| user.named("default")).collect();
         assert_eq!(users, ["team/in-a-room", "job"]);
     }

@@ -9,7 +9,6 @@ mod halt;
 
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use kube::Client;
 use kube::api::{Api, DeleteParams};
@@ -17,7 +16,7 @@ use midflight_api::ImageRef;
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, UpgradeState,
 };
-use midflight_plan::node_upgrade::{Forecast, Obstacle, forecast};
+use midflight_plan::node_upgrade::{Forecast, Obstacle, USUAL_NAME, forecast};
 use tokio::time::Instant;
 
 use self::halt::{Halt, until_gone};
@@ -48,7 +47,7 @@ pub(crate) struct Nodes {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=100))]
     parallel: i32,
     /// Name of the DataEngineUpgradeManager
-    #[arg(long, default_value = "upgrade")]
+    #[arg(long, default_value = USUAL_NAME)]
     name: String,
     /// Begin no further node; those that have begun go on
     #[arg(long, conflicts_with_all = ["resume", "abort", "to", "nodes", "wait"])]
@@ -96,9 +95,9 @@ impl Nodes {
                     drive::until_settled(&client, image, within).await?;
                 }
             }
-            self.let_go_of_one_given_up(session, &upgrades, deadline).await?;
+            halt.let_go_of_one_given_up(deadline).await?;
             let plan = self.plan(session, &client, None).await?;
-            begun = self.begin(&client, &upgrades, &plan, deadline).await?.then_some(plan);
+            begun = self.begin(&halt, &plan, deadline).await?.then_some(plan);
         }
         if self.wait {
             return follow::follow(session, &client, &self.name, deadline).await;
@@ -113,37 +112,10 @@ impl Nodes {
         if is_new { verdict(&plan) } else { Ok(()) }
     }
 
-    /// Waits until the nodes of one that somebody has given up are back: what is planned meanwhile finds them in the way.
-    async fn let_go_of_one_given_up(
-        &self,
-        session: &Session,
-        upgrades: &Api<DataEngineUpgradeManager>,
-        deadline: Instant,
-    ) -> anyhow::Result<()> {
-        let there = self.look(upgrades).await?;
-        if there.is_some_and(|there| there.metadata.deletion_timestamp.is_some()) {
-            until_gone(upgrades, &self.name, deadline, |words| session.say(words)).await?;
-        }
-        Ok(())
-    }
-
-    async fn look(
-        &self,
-        upgrades: &Api<DataEngineUpgradeManager>,
-    ) -> anyhow::Result<Option<DataEngineUpgradeManager>> {
-        let looking = || format!("look for the DataEngineUpgradeManager {}", self.name);
-        upgrades.get_opt(&self.name).await.map_err(target::refusal).with_context(looking)
-    }
-
     /// Makes the upgrade, in place of one that is over; says whether. One that is under way, or has left nothing to do, is followed.
-    async fn begin(
-        &self,
-        client: &Client,
-        upgrades: &Api<DataEngineUpgradeManager>,
-        plan: &Forecast,
-        deadline: Instant,
-    ) -> anyhow::Result<bool> {
-        if let Some(there) = self.look(upgrades).await? {
+    async fn begin(&self, halt: &Halt<'_>, plan: &Forecast, deadline: Instant) -> anyhow::Result<bool> {
+        let upgrades = halt.upgrades;
+        if let Some(there) = halt.look().await? {
             let state = there.status.as_ref().map(|status| status.state).unwrap_or_default();
             match state {
                 // What it did is worth more than another that has nothing to do.
@@ -165,7 +137,7 @@ impl Nodes {
             max_parallel_nodes: self.parallel,
             paused: false,
         };
-        drive::begin(client, &self.name, spec).await?;
+        drive::begin(halt.client, &self.name, spec).await?;
         Ok(true)
     }
 

@@ -9,7 +9,7 @@ use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, Image, InstanceManager, Node, Replica, Setting, Volume,
 };
 use midflight_api::settings;
-use midflight_api::{ImageRef, NodeName, VolumeRecord};
+use midflight_api::{ImageRef, NodeName, VolumeRecord, images_listed};
 use midflight_plan::node_upgrade::{self as plan, Nodes, Pace, Policy, Run};
 use midflight_plan::storage::held::holders;
 
@@ -85,10 +85,7 @@ async fn machines(client: &Client) -> anyhow::Result<Vec<core::Node>> {
 
 /// The nodes that have an image.
 fn holders_of(image: &ImageRef, images: &[Image], machines: &[core::Node]) -> BTreeSet<NodeName> {
-    let listed = machines.iter().map(|machine| {
-        let images = machine.status.iter().flat_map(|status| status.images.iter().flatten());
-        (machine.name_any().into(), images.filter_map(|one| one.names.as_deref()))
-    });
+    let listed = machines.iter().map(|machine| (machine.name_any().into(), images_listed(machine)));
     holders(image, images, listed)
 }
 

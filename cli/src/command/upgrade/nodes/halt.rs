@@ -8,7 +8,7 @@ use anyhow::Context;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use midflight_api::longhorn::{DataEngineUpgradeManager, UpgradeState};
-use midflight_plan::node_upgrade::still_default;
+use midflight_plan::node_upgrade::{ABORTED, still_default};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -22,9 +22,6 @@ use crate::target;
 
 /// The controllers have seen a change by then.
 const SEEN_WITHIN: Duration = Duration::from_secs(60);
-
-/// What the words of an upgrade begin with that goes back because it was deleted.
-const ABORTED: &str = "aborted";
 
 /// An upgrade, by its name.
 pub(super) struct Halt<'a> {
@@ -100,7 +97,16 @@ impl Halt<'_> {
         Ok(())
     }
 
-    async fn look(&self) -> anyhow::Result<Option<DataEngineUpgradeManager>> {
+    /// Waits until the nodes of one that somebody has given up are back: what is planned meanwhile finds them in the way.
+    pub(super) async fn let_go_of_one_given_up(&self, deadline: Instant) -> anyhow::Result<()> {
+        let there = self.look().await?;
+        if there.is_some_and(|there| there.metadata.deletion_timestamp.is_some()) {
+            until_gone(self.upgrades, self.name, deadline, |words| self.session.say(words)).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn look(&self) -> anyhow::Result<Option<DataEngineUpgradeManager>> {
         let there = self.upgrades.get_opt(self.name).await.map_err(target::refusal);
         there.context("look for the node upgrade")
     }
