@@ -3,7 +3,7 @@
 //! Invariant: while another engine has the volume, the copy in this process stays in
 //! its service.
 
-use std::{io, path::PathBuf, str::FromStr};
+use std::{io, path::PathBuf, str::FromStr, thread, time::Duration};
 
 use super::{Ended, Host, Over};
 use crate::{
@@ -54,6 +54,10 @@ pub enum HostError {
     Ended(#[from] Ended),
 }
 
+/// For so long a process stays that has nothing to do any more. Its end costs a CPU a millisecond or two, and those
+/// who take the volume over need all of them just then.
+const SUCCESSOR_HAS_THE_CPUS: Duration = Duration::from_millis(100);
+
 /// Serves a volume until it is fenced out or the process is stopped. With a replica
 /// beside it, it goes on for that one's sake when the volume has moved to another
 /// engine; and without it when its store has failed.
@@ -92,7 +96,12 @@ pub fn run(args: &EngineProcessArgs) -> Result<(), HostError> {
                     tracing::error!(%why, "the local replica is lost");
                     local = None;
                 }
-                why => return Err(why.into()),
+                why => {
+                    if matches!(why, Ended::Engine(EngineError::Fenced { .. })) {
+                        thread::sleep(SUCCESSOR_HAS_THE_CPUS);
+                    }
+                    return Err(why.into());
+                }
             }
         }
     }
