@@ -112,6 +112,8 @@ impl Ender {
 #[derive(Debug)]
 struct Now {
     view: View,
+    /// The highest epoch that one of its processes may have.
+    used: Epoch,
     wish: Wish,
     /// Whether it ever could be reached.
     ran: bool,
@@ -164,9 +166,10 @@ impl Instance {
 
     fn new(world: &Arc<World>, spec: Spec, state: State, why: String) -> Instance {
         let place = world.shelf.place(&spec.key());
+        let used = spec.epoch.max(spec.ahead);
         let view = View { spec, state, pid: None, restarts: 0, why };
         let (wish, succession) = (Wish::Serve, Succession::None);
-        let now = Now { view, wish, ran: false, ender: None, thread: None, succession };
+        let now = Now { view, used, wish, ran: false, ender: None, thread: None, succession };
         Instance { world: Arc::clone(world), place, now: Mutex::new(now), changed: Condvar::new() }
     }
 
@@ -217,6 +220,7 @@ impl Instance {
         let mut now = self.lock();
         let mut spec = now.view.spec.clone();
         change(&mut spec);
+        spec.ahead = spec.ahead.max(spec.epoch);
         self.place.store(&spec)?;
         now.view.spec = spec;
         if anew {
@@ -367,15 +371,15 @@ impl Instance {
     }
 
     fn see(&self, quick_ends: u32) -> Seen {
-        let (spec, wish, ran) = {
+        let (spec, ours, wish, ran) = {
             let now = self.lock();
-            (now.view.spec.clone(), now.wish, now.ran)
+            (now.view.spec.clone(), now.used, now.wish, now.ran)
         };
         // Nobody is asked for the sake of one that is to end.
         let asked = if wish == Wish::End { &[] } else { spec.members() };
         let promised = highest_promise(&spec.volume, asked);
         let record = self.world.term(&spec.volume);
-        Seen { kind: spec.key().kind, wish, ours: spec.epoch, record, promised, ran, quick_ends }
+        Seen { kind: spec.key().kind, wish, ours, record, promised, ran, quick_ends }
     }
 
     fn first(&self, used: bool) -> Next {
@@ -402,8 +406,10 @@ impl Instance {
 
     fn start_at(&self, epoch: Epoch) -> io::Result<()> {
         let mut now = self.lock();
-        if now.view.spec.epoch != epoch {
-            now.view.spec.epoch = epoch;
+        now.used = now.used.max(epoch);
+        now.view.spec.epoch = epoch;
+        if now.view.spec.ahead < epoch {
+            now.view.spec.ahead = epoch;
             self.place.store(&now.view.spec)?;
         }
         if now.wish == Wish::ServeAnew {
@@ -429,12 +435,17 @@ impl Instance {
             if now.wish != Wish::Serve {
                 ender.end();
             }
-            if now.view.spec.address.as_ref() != Some(address) {
-                now.view.spec.address = Some(address.clone());
-                if let Err(error) = self.place.store(&now.view.spec) {
-                    tracing::error!(%error, "note where an instance listens");
-                    ender.end();
-                }
+            let before = now.view.spec.clone();
+            now.view.spec.address = Some(address.clone());
+            if before.key().kind == Kind::Engine {
+                // Noted while it serves: when it ends, its clients wait for the next one.
+                now.view.spec.ahead = now.used.next_incarnation().unwrap_or(now.used);
+            }
+            if now.view.spec != before
+                && let Err(error) = self.place.store(&now.view.spec)
+            {
+                tracing::error!(%error, "note where an instance listens");
+                ender.end();
             }
             now.ran = true;
             now.ender = Some(ender);

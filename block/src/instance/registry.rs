@@ -213,7 +213,8 @@ impl Registry {
             Known::Ended => {
                 instance.end();
                 let (address, epoch) = (before.spec.address, before.spec.epoch.max(wanted.epoch));
-                self.start(Spec { address, epoch, ..wanted }, Start::Again)
+                let ahead = before.spec.ahead.max(epoch);
+                self.start(Spec { address, epoch, ahead, ..wanted }, Start::Again)
             }
         }
     }

@@ -108,6 +108,7 @@ fn wanted(request: &proto::CreateRequest) -> Result<Spec, Refused> {
         name: name(&request.name)?,
         volume: name(&request.volume)?,
         epoch: Epoch::from_bits(request.epoch),
+        ahead: Epoch::from_bits(request.epoch),
         binary: (!request.binary.is_empty()).then(|| request.binary.clone().into()),
         particulars,
         address: None,

@@ -51,6 +51,9 @@ pub(super) struct Spec {
     pub(super) volume: Name,
     /// With the incarnation it was last started under.
     pub(super) epoch: Epoch,
+    /// The highest that it may be started under before more is noted.
+    #[serde(default)]
+    pub(super) ahead: Epoch,
     /// Below the folder of binaries; `None` for an instance in this process (v2).
     pub(super) binary: Option<PathBuf>,
     pub(super) particulars: Particulars,
@@ -246,6 +249,7 @@ mod tests {
             name: "e-1".parse().unwrap(),
             volume: "vol-1".parse().unwrap(),
             epoch: Epoch::of_term(3),
+            ahead: Epoch::of_term(3),
             binary: None,
             particulars: Particulars::Engine {
                 members: members.iter().map(seat).collect(),
