@@ -9,6 +9,7 @@
 
 pub mod dataset;
 pub mod progress;
+pub mod trouble;
 mod version;
 
 pub use version::Version;

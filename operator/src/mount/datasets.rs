@@ -5,20 +5,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Resource, ResourceExt};
 use midflight_api::fluid::{Dataset, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase};
 use midflight_plan::mount::Policy;
 use midflight_plan::mount::dataset::{Action, Generation, Observed, Wanted, decide};
 use midflight_plan::mount::progress::Standing;
+use tracing::info;
 
 use super::objects::{
     Design, FuseRuntime as _, claimed, daemon_set_key, daemons, is_ours, node_selector, volume_name,
 };
 use super::pace::Pace;
+use super::pods::{served_dataset, troubled};
 use super::progress;
 use super::service::{self, Missing};
-use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
+use crate::controller::{Controller, Index, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
 use crate::figures::Figures;
 
 pub(crate) struct Datasets {
@@ -29,6 +31,9 @@ pub(crate) struct Datasets {
     daemon_sets: Objects<DaemonSet>,
     volumes: Objects<PersistentVolume>,
     claims: Objects<PersistentVolumeClaim>,
+    pods: Objects<Pod>,
+    /// Daemons that do not run, by their dataset.
+    troubled: Index<Pod>,
 }
 
 /// A dataset and all that belongs to it; the same name for both it and its runtime.
@@ -39,13 +44,18 @@ pub(crate) struct Look {
     daemon_set: Option<Arc<DaemonSet>>,
     volume: Option<Arc<PersistentVolume>>,
     claim: Option<Arc<PersistentVolumeClaim>>,
+    /// Daemons that do not run.
+    troubled: Vec<Arc<Pod>>,
     /// How long what was seen of the daemons is held back.
     held_back: Option<Duration>,
 }
 
 impl Datasets {
     pub(crate) fn new(operator: &mut Operator) -> Datasets {
+        let pods: Objects<Pod> = operator.objects();
         Datasets {
+            troubled: pods.index(|pod| troubled_of(pod).iter().map(Key::to_string).collect()),
+            pods,
             pace: Pace::default(),
             figures: operator.figures(),
             datasets: operator.objects(),
@@ -87,6 +97,11 @@ impl Datasets {
     }
 }
 
+/// The dataset of a daemon that does not run.
+fn troubled_of(pod: &Pod) -> Option<Key> {
+    troubled(pod).and(served_dataset(pod))
+}
+
 fn stays<K: Resource>(object: Option<&Arc<K>>) -> Option<&K> {
     object.map(|object| &**object).filter(|object| object.meta().deletion_timestamp.is_none())
 }
@@ -107,6 +122,8 @@ impl Look {
             daemons: self.daemon_set.as_deref().map(daemons),
             volume: self.volume.is_some(),
             claim: self.claim.as_deref().map(claimed),
+            policy: self.policy(),
+            troubled: self.troubled.iter().filter_map(|pod| troubled(pod)).collect(),
         }
     }
 
@@ -183,6 +200,7 @@ impl Controller for Datasets {
         wake.on(&self.datasets, |dataset| vec![Key::of(dataset)]);
         wake.on(&self.runtimes, |runtime| vec![Key::of(runtime)]);
         wake.on(&self.claims, |claim| vec![Key::of(claim)]);
+        wake.on(&self.pods, |pod| troubled_of(pod).into_iter().collect());
         wake.on(&self.daemon_sets, |set| {
             let key = Key::of(set);
             key.name.strip_suffix("-fuse").map(|name| Key::new(&key.namespace, name)).into_iter().collect()
@@ -203,6 +221,7 @@ impl Controller for Datasets {
             daemon_set: self.daemon_sets.get(&daemon_set_key(key))?,
             volume: volume.filter(|volume| is_ours(volume)),
             claim: self.claims.get(key)?,
+            troubled: self.pods.by(self.troubled, &key.to_string())?,
             held_back: None,
         }))
     }
@@ -289,6 +308,12 @@ impl Controller for Datasets {
             (Action::ChangeClaim { generation }, Some(design)) => {
                 if let Some(claim) = &mut claim {
                     self.claims.change(claim, |claim| design.ask(claim, generation)).await?;
+                }
+            }
+            (Action::MakeAnew { pods }, Some(_)) => {
+                for pod in seen.troubled.iter().filter(|pod| pods.contains(&pod.name_any())) {
+                    self.pods.delete(pod).await?;
+                    info!(pod = pod.name_any(), "a daemon that does not run is made anew");
                 }
             }
             (Action::RemoveVolume, _) => {

@@ -3,6 +3,7 @@
 mod datasets;
 mod objects;
 mod pace;
+mod pods;
 mod progress;
 mod service;
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub(super) fn say_missing(missing: &Missing, status: &mut DatasetStatus) {
 pub(super) fn say_served(next: &Action, status: &mut DatasetStatus) {
     match next {
         // Bound is what workloads can mount: volume and claim are there, and nothing is to be changed.
-        Action::Nothing => {
+        Action::Nothing | Action::MakeAnew { .. } => {
             status.phase = DatasetPhase::Bound;
             let rest = match status.mounts.len() {
                 0 | 1 => String::new(),

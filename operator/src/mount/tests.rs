@@ -1,5 +1,7 @@
 //! Datasets against a real API server.
 
+mod trouble;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,6 +8,8 @@
 
 use sha2::{Digest, Sha256};
 
+use super::{Policy, trouble::Troubled};
+
 /// Tells templates apart; short enough to be read.
 pub fn digest(template: &str) -> String {
     const KEPT: usize = 8;
@@ -78,6 +80,10 @@ pub struct Observed {
     /// Whether the volume is there.
     pub volume: bool,
     pub claim: Option<Claim>,
+    /// What becomes of daemons that are not what is wanted.
+    pub policy: Policy,
+    /// Daemons that do not run.
+    pub troubled: Vec<Troubled>,
 }
 
 /// Something the shell can do. Each one is safe to repeat.
@@ -95,6 +101,10 @@ pub enum Action {
     },
     ChangeClaim {
         generation: Generation,
+    },
+    /// Daemons that serve nobody and are not what is wanted go, so that others come in their place.
+    MakeAnew {
+        pods: Vec<String>,
     },
     /// Of a dataset that has gone; all else goes with its owner.
     RemoveVolume,
@@ -122,10 +132,16 @@ pub fn decide(seen: &Observed) -> Action {
         Some(claim)
             if claim.generation == Some(generation) && claim.asked.as_ref() == Some(&wanted.asked) =>
         {
-            Action::Nothing
+            make_anew(seen, generation)
         }
         Some(_) => Action::ChangeClaim { generation },
     }
+}
+
+fn make_anew(seen: &Observed, wanted: Generation) -> Action {
+    let goes = |one: &&Troubled| one.is_to_go(wanted, seen.policy);
+    let pods: Vec<String> = seen.troubled.iter().filter(goes).map(|one| one.pod.clone()).collect();
+    if pods.is_empty() { Action::Nothing } else { Action::MakeAnew { pods } }
 }
 
 #[cfg(test)]
@@ -138,7 +154,14 @@ mod tests {
     }
 
     fn nothing_yet(template: &str) -> Observed {
-        Observed { wanted: Some(wanted(template)), daemons: None, volume: false, claim: None }
+        Observed {
+            wanted: Some(wanted(template)),
+            daemons: None,
+            volume: false,
+            claim: None,
+            policy: Policy::ReplaceIdle,
+            troubled: Vec::new(),
+        }
     }
 
     fn carry_out(world: &mut Observed, action: &Action) {
@@ -156,6 +179,7 @@ mod tests {
             Action::MakeClaim { generation } | Action::ChangeClaim { generation } => {
                 world.claim = Some(claim(*generation));
             }
+            Action::MakeAnew { pods } => world.troubled.retain(|one| !pods.contains(&one.pod)),
             Action::RemoveVolume => world.volume = false,
             Action::Nothing => {}
         }
@@ -211,5 +235,30 @@ mod tests {
         );
         world.wanted = None;
         assert_eq!(settle(&mut world), [Action::RemoveVolume]);
+    }
+
+    /// Whoever waits for it would wait for ever.
+    #[test]
+    fn a_daemon_that_cannot_run_is_made_anew_once_nodes_are_told_what_is_wanted() {
+        let mut world = nothing_yet("one");
+        settle(&mut world);
+        let troubled = |node: &str, generation| Troubled {
+            pod: format!("data-fuse-{node}"),
+            node: node.into(),
+            generation,
+            has_run: false,
+            why: "its image cannot be pulled".into(),
+        };
+        world.troubled = vec![troubled("a", Generation::FIRST)];
+        assert_eq!(settle(&mut world), [], "another one would be the same");
+        world.wanted = Some(wanted("two"));
+        let second = Generation::FIRST.next();
+        world.troubled.push(troubled("b", second));
+        let expected = [
+            Action::ChangeDaemons { generation: second },
+            Action::ChangeClaim { generation: second },
+            Action::MakeAnew { pods: vec!["data-fuse-a".into()] },
+        ];
+        assert_eq!(settle(&mut world), expected);
     }
 }
