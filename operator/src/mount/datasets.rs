@@ -7,10 +7,13 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Resource, ResourceExt};
-use midflight_api::fluid::{Dataset, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase};
+use midflight_api::fluid::{
+    Dataset, DatasetPhase, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase,
+};
 use midflight_plan::mount::Policy;
 use midflight_plan::mount::dataset::{Action, Generation, Observed, Wanted, decide};
 use midflight_plan::mount::progress::Standing;
+use midflight_plan::mount::trouble::{self, Troubled};
 use tracing::info;
 
 use super::objects::{
@@ -19,7 +22,7 @@ use super::objects::{
 use super::pace::Pace;
 use super::pods::{served_dataset, troubled};
 use super::progress;
-use super::service::{self, Missing};
+use super::service::{self, Missing, Trouble};
 use crate::controller::{Controller, Index, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
 use crate::figures::Figures;
 
@@ -123,7 +126,7 @@ impl Look {
             volume: self.volume.is_some(),
             claim: self.claim.as_deref().map(claimed),
             policy: self.policy(),
-            troubled: self.troubled.iter().filter_map(|pod| troubled(pod)).collect(),
+            troubled: self.troubled(),
         }
     }
 
@@ -148,6 +151,7 @@ impl Look {
         if let Some(set) = &self.daemon_set {
             progress::say(&progress::counted(set), self.policy(), &mut status);
         }
+        progress::say_trouble(self.trouble().as_deref(), &mut status);
         if let Ok(design) = self.design() {
             let mut unheeded = design.unheeded();
             unheeded.extend(self.keeps_nodes(&design).then_some("nodeSelector (stays as it was)"));
@@ -166,7 +170,16 @@ impl Look {
     fn standing(&self) -> Option<Standing> {
         let (set, runtime) = (self.daemon_set.as_ref()?, self.runtime.as_ref()?);
         let wish = runtime.metadata.generation.unwrap_or_default();
-        Some(progress::standing(wish, set))
+        Some(progress::standing(wish, set, self.troubled.len()))
+    }
+
+    /// Which daemons do not run, in words.
+    fn trouble(&self) -> Option<String> {
+        trouble::in_words(&self.troubled())
+    }
+
+    fn troubled(&self) -> Vec<Troubled> {
+        self.troubled.iter().filter_map(|pod| troubled(pod)).collect()
     }
 
     /// What becomes of old daemons.
@@ -239,6 +252,8 @@ impl Controller for Datasets {
             self.figures.fuse_daemons(&seen.key.namespace, &seen.key.name, &progress::counted(set));
         }
         let (status, standing) = (seen.status(), seen.standing());
+        let others_run = standing.is_some_and(|standing| standing.ready > 0);
+        let trouble = seen.trouble().map(|words| Trouble { words, others_run });
         let (Some(dataset), Some(runtime)) = (&mut seen.dataset, &mut seen.runtime) else { return Ok(()) };
         if let Some(standing) = standing
             && runtime.status.as_ref() != Some(&status)
@@ -247,11 +262,13 @@ impl Controller for Datasets {
             match self.pace.wait(&seen.key, standing, now) {
                 None => {
                     let arrived = progress::arrival(runtime.status.as_ref(), &status);
+                    let trouble = progress::new_trouble(runtime.status.as_ref(), &status);
                     self.runtimes.report(runtime, |runtime| runtime.status = Some(status)).await?;
                     self.pace.told(&seen.key, standing, now);
-                    if let Some(note) = arrived {
-                        let news =
-                            News { by: Self::NAME, tone: Tone::Normal, reason: "FuseUpgraded", note: &note };
+                    let arrived = arrived.map(|note| (Tone::Normal, "FuseUpgraded", note));
+                    let trouble = trouble.map(|note| (Tone::Warning, "FuseDoesNotRun", note));
+                    for (tone, reason, note) in arrived.into_iter().chain(trouble) {
+                        let news = News { by: Self::NAME, tone, reason, note: &note };
                         self.runtimes.tell(runtime, &news).await;
                     }
                 }
@@ -264,12 +281,17 @@ impl Controller for Datasets {
             kind: JuiceFSRuntime::TYPE.into(),
             category: "Accelerate".into(),
         };
+        let is_held_back =
+            seen.held_back.is_some() && matches!(decision, Action::Nothing | Action::MakeAnew { .. });
         let report = self.datasets.report(dataset, |dataset| {
             let mounts = dataset.spec.mounts.clone();
             let status = dataset.status.get_or_insert_default();
             status.runtimes = vec![served_by];
             status.mounts = mounts;
-            service::say_served(decision, status);
+            // What is told of daemons is told of both at the same time.
+            if !is_held_back || status.phase != DatasetPhase::Bound {
+                service::say_served(decision, trouble.as_ref(), status);
+            }
         });
         Ok(report.await?)
     }

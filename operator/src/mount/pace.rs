@@ -47,7 +47,7 @@ mod tests {
     fn standing(nodes: u32, ready: u32, outdated: u32) -> Standing {
         let updated = nodes - outdated;
         let counted = Counted { generation: Generation::FIRST, is_fresh: true, daemons: nodes, updated };
-        Standing { wish: 1, counted, desired: nodes, ready }
+        Standing { wish: 1, counted, desired: nodes, ready, troubled: 0 }
     }
 
     fn tell(pace: &Pace, key: &Key, standing: Standing, now: Instant) -> Option<Duration> {

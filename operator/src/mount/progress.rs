@@ -1,6 +1,7 @@
 //! Tells how the daemons of a dataset stand: in the status of its runtime, in events and in figures.
 //!
-//! The invariant: everything comes from what the runtime says and the DaemonSet counts, so that no pod is looked at and nothing is told per node.
+//! The invariant: everything comes from what the runtime says, what the DaemonSet counts and the daemons that do not run, so that no other pod is looked at and
+//! nothing is told per node.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::jiff::Timestamp;
@@ -15,6 +16,8 @@ use super::objects::daemons;
 const UP_TO_DATE: &str = "FusesUpToDate";
 /// Condition of a runtime: whether all options of its daemons mean something; absent if they do.
 const HEEDED: &str = "FuseOptionsHeeded";
+/// Condition of a runtime: whether its daemons run; absent if they do, or are about to.
+const RUNNING: &str = "FusesRunning";
 
 fn number(count: i32) -> u32 {
     u32::try_from(count).unwrap_or_default()
@@ -31,10 +34,11 @@ pub(super) fn counted(set: &DaemonSet) -> Counted {
 }
 
 /// What is told of the daemons, for which of the user's wishes.
-pub(super) fn standing(wish: i64, set: &DaemonSet) -> Standing {
+pub(super) fn standing(wish: i64, set: &DaemonSet, troubled: usize) -> Standing {
     let seen = set.status.clone().unwrap_or_default();
     let (desired, ready) = (number(seen.desired_number_scheduled), number(seen.number_ready));
-    Standing { wish, counted: counted(set), desired, ready }
+    let troubled = u32::try_from(troubled).unwrap_or(u32::MAX);
+    Standing { wish, counted: counted(set), desired, ready, troubled }
 }
 
 fn condition<'a>(status: &'a JuiceFSRuntimeStatus, kind: &str) -> Option<&'a RuntimeCondition> {
@@ -50,6 +54,26 @@ pub(super) fn say(counted: &Counted, policy: Policy, status: &mut JuiceFSRuntime
     };
     status.fuse_reason = if is_so == ConditionStatus::True { "".into() } else { words.as_str().into() };
     put(status, UP_TO_DATE, (is_so, reason), &words);
+}
+
+/// Says which daemons do not run, if any.
+pub(super) fn say_trouble(words: Option<&str>, status: &mut JuiceFSRuntimeStatus) {
+    let Some(words) = words else {
+        status.conditions.retain(|condition| condition.kind.as_str() != RUNNING);
+        return;
+    };
+    status.fuse_reason = words.into();
+    put(status, RUNNING, (ConditionStatus::False, "SomeDoNotRun"), words);
+}
+
+/// What is wrong with daemons, to somebody who was told the status before and has not heard of any.
+pub(super) fn new_trouble(
+    before: Option<&JuiceFSRuntimeStatus>,
+    now: &JuiceFSRuntimeStatus,
+) -> Option<String> {
+    let trouble = condition(now, RUNNING)?;
+    let is_news = before.is_none_or(|before| condition(before, RUNNING).is_none());
+    is_news.then(|| trouble.message.as_str().to_owned())
 }
 
 /// Names the options that change nothing, if there are any.

@@ -53,17 +53,29 @@ pub(super) fn say_missing(missing: &Missing, status: &mut DatasetStatus) {
     put(status, (ConditionStatus::False, missing.reason()), &missing.to_string());
 }
 
+/// Daemons that do not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) words: String,
+    /// Whether there are others, and they run.
+    pub(super) others_run: bool,
+}
+
 /// Says in a status how far a dataset is that has all it needs, by what is to be done next.
-pub(super) fn say_served(next: &Action, status: &mut DatasetStatus) {
+pub(super) fn say_served(next: &Action, trouble: Option<&Trouble>, status: &mut DatasetStatus) {
     match next {
         // Bound is what workloads can mount: volume and claim are there, and nothing is to be changed.
         Action::Nothing | Action::MakeAnew { .. } => {
             status.phase = DatasetPhase::Bound;
-            let rest = match status.mounts.len() {
+            if let Some(Trouble { words, others_run: false }) = trouble {
+                return put(status, (ConditionStatus::False, "NoDaemonRuns"), words);
+            }
+            let first = match status.mounts.len() {
                 0 | 1 => String::new(),
                 all => format!("; of its {all} mounts only the first is served"),
             };
-            let words = format!("workloads can mount the claim of its name{rest}");
+            let trouble = trouble.map(|trouble| format!("; {}", trouble.words)).unwrap_or_default();
+            let words = format!("workloads can mount the claim of its name{first}{trouble}");
             put(status, (ConditionStatus::True, "DatasetReady"), &words);
         }
         // Those that could mount it still can.
@@ -121,17 +133,34 @@ mod tests {
         assert!(!is_news(&missing, Some(&status)));
         assert!(is_news(&Missing::Folder(NoFolder::NoMount), Some(&status)));
 
-        say_served(&Action::MakeVolume, &mut status);
+        say_served(&Action::MakeVolume, None, &mut status);
         assert_eq!(said(&status).0, DatasetPhase::NotBound);
         status.mounts = vec![DatasetMount::default(); 2];
-        say_served(&Action::Nothing, &mut status);
+        say_served(&Action::Nothing, None, &mut status);
         let words = "workloads can mount the claim of its name; of its 2 mounts only the first is served";
         let ready = (DatasetPhase::Bound, ConditionStatus::True, "DatasetReady".into(), words.into());
         assert_eq!(said(&status), ready);
         let before = status.clone();
-        say_served(&Action::Nothing, &mut status);
+        say_served(&Action::Nothing, None, &mut status);
         assert_eq!(status, before, "nothing new");
-        say_served(&Action::ChangeClaim { generation: Generation::FIRST }, &mut status);
+        say_served(&Action::ChangeClaim { generation: Generation::FIRST }, None, &mut status);
         assert_eq!(status, DatasetStatus { phase: DatasetPhase::Updating, ..before });
+    }
+
+    /// It is ready as long as there is a node where a workload can mount it.
+    #[test]
+    fn a_dataset_says_which_daemons_do_not_run() {
+        let mut status = DatasetStatus::default();
+        let trouble = |others_run| Trouble { words: "the daemon on a does not run: why".into(), others_run };
+        say_served(&Action::Nothing, Some(&trouble(true)), &mut status);
+        let words = "workloads can mount the claim of its name; the daemon on a does not run: why";
+        let expected = (DatasetPhase::Bound, ConditionStatus::True, "DatasetReady".into(), words.into());
+        assert_eq!(said(&status), expected);
+        say_served(&Action::Nothing, Some(&trouble(false)), &mut status);
+        let words = "the daemon on a does not run: why";
+        let expected = (DatasetPhase::Bound, ConditionStatus::False, "NoDaemonRuns".into(), words.into());
+        assert_eq!(said(&status), expected);
+        say_served(&Action::Nothing, None, &mut status);
+        assert_eq!(said(&status).1, ConditionStatus::True);
     }
 }

@@ -48,6 +48,8 @@ pub struct Standing {
     /// Nodes that should have a daemon.
     pub desired: u32,
     pub ready: u32,
+    /// Daemons that do not run, and whose node says why.
+    pub troubled: u32,
 }
 
 impl Standing {
@@ -56,12 +58,15 @@ impl Standing {
     pub fn is_news_after(&self, told: &Standing) -> bool {
         const SHARE: u32 = 16;
         let is_asked = self.wish != told.wish || self.counted.generation != told.counted.generation;
-        let begins = self.counted.outdated() > 0 && told.counted.outdated() == 0;
+        let begins = |number: fn(&Standing) -> u32| number(self) > 0 && number(told) == 0;
+        let begins = begins(|of| of.counted.outdated()) || begins(|of| of.troubled);
         let all = self.desired.max(self.counted.daemons);
-        let numbers = |of: &Standing| [of.desired, of.ready, of.counted.daemons, of.counted.outdated()];
+        let numbers =
+            |of: &Standing| [of.desired, of.ready, of.troubled, of.counted.daemons, of.counted.outdated()];
         let mut moved = numbers(self).into_iter().zip(numbers(told)).map(|(now, then)| now.abs_diff(then));
         let is_much = moved.any(|by| by > 0 && by.saturating_mul(SHARE) >= all);
-        is_asked || begins || is_much || (self.is_done() && !told.is_done())
+        let heals = self.troubled == 0 && told.troubled > 0;
+        is_asked || begins || is_much || heals || (self.is_done() && !told.is_done())
     }
 
     fn is_done(&self) -> bool {
@@ -85,7 +90,9 @@ mod tests {
             },
             desired: nodes,
             ready,
+            troubled: 0,
         };
+        let troubled = |troubled| Standing { troubled, ..standing(1, 5000, 4000, 0) };
         #[rustfmt::skip]
         let cases = [
             ("the same",                standing(1, 5000, 5000, 0),    standing(1, 5000, 5000, 0),    false),
@@ -97,6 +104,9 @@ mod tests {
             ("the last is done",        standing(1, 5000, 5000, 1),    standing(1, 5000, 5000, 0),    true),
             ("the last is not ready",   standing(1, 5000, 5000, 1),    standing(1, 5000, 4999, 0),    false),
             ("all are ready",           standing(1, 5000, 4999, 0),    standing(1, 5000, 5000, 0),    true),
+            ("one cannot run",          troubled(0),                   troubled(1),                   true),
+            ("another cannot run",      troubled(9),                   troubled(10),                  false),
+            ("all can run again",       troubled(9),                   troubled(0),                   true),
             ("the user wants it other", standing(1, 5000, 5000, 9),    standing(2, 5000, 5000, 9),    true),
         ];
         for (name, told, now, expected) in cases {

@@ -76,3 +76,26 @@ async fn a_daemon_whose_image_cannot_be_had_is_made_anew_when_the_image_is_corre
         cluster.close().await;
     }
 }
+
+/// Its next workload hangs, and somebody has to know why.
+#[tokio::test]
+async fn a_dataset_says_why_its_daemon_does_not_run() {
+    let (cluster, running) = with_dataset().await;
+    let client = &cluster.client;
+    label_node(client, "node-1").await;
+    let daemon = daemon_of(client, "1").await;
+    node_says(client, &daemon, &json!({ "waiting": { "reason": "ErrImagePull" } })).await;
+    let words = "the daemon on node-1 does not run: its image fuse:1 cannot be had; publish it, or name another in the runtime";
+    until_standing(client, ["Bound", "False", words]).await;
+    until_said(client, words).await;
+    let told = format!("FuseDoesNotRun: {words}");
+    eventually("it is told once", async || {
+        events(client, "JuiceFSRuntime").await.iter().filter(|event| **event == told).count() == 1
+    })
+    .await;
+    change(client, json!({ "imageTag": "2" })).await;
+    daemon_of(client, "2").await;
+    until_standing(client, ["Bound", "True", "workloads can mount the claim of its name"]).await;
+    running.abort();
+    cluster.close().await;
+}
