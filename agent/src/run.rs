@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{
@@ -18,8 +19,8 @@ use tracing::{info, warn};
 use crate::{
     Backoff, Config, chain,
     connect::{ConnectError, connect},
-    csi::{self, CsiConfig},
-    image::{Puller, Store, collect},
+    csi::{self, CsiConfig, Images},
+    image::{NameError, Puller, Store, collect},
     machine::{Health, Machine},
     node::{self, FIELD_MANAGER, LEASE_NAMESPACE, Since},
     pod::{self, CSI_SOCKET, Claims, Shell},
@@ -55,7 +56,7 @@ pub async fn run(config: Config, ready: oneshot::Sender<()>) -> io::Result<()> {
     tokio::select! {
         () = be_node(shell.clone(), ready) => {}
         () = pod::run(shell.clone()) => {}
-        () = serve_volumes(&shell.config) => {}
+        () = serve_volumes(&shell) => {}
         served = pod::serve(shell.clone()) => return served,
         () = collect(&shell.images.store, &shell.config.data, || pod::images_in_use(&shell)) => {}
     }
@@ -63,17 +64,18 @@ pub async fn run(config: Config, ready: oneshot::Sender<()>) -> io::Result<()> {
 }
 
 /// The CSI plugin of the node, for as long as the agent runs. Without root there is none: nothing can be mounted.
-async fn serve_volumes(config: &Config) {
+async fn serve_volumes(shell: &Arc<Shell>) {
     if !rustix::process::geteuid().is_root() {
         return std::future::pending().await;
     }
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     loop {
-        let wait = match serve_csi(config).await {
+        let wait = match serve_csi(shell).await {
             Ok(()) => return,
             Err(error) => {
                 let wait = backoff.failed();
-                warn!(node = config.name, ?wait, error = chain(&*error), "the CSI plugin does not serve");
+                let node = &shell.config.name;
+                warn!(node, ?wait, error = chain(&*error), "the CSI plugin does not serve");
                 wait
             }
         };
@@ -81,7 +83,8 @@ async fn serve_volumes(config: &Config) {
     }
 }
 
-async fn serve_csi(config: &Config) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+async fn serve_csi(shell: &Arc<Shell>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let config = &shell.config;
     let client = connect(&config.kubeconfig).await?;
     let csi = CsiConfig {
         node: config.name.clone(),
@@ -92,7 +95,20 @@ async fn serve_csi(config: &Config) -> Result<(), Box<dyn std::error::Error + Se
         patience: VOLUME_WITHIN,
         look_at_idle_every: LOOK_AT_IDLE_EVERY,
     };
-    Ok(csi::serve(csi, client, || ()).await?)
+    let images = images(Arc::clone(shell), client.clone());
+    Ok(csi::serve_with(csi, client, images, || ()).await?)
+}
+
+/// This agent brings images. A pull goes on though nobody waits for it any more: who asks again finds it done.
+fn images(shell: Arc<Shell>, client: Client) -> Images {
+    Images::Agent(Arc::new(move |image| {
+        let (shell, client) = (Arc::clone(&shell), client.clone());
+        let pulling = tokio::spawn(async move {
+            let image = image.parse().map_err(|error: NameError| chain(&error))?;
+            shell.images.pull(&image, false, &client).await.map(drop).map_err(|error| chain(&error))
+        });
+        pulling.map(|pulled| pulled.unwrap_or_else(|error| Err(chain(&error)))).boxed()
+    }))
 }
 
 async fn be_node(shell: Arc<Shell>, ready: oneshot::Sender<()>) {

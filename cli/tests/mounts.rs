@@ -46,7 +46,8 @@ fn daemons_are_replaced_when_nobody_uses_them() {
 
     // 3. A workload ends: its node's daemon goes, and no other.
     cluster.end_workload("node-1");
-    assert!(!cluster.labelled("node-1"));
+    cluster
+        .eventually("the node has the new image, and lets the old daemon go", || !cluster.labelled("node-1"));
     cluster.eventually("the old daemon is gone", || cluster.daemon("node-1").is_none());
     assert_eq!(["node-2", "node-3"].map(|node| cluster.daemon(node)), [before[1].clone(), before[2].clone()]);
 

@@ -39,14 +39,22 @@ pub struct Seen {
     pub neighbours: usize,
     /// Whether the daemon was sent away.
     pub leaving: bool,
+    /// Whether the daemon that is wanted could come in its place, as far as the node knows.
+    pub can_follow: bool,
 }
 
 impl Seen {
+    /// Whether the daemon would go for another one, so that it matters whether that one can come.
+    pub fn asks_for_successor(&self) -> bool {
+        self.policy == Policy::ReplaceIdle && !self.leaving && self.is_to_go()
+    }
+
     fn is_to_go(&self) -> bool {
         let unwanted = match self.policy {
             Policy::Keep => false,
             Policy::ReplaceIdle => {
-                self.running.as_ref().is_some_and(|running| running.is_behind(&self.wanted))
+                self.can_follow
+                    && self.running.as_ref().is_some_and(|running| running.is_behind(&self.wanted))
             }
             Policy::Remove => true,
         };
@@ -136,11 +144,36 @@ mod tests {
     }
 
     fn seen(policy: Policy, running: Option<&str>, users: usize, leaving: bool) -> Seen {
-        Seen { policy, wanted: version(NEW), running: running.map(version), users, neighbours: 0, leaving }
+        let (wanted, running) = (version(NEW), running.map(version));
+        Seen { policy, wanted, running, users, neighbours: 0, leaving, can_follow: true }
     }
 
     fn with_neighbour(seen: Seen) -> Seen {
         Seen { neighbours: 1, ..seen }
+    }
+
+    /// A workload that comes gets the old one, instead of waiting for one that cannot come.
+    #[test]
+    fn nobody_lets_go_of_a_daemon_for_one_that_cannot_come() {
+        use Policy::{Remove, ReplaceIdle};
+        let without = |seen: Seen| Seen { can_follow: false, ..seen };
+        let old = || seen(ReplaceIdle, Some(OLD), 0, false);
+        assert!(old().asks_for_successor());
+        assert_eq!(depart(&without(old())), Ok(Departure::Keep));
+        assert_eq!(arrive(&without(old())), Arrival::Label);
+        assert_eq!(rest(&without(old())), Rest::Keep);
+        let others = [
+            ("up to date", seen(ReplaceIdle, Some(NEW), 0, false)),
+            ("used", seen(ReplaceIdle, Some(OLD), 1, false)),
+            ("by hand", seen(Policy::Keep, Some(OLD), 0, false)),
+            ("dataset gone", seen(Remove, Some(OLD), 0, false)),
+            ("sent away already", seen(ReplaceIdle, Some(OLD), 0, true)),
+        ];
+        for (name, seen) in others {
+            assert!(!seen.asks_for_successor(), "{name}");
+        }
+        assert_eq!(depart(&without(seen(Remove, Some(OLD), 0, false))), Ok(Departure::SendAway));
+        assert_eq!(arrive(&without(seen(ReplaceIdle, Some(OLD), 0, true))), Arrival::AwaitEnd);
     }
 
     #[test]

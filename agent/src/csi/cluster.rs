@@ -5,9 +5,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolumeClaim};
 use kube::{
-    Api, Client,
+    Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
 use midflight_api::fluid::{GENERATION_LABEL, UPDATE_STRATEGY_ANNOTATION};
@@ -26,13 +26,17 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Wish {
     pub(super) policy: Policy,
     pub(super) version: Version,
+    /// Whom people ask why something is not done: the dataset, or its claim.
+    pub(super) about: Option<ObjectReference>,
 }
 
 impl Wish {
     /// A claim that has gone wishes no daemon. One that Fluid's own controller made says nothing of a strategy; there daemons tell
     /// their generation where `cleanPolicy` is `OnFuseChanged`, and what is not told never differs.
     fn of(claim: Option<&PersistentVolumeClaim>) -> Wish {
-        let Some(claim) = claim else { return Wish { policy: Policy::Remove, version: Version::default() } };
+        let Some(claim) = claim else {
+            return Wish { policy: Policy::Remove, version: Version::default(), about: None };
+        };
         let empty = BTreeMap::new();
         let annotations = claim.metadata.annotations.as_ref().unwrap_or(&empty);
         let labels = claim.metadata.labels.as_ref().unwrap_or(&empty);
@@ -42,7 +46,20 @@ impl Wish {
             None if labels.contains_key(GENERATION_LABEL) => Policy::ReplaceIdle,
             None => Policy::Keep,
         };
-        Wish { policy, version: Version::wanted(annotations, labels) }
+        Wish { policy, version: Version::wanted(annotations, labels), about: Some(asked(claim)) }
+    }
+}
+
+/// The owner of a claim, or itself.
+fn asked(claim: &PersistentVolumeClaim) -> ObjectReference {
+    let Some(owner) = claim.owner_references().first() else { return claim.object_ref(&()) };
+    ObjectReference {
+        api_version: Some(owner.api_version.clone()),
+        kind: Some(owner.kind.clone()),
+        name: Some(owner.name.clone()),
+        uid: Some(owner.uid.clone()),
+        namespace: claim.namespace(),
+        ..ObjectReference::default()
     }
 }
 
@@ -61,6 +78,10 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) fn new(client: Client, node: String) -> Cluster {
         Cluster { client, node }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
     }
 
     pub(super) async fn wish(&self, attributes: &Attributes) -> Result<Wish, Status> {

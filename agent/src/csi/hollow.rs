@@ -14,7 +14,7 @@ use kube::Client;
 use tonic::Request;
 
 use super::{
-    CsiConfig,
+    CsiConfig, Images,
     client::{self, CallError, Places, Volume},
     mounts::{Mounted, Mounts},
     node::NodeService,
@@ -48,7 +48,7 @@ impl HollowNode {
         };
         let context = volume.attributes.clone().into_iter().collect();
         let attributes = Attributes::of(&context, folder).map_err(io::Error::other)?;
-        let service = NodeService::open(config, client, Mounts::Hollow(Arc::clone(&table)))?;
+        let service = NodeService::open(config, client, Mounts::Hollow(Arc::clone(&table)), Images::Kubelet)?;
         let at = Places { staging: folder.join("staging"), target: folder.join("workload") };
         Ok(HollowNode { service, table, attributes, volume, at })
     }

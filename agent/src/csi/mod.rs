@@ -14,6 +14,7 @@
 //! | `layers` | which of those at one place containers were given |
 //! | `question` | asks file systems that may hang |
 //! | `cluster` | the node's label, the volume's claim |
+//! | `successor` | whether the daemon that would come next has an image here |
 //! | `rooms` | folders of a dataset that are volumes of their own |
 //! | `staging`, `binding` | what kubelet's calls do: daemons come and go, mounts are bound |
 //! | `node`, `controller`, `identity` | the calls |
@@ -39,6 +40,7 @@ mod record;
 mod rooms;
 mod serve;
 mod staging;
+mod successor;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -52,7 +54,9 @@ use std::path::PathBuf;
 
 pub use mounts::Access;
 pub(crate) use mounts::Mounts;
+pub(crate) use serve::serve_with;
 pub use serve::{CsiError, serve};
+pub(crate) use successor::Images;
 
 /// What the plugin of a node must know.
 #[derive(Debug, Clone)]

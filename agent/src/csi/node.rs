@@ -15,7 +15,7 @@ use kube::Client;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{
-    CsiConfig,
+    CsiConfig, Images,
     binding::NO_ANSWER,
     cluster::Cluster,
     mounts::{Access, Mounts, Place},
@@ -40,10 +40,13 @@ pub(super) struct NodeService {
     pub(super) cluster: Cluster,
     pub(super) records: Records,
     pub(super) mounts: Mounts,
+    pub(super) images: Images,
     /// What calls work on.
     busy: Mutex<BTreeSet<Busy>>,
     /// What was last said of volumes that cannot be looked after.
     troubles: Mutex<BTreeMap<VolumeId, String>>,
+    /// What was last said of daemons that nobody can follow.
+    kept: Mutex<BTreeMap<Daemon, String>>,
 }
 
 /// How long a call waits for its turn.
@@ -83,15 +86,22 @@ pub(super) async fn aside<T: Send + 'static>(
 }
 
 impl NodeService {
-    pub(super) fn open(config: CsiConfig, client: Client, mounts: Mounts) -> io::Result<NodeService> {
+    pub(super) fn open(
+        config: CsiConfig,
+        client: Client,
+        mounts: Mounts,
+        images: Images,
+    ) -> io::Result<NodeService> {
         let records = Records::open(&config.state)?;
         let cluster = Cluster::new(client, config.node.clone());
         Ok(NodeService {
             cluster,
             records,
             mounts,
+            images,
             busy: Mutex::default(),
             troubles: Mutex::default(),
+            kept: Mutex::default(),
             config,
         })
     }
@@ -127,6 +137,16 @@ impl NodeService {
             tracing::warn!(volume = volume.as_str(), error, "the mounts of its workloads cannot be repaired");
             troubles.insert(volume.clone(), error);
         }
+    }
+
+    /// What is wrong with what would follow a daemon, if that was not said before.
+    pub(super) fn new_trouble_of(&self, daemon: &Daemon, trouble: Option<String>) -> Option<String> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match &trouble {
+            Some(trouble) => kept.insert(daemon.clone(), trouble.clone()),
+            None => kept.remove(daemon),
+        };
+        trouble.filter(|trouble| before.as_ref() != Some(trouble))
     }
 
     pub(super) fn record(&self, volume: &VolumeId) -> Result<Option<Record>, Status> {

@@ -23,7 +23,7 @@ use tonic::body::Body;
 use tower::Service as _;
 
 use super::{
-    CsiConfig,
+    CsiConfig, Images,
     controller::ControllerService,
     identity::Plugin,
     mounts::{self, Mounts},
@@ -44,9 +44,19 @@ pub enum CsiError {
 
 /// Serves until the future is dropped; calls `ready` once kubelet may come.
 pub async fn serve(config: CsiConfig, client: Client, ready: impl FnOnce()) -> Result<(), CsiError> {
+    serve_with(config, client, Images::Kubelet, ready).await
+}
+
+/// The same, where it is known who brings images.
+pub(crate) async fn serve_with(
+    config: CsiConfig,
+    client: Client,
+    images: Images,
+    ready: impl FnOnce(),
+) -> Result<(), CsiError> {
     let failed = |source| CsiError::Listen { path: config.socket.clone(), source };
     let look_at_idle_every = config.look_at_idle_every;
-    let node = NodeService::open(config.clone(), client.clone(), Mounts::Machine)
+    let node = NodeService::open(config.clone(), client.clone(), Mounts::Machine, images)
         .map_err(|source| CsiError::State { path: config.state.clone(), source })?;
     let node = Arc::new(node);
     let services = Services {

@@ -60,7 +60,9 @@ impl NodeService {
             Ok((Some(reported(&looked_at.metadata())), mounts.users(&device, &looked_at.mount, &given)?))
         })
         .await?;
-        Ok(Seen { policy: wish.policy, wanted: wish.version.clone(), running, users, neighbours, leaving })
+        let (policy, wanted) = (wish.policy, wish.version.clone());
+        let seen = Seen { policy, wanted, running, users, neighbours, leaving, can_follow: true };
+        Ok(self.with_successor(seen, &daemon, wish.about.as_ref()).await)
     }
 
     /// Notes that the daemon goes, then takes its label. As long as the daemon is there the label is taken again and again: a
@@ -113,10 +115,10 @@ impl NodeService {
             self.records.has_left(&daemon).map_err(failed("remove the note"))?;
         }
         let before = self.record(volume)?;
-        // The first of a daemon may insist on the version that is wanted; the others take what is there.
+        // The first of a daemon may insist on the version that is wanted, if that can come; the others take what is there.
         let is_first = seen.users == 0 && seen.neighbours == 0 && wish.policy == Policy::ReplaceIdle;
         let record = Record {
-            expects: is_first.then_some(wish.version),
+            expects: (is_first && seen.can_follow).then_some(wish.version),
             staged: staging.to_owned(),
             published: before.map(|before| before.published).unwrap_or_default(),
             attributes,

@@ -4,7 +4,7 @@ use tonic::Code;
 
 use super::{
     Cut, noted,
-    world::{World, plugin},
+    world::{World, plugin, plugin_with_images},
 };
 use crate::csi::mounts::{Access, Bound, Mounted, Mounts, Place};
 
@@ -33,6 +33,40 @@ async fn an_idle_daemon_goes_when_it_is_not_wanted_any_more() {
     world.daemon_goes();
     world.plugin.look_at_resting().await.unwrap();
     assert_eq!(world.notes(), 0, "nothing is left to look at");
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:2");
+    world.publish("one").await.unwrap();
+    world.end().await;
+}
+
+/// Nobody has published what is wanted: the next workload would wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_daemon_stays_as_long_as_its_successors_image_cannot_be_had() {
+    let Some(mut world) = World::new().await else { return };
+    let folder = world.folder.path().to_owned();
+    world.plugin = plugin_with_images(&folder, &world.client, &["fuse:1"]);
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    world.want("fuse:2").await;
+    world.unpublish("one").await.unwrap();
+    world.unstage().await.unwrap();
+    for _ in 0..2 {
+        world.plugin.look_at_resting().await.unwrap();
+        assert!(world.labelled().await, "the old one serves whoever comes");
+        world.stage().await.unwrap();
+        world.publish("one").await.unwrap();
+        world.unpublish("one").await.unwrap();
+        world.unstage().await.unwrap();
+    }
+    let words =
+        "the idle daemon on node-1 stays, since its successor's image fuse:2 cannot be had: nobody has it";
+    assert_eq!(world.events().await, [format!("FuseImageMissing: {words}")], "told once");
+
+    world.plugin = plugin_with_images(&folder, &world.client, &["fuse:1", "fuse:2"]);
+    world.plugin.look_at_resting().await.unwrap();
+    assert!(!world.labelled().await);
+    world.daemon_goes();
     world.stage().await.unwrap();
     world.daemon_comes("fuse:2");
     world.publish("one").await.unwrap();

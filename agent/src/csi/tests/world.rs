@@ -12,10 +12,12 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node as NodeObject, PersistentVolumeClaim};
+use k8s_openapi::api::events::v1::Event;
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use midflight_api::fluid::{GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, UPDATE_STRATEGY_ANNOTATION};
 use midflight_apiserver::{ApiServer, Config, auth::Identity};
@@ -26,7 +28,7 @@ use tempfile::TempDir;
 use tonic::{Code, Request};
 
 use crate::csi::{
-    CsiConfig,
+    CsiConfig, Images,
     mounts::Mounts,
     node::NodeService,
     proto::{
@@ -179,6 +181,16 @@ impl World {
     pub(super) async fn remove_claim(&self) {
         let claims = Api::<PersistentVolumeClaim>::default_namespaced(self.client.clone());
         claims.delete("data", &DeleteParams::default()).await.unwrap();
+    }
+
+    /// What people were told.
+    pub(super) async fn events(&self) -> Vec<String> {
+        let events = Api::<Event>::default_namespaced(self.client.clone());
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let told = |event: Event| {
+            format!("{}: {}", event.reason.unwrap_or_default(), event.note.unwrap_or_default())
+        };
+        events.items.into_iter().map(told).collect()
     }
 
     /// What the plugin keeps of volumes and daemons.
@@ -335,7 +347,21 @@ pub(super) fn config(folder: &Path) -> CsiConfig {
 }
 
 pub(super) fn plugin(folder: &Path, client: &Client) -> Arc<NodeService> {
-    Arc::new(NodeService::open(config(folder), client.clone(), Mounts::Machine).unwrap())
+    Arc::new(NodeService::open(config(folder), client.clone(), Mounts::Machine, Images::Kubelet).unwrap())
+}
+
+/// One of a node that can be asked for images; it gets those that are named.
+pub(super) fn plugin_with_images(
+    folder: &Path,
+    client: &Client,
+    images: &'static [&str],
+) -> Arc<NodeService> {
+    let bring = move |image: String| {
+        let brought = if images.contains(&image.as_str()) { Ok(()) } else { Err("nobody has it".to_owned()) };
+        std::future::ready(brought).boxed()
+    };
+    let images = Images::Agent(Arc::new(bring));
+    Arc::new(NodeService::open(config(folder), client.clone(), Mounts::Machine, images).unwrap())
 }
 
 pub(super) fn capability(mode: Mode) -> VolumeCapability {

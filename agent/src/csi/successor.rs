@@ -1,0 +1,85 @@
+//! Whether the daemon that would come in the place of another has an image on this node.
+//!
+//! Invariant: nobody lets go of a daemon that serves for one whose image the node was seen not to get.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use midflight_plan::mount::Seen;
+
+use super::{node::NodeService, volume::Daemon};
+use crate::node::FIELD_MANAGER;
+
+/// Brings an image to the node, or tells why it cannot be had.
+type Bring = dyn Fn(String) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+
+/// Who brings images to this node.
+#[derive(Clone)]
+pub(crate) enum Images {
+    /// Kubelet, whom nobody can ask: every image counts as one that can be had.
+    Kubelet,
+    /// Somebody who can be asked.
+    Agent(Arc<Bring>),
+}
+
+impl std::fmt::Debug for Images {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Images::Kubelet => "Kubelet",
+            Images::Agent(_) => "Agent",
+        })
+    }
+}
+
+impl Images {
+    async fn bring(&self, image: &str, within: Duration) -> Result<(), String> {
+        let Images::Agent(bring) = self else { return Ok(()) };
+        match tokio::time::timeout(within, bring(image.to_owned())).await {
+            Ok(brought) => brought,
+            Err(_) => Err(format!("it is not there after {} seconds", within.as_secs())),
+        }
+    }
+}
+
+impl NodeService {
+    /// What was seen, and whether another daemon could come where this one would go for it.
+    pub(super) async fn with_successor(
+        &self,
+        seen: Seen,
+        daemon: &Daemon,
+        about: Option<&ObjectReference>,
+    ) -> Seen {
+        let Some(image) = seen.wanted.image.clone().filter(|_| seen.asks_for_successor()) else {
+            return seen;
+        };
+        let brought = self.images.bring(&image, self.config.patience).await;
+        let trouble = brought.err().map(|why| {
+            format!(
+                "the idle daemon on {} stays, since its successor's image {image} cannot be had: {why}",
+                self.config.node
+            )
+        });
+        let can_follow = trouble.is_none();
+        if let Some(note) = self.new_trouble_of(daemon, trouble) {
+            tracing::warn!(daemon = daemon.as_str(), note);
+            tell(self.cluster.client(), &self.config.node, about, note).await;
+        }
+        Seen { can_follow, ..seen }
+    }
+}
+
+/// Tells people, once: what is not heard is in the log.
+async fn tell(client: &Client, node: &str, about: Option<&ObjectReference>, note: String) {
+    let Some(about) = about else { return };
+    let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(node.to_owned()) };
+    let (reason, action) = ("FuseImageMissing".to_owned(), "Keep".to_owned());
+    let event = Event { type_: EventType::Warning, reason, note: Some(note), action, secondary: None };
+    if let Err(error) = Recorder::new(client.clone(), reporter).publish(&event, about).await {
+        tracing::debug!(%error, "an event was not written");
+    }
+}
