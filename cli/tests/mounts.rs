@@ -61,7 +61,7 @@ fn daemons_are_replaced_when_nobody_uses_them() {
     cluster.eventually("the list tells of one new daemon and two old ones", || {
         let listed = cluster.sandbox.ok(&["mount", "ls"]);
         let words: Vec<&str> = listed.lines().last().unwrap().split_whitespace().collect();
-        words == ["default", "data", "Bound", "OnIdle", "daemon:v2", "2", "1", "2", "3"]
+        words == ["default", "data", "Bound", "OnIdle", "daemon:v2", "2", "1", "2", "0", "3"]
     });
     cluster.eventually("the metrics tell of two old daemons", || {
         let old = "midflight_fuse_daemons_outdated{namespace=\"default\",dataset=\"data\"} 2";

@@ -47,7 +47,7 @@ pub(crate) struct Mounted {
     dataset: String,
     /// Where it stands, such as `Bound`.
     phase: String,
-    /// Why workloads cannot mount it.
+    /// Why workloads cannot mount it, or not everywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<String>,
     /// `OnDelete` or `OnIdle`.
@@ -69,6 +69,9 @@ pub(crate) struct Node {
     /// Whether the daemon is what is wanted.
     pub(crate) up_to_date: bool,
     ready: bool,
+    /// Why the daemon is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
     /// Pods that use the dataset there.
     pub(crate) used_by: Vec<User>,
 }

@@ -10,3 +10,4 @@ mod service;
 mod tests;
 
 pub(crate) use datasets::Datasets;
+pub use pods::{served_dataset, troubled};

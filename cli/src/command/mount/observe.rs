@@ -10,6 +10,9 @@ use midflight_api::fluid::{
     UPDATE_STRATEGY_ANNOTATION,
 };
 use midflight_api::longhorn::ConditionStatus;
+use midflight_operator::controller::Key;
+use midflight_operator::{served_dataset, troubled_daemon};
+use midflight_plan::mount::trouble::{self, Troubled};
 
 use super::{Mounted, Node, User};
 use crate::target::refusal;
@@ -106,9 +109,12 @@ fn gather(
     let image = annotation(IMAGE_VERSION_ANNOTATION).unwrap_or_default();
     let generation =
         claim.and_then(|claim| claim.labels().get(GENERATION_LABEL).cloned()).unwrap_or_default();
-    let mut nodes: Vec<Node> = pods
+    let own = Key::new(&namespace, &name);
+    let daemons: Vec<&Pod> = pods.iter().filter(|pod| served_dataset(pod).as_ref() == Some(&own)).collect();
+    let troubled: Vec<Troubled> = daemons.iter().filter_map(|pod| troubled_daemon(pod)).collect();
+    let waits_for = waits_for.or_else(|| trouble::in_words(&troubled));
+    let mut nodes: Vec<Node> = daemons
         .iter()
-        .filter(|pod| is_in(pod, &namespace) && is_daemon(pod, &name))
         .filter_map(|pod| {
             let name = pod.spec.as_ref()?.node_name.clone()?;
             let theirs = pod.labels().get(GENERATION_LABEL).cloned().unwrap_or_default();
@@ -120,6 +126,7 @@ fn gather(
                 generation: theirs,
                 up_to_date,
                 ready: is_ready(pod),
+                waits_for: why_not_ready(pod),
                 used_by,
             })
         })
@@ -127,15 +134,6 @@ fn gather(
     nodes.sort_by(|one, two| one.name.cmp(&two.name));
     let strategy = annotation(UPDATE_STRATEGY_ANNOTATION).unwrap_or_else(|| "OnDelete".into());
     Mounted { namespace, dataset: name, phase, waits_for, strategy, image, generation, nodes }
-}
-
-fn is_in(pod: &Pod, namespace: &str) -> bool {
-    pod.metadata.namespace.as_deref() == Some(namespace)
-}
-
-fn is_daemon(pod: &Pod, dataset: &str) -> bool {
-    let says = |key: &str, value: &str| pod.labels().get(key).is_some_and(|said| said == value);
-    says("role", "juicefs-fuse") && says("release", dataset)
 }
 
 /// The image that a daemon was made for.
@@ -151,6 +149,15 @@ fn image_of(pod: &Pod) -> String {
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
+}
+
+fn why_not_ready(pod: &Pod) -> Option<String> {
+    if is_ready(pod) {
+        return None;
+    }
+    let going = pod.metadata.deletion_timestamp.as_ref().map(|_| "it is ending".to_owned());
+    let trouble = || troubled_daemon(pod).map(|troubled| troubled.why);
+    Some(going.or_else(trouble).unwrap_or_else(|| "it is starting".to_owned()))
 }
 
 fn uses(pod: &Pod, claims: &BTreeSet<ClaimName>, node: &str) -> bool {
@@ -252,6 +259,30 @@ mod tests {
             Some("2026-01-02T03:04:05Z")
         );
         assert_eq!((two.name.as_str(), two.up_to_date, two.used_by.len()), ("node-2", true, 0));
+    }
+
+    #[test]
+    fn a_daemon_that_is_not_ready_says_why() {
+        let said = |pod: Pod| {
+            let seen = gather(&data(), None, &BTreeSet::new(), &[pod]);
+            (seen.nodes[0].ready, seen.nodes[0].waits_for.clone(), seen.waits_for)
+        };
+        let not_ready = |state: Value| {
+            let mut pod = daemon("node-1", "1", "fuse:9");
+            let container = json!({
+                "name": "juicefs-fuse", "image": "fuse:9", "imageID": "", "ready": false, "restartCount": 0, "state": state,
+            });
+            pod.status = serde_json::from_value(json!({ "containerStatuses": [container] })).unwrap();
+            pod
+        };
+        assert_eq!(said(daemon("node-1", "1", "fuse:1")), (true, None, None));
+        let why = "its image fuse:9 cannot be had; publish it, or name another in the runtime";
+        let waits = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "Back-off" } });
+        let (ready, node, dataset) = said(not_ready(waits));
+        assert_eq!((ready, node.as_deref()), (false, Some(why)));
+        assert_eq!(dataset, Some(format!("the daemon on node-1 does not run: {why}")));
+        let starting = not_ready(json!({ "waiting": { "reason": "ContainerCreating" } }));
+        assert_eq!(said(starting), (false, Some("it is starting".into()), None));
     }
 
     #[test]

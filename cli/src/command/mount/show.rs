@@ -14,15 +14,18 @@ impl Answer for Vec<Mounted> {
                 mounted.strategy.clone(),
                 mounted.image.clone(),
                 mounted.generation.clone(),
-                count(|node| node.up_to_date),
-                count(|node| !node.up_to_date),
+                count(|node| node.ready && node.up_to_date),
+                count(|node| node.ready && !node.up_to_date),
+                count(|node| !node.ready),
                 count(|node| !node.used_by.is_empty()),
                 mounted.waits_for.clone().unwrap_or_default(),
             ]
         };
         #[rustfmt::skip]
-        let head =
-            ["NAMESPACE", "DATASET", "PHASE", "STRATEGY", "IMAGE", "GENERATION", "NEW", "OLD", "BUSY", "WAITS FOR"];
+        let head = [
+            "NAMESPACE", "DATASET", "PHASE", "STRATEGY", "IMAGE", "GENERATION", "NEW", "OLD", "NOT READY", "BUSY",
+            "WAITS FOR",
+        ];
         table(head, self.iter().map(row))
     }
 }
@@ -39,7 +42,7 @@ impl Answer for Mounted {
                 node.image.clone(),
                 node.generation.clone(),
                 if node.up_to_date { "new" } else { "old" }.to_owned(),
-                if node.ready { "yes" } else { "no" }.to_owned(),
+                node.waits_for.as_ref().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}")),
                 users.collect::<Vec<_>>().join(", "),
             ]
         };
