@@ -1,6 +1,7 @@
 //! The thinking of Midflight: what was seen goes in, one action or a typed
 //! reason to wait comes out. No I/O, no clock, no async.
 
+pub mod claim_binding;
 pub mod daemon_set;
 pub mod engine_upgrade;
 pub mod image_collection;

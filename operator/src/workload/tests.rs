@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -226,5 +226,64 @@ async fn a_node_that_is_not_heard_of_is_called_lost() {
     };
     assert_eq!(ready().await.as_deref(), Some("True"));
     until("its lease has run out", async || ready().await.as_deref() == Some("Unknown")).await;
+    world.close().await;
+}
+
+/// What claim and volume say: phase of both, and what the claim has.
+async fn paired(client: &Client) -> [Value; 4] {
+    let claim = Api::<PersistentVolumeClaim>::default_namespaced(client.clone()).get_opt("c").await.unwrap();
+    let volume = Api::<PersistentVolume>::all(client.clone()).get_opt("v").await.unwrap();
+    let (claim, volume) = (json!(claim), json!(volume));
+    let status = &claim["status"];
+    [&status["phase"], &volume["status"]["phase"], &status["capacity"]["storage"], &status["accessModes"]]
+        .map(Value::clone)
+}
+
+#[tokio::test]
+async fn claims_and_volumes_that_name_each_other_are_bound() {
+    let cluster = Cluster::open().await;
+    let writer = Arc::new(Writer::new(cluster.client.clone()));
+    let mut operator = Operator::new(Arc::clone(&writer));
+    super::add(&mut operator);
+    let world = World { running: tokio::spawn(operator.run()), cluster };
+    let client = world.client();
+    let claims = Api::<PersistentVolumeClaim>::default_namespaced(client.clone());
+    let volumes = Api::<PersistentVolume>::all(client.clone());
+    let (make, remove) = (PostParams::default(), DeleteParams::default());
+    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": { "name": "c" },
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } },
+            "storageClassName": "s", "volumeName": "v",
+        },
+    }))
+    .unwrap();
+    let volume: PersistentVolume = serde_json::from_value(json!({
+        "metadata": { "name": "v" },
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "capacity": { "storage": "2Gi" }, "storageClassName": "s",
+            "claimRef": { "namespace": "default", "name": "c" },
+            "csi": { "driver": "d", "volumeHandle": "v" },
+        },
+    }))
+    .unwrap();
+    let reach = async |expected: [Value; 4]| {
+        until(&format!("{expected:?}"), async || paired(&client).await == expected).await;
+    };
+    let has = [json!("2Gi"), json!(["ReadWriteMany"])];
+    let bound = || [json!("Bound"), json!("Bound"), has[0].clone(), has[1].clone()];
+    volumes.create(&make, &volume).await.unwrap();
+    reach([json!(null), json!("Available"), json!(null), json!(null)]).await;
+    claims.create(&make, &claim).await.unwrap();
+    reach(bound()).await;
+    assert_eq!(writer.issued(), 3, "each is told once");
+    claims.delete("c", &remove).await.unwrap();
+    reach([json!(null), json!("Released"), json!(null), json!(null)]).await;
+    claims.create(&make, &claim).await.unwrap();
+    reach(bound()).await;
+    volumes.delete("v", &remove).await.unwrap();
+    reach([json!("Lost"), json!(null), json!(null), json!(null)]).await;
+    volumes.create(&make, &volume).await.unwrap();
+    reach(bound()).await;
     world.close().await;
 }
