@@ -1,42 +1,72 @@
 //! What the API says of datasets and their daemons.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
 use anyhow::Context;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use midflight_api::fluid::{
-    DRIVER, Dataset, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE, READY_CONDITION,
-    UPDATE_STRATEGY_ANNOTATION,
+    DRIVER, Dataset, DatasetPhase, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE,
+    JuiceFSRuntime, READY_CONDITION, UPDATE_STRATEGY_ANNOTATION,
 };
 use midflight_api::longhorn::ConditionStatus;
 use midflight_operator::controller::Key;
 use midflight_operator::{served_dataset, troubled_daemon};
 use midflight_plan::mount::trouble::{self, Troubled};
+use serde::de::DeserializeOwned;
 
 use super::{Mounted, Node, User};
 use crate::target::refusal;
 
 pub(super) async fn all(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<Mounted>> {
-    let datasets: Api<Dataset> = match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    };
-    let datasets =
-        datasets.list(&ListParams::default()).await.map_err(refusal).context("list the datasets")?;
+    let datasets: Vec<Dataset> = list(client, namespace).await.context("list the datasets")?;
+    let runtimes: Vec<JuiceFSRuntime> = list(client, namespace).await.context("list the runtimes")?;
     let (mut found, volumes) = (Vec::new(), volumes(client).await?);
-    for dataset in datasets {
-        found.push(look(client, &dataset, &volumes).await?);
+    for dataset in &datasets {
+        found.push(look(client, dataset, &volumes).await?);
     }
+    let has_dataset = |runtime: &JuiceFSRuntime| datasets.iter().any(|one| Key::of(one) == Key::of(runtime));
+    found.extend(runtimes.iter().filter(|runtime| !has_dataset(runtime)).map(alone));
     Ok(found)
 }
 
 pub(crate) async fn one(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<Mounted>> {
     let datasets: Api<Dataset> = Api::namespaced(client.clone(), namespace);
     let dataset = datasets.get_opt(name).await.map_err(refusal).context("read the dataset")?;
-    match dataset {
-        Some(dataset) => look(client, &dataset, &volumes(client).await?).await.map(Some),
-        None => Ok(None),
+    if let Some(dataset) = dataset {
+        return look(client, &dataset, &volumes(client).await?).await.map(Some);
+    }
+    let runtimes: Api<JuiceFSRuntime> = Api::namespaced(client.clone(), namespace);
+    let runtime = runtimes.get_opt(name).await.map_err(refusal).context("read the runtime")?;
+    Ok(runtime.as_ref().map(alone))
+}
+
+async fn list<K>(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let all: Api<K> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    Ok(all.list(&ListParams::default()).await.map_err(refusal)?.items)
+}
+
+/// A runtime that has no dataset to serve.
+fn alone(runtime: &JuiceFSRuntime) -> Mounted {
+    let Key { namespace, name } = Key::of(runtime);
+    let fuse = &runtime.spec.fuse;
+    Mounted {
+        waits_for: Some(format!("there is no Dataset {namespace}/{name} for its JuiceFSRuntime to serve")),
+        namespace,
+        dataset: name,
+        phase: DatasetPhase::NotBound.to_string(),
+        strategy: if fuse.replaces_idle_pods() { "OnIdle" } else { "OnDelete" }.to_owned(),
+        image: String::new(),
+        generation: String::new(),
+        nodes: Vec::new(),
     }
 }
 
@@ -299,6 +329,19 @@ mod tests {
         };
         assert_eq!(standing(&dataset("False")), ("NotBound".into(), Some("there is no runtime".into())));
         assert_eq!(standing(&dataset("True")), ("NotBound".into(), None));
+    }
+
+    #[test]
+    fn a_runtime_without_a_dataset_says_what_it_waits_for() {
+        let runtime = serde_json::from_value(json!({
+            "apiVersion": "data.fluid.io/v1alpha1", "kind": "JuiceFSRuntime",
+            "metadata": { "name": "data", "namespace": "team" },
+            "spec": { "fuse": { "updateStrategy": "OnIdle" } },
+        }));
+        let shown = alone(&runtime.unwrap());
+        assert_eq!((shown.phase.as_str(), shown.strategy.as_str()), ("NotBound", "OnIdle"));
+        let words = "there is no Dataset team/data for its JuiceFSRuntime to serve";
+        assert_eq!(shown.waits_for.as_deref(), Some(words));
     }
 
     #[test]
