@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::json;
-use support::datasets::{CLAIM, Cluster, PODS, make_dataset, skipped, wanted};
+use support::datasets::{CLAIM, Cluster, FLUID, PODS, make_dataset, make_dataset_of, skipped, wanted};
 
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 
@@ -97,4 +97,68 @@ fn daemons_are_replaced_when_nobody_uses_them() {
     for node in NODES {
         assert_eq!(cluster.mounts(node), Vec::<String>::new(), "{node}");
     }
+}
+
+/// Whoever uses it goes on, and nothing is left when the last has gone.
+#[test]
+fn a_dataset_that_is_deleted_under_a_workload_serves_it_to_the_end() {
+    if skipped() {
+        return;
+    }
+    let cluster = Cluster::up(1);
+    let (node, dataset) = ("node-1", format!("{FLUID}/datasets/data"));
+    make_dataset(&cluster);
+    cluster.start_workload(node);
+    let claim = cluster.get(CLAIM);
+    assert_eq!(
+        (&claim["status"]["phase"], &claim["status"]["capacity"]["storage"]),
+        (&json!("Bound"), &json!("100Pi"))
+    );
+    let before = cluster.daemon(node);
+    cluster.delete(&format!("{FLUID}/juicefsruntimes/data"));
+    cluster.delete(&dataset);
+    let who = "it was deleted, and goes when nobody uses it any more: pod default/workload-node-1";
+    cluster.eventually("the list tells who keeps it", || cluster.sandbox.ok(&["mount", "ls"]).contains(who));
+    cluster.expect_no_error(node);
+    assert_eq!(cluster.daemon(node), before);
+
+    cluster.end_workload(node);
+    cluster.eventually("the dataset is gone", || {
+        cluster.sandbox.get(&dataset).is_err_and(|error| error.contains("not found"))
+    });
+    cluster.eventually("daemon and label are gone", || {
+        cluster.daemon(node).is_none() && !cluster.labelled(node)
+    });
+    assert!(cluster.node(node).join("data/held-node-1").exists(), "data stays");
+    cluster.sandbox.ok(&["down"]);
+}
+
+/// A workload waits for a daemon whose image nobody has published.
+#[test]
+fn a_daemon_that_never_ran_is_made_anew_when_its_image_is_corrected() {
+    if skipped() {
+        return;
+    }
+    let cluster = Cluster::up(1);
+    make_dataset_of(&cluster, "missing");
+    cluster.create_workload("node-1");
+    let why = "the daemon on node-1 does not run: its image daemon:missing cannot be had";
+    cluster.eventually("the list says what is missing", || {
+        let listed = cluster.sandbox.ok(&["mount", "ls"]);
+        let words: Vec<&str> = listed.lines().last().unwrap().split_whitespace().skip(6).take(4).collect();
+        listed.contains(why) && words == ["0", "0", "1", "1"]
+    });
+    cluster.change_fuse(&json!({ "imageTag": "v1" }));
+    cluster.eventually("the workload counts", || cluster.turns("node-1") > 3);
+    cluster.expect_no_error("node-1");
+
+    // A good daemon does not go for one that cannot come, and whoever comes gets it.
+    let before = cluster.daemon("node-1");
+    cluster.change_fuse(&json!({ "imageTag": "missing" }));
+    cluster.eventually("the claim asks for it", || wanted(&cluster) == "daemon:missing");
+    cluster.end_workload("node-1");
+    cluster.start_workload("node-1");
+    assert_eq!(cluster.daemon("node-1"), before);
+    cluster.end_workload("node-1");
+    cluster.sandbox.ok(&["down"]);
 }

@@ -22,5 +22,5 @@ pub use admission::{Admission, AdmissionError};
 pub use bootstrap::{BootstrapError, Standing, bootstrap, bootstrap_with, make_backup_target};
 pub use controllers::{run, run_counting, run_datasets, run_engine_upgrades};
 pub use figures::Figures;
-pub use mount::{served_dataset, troubled as troubled_daemon};
+pub use mount::{claim_of, served_dataset, shown_dataset, troubled as troubled_daemon, used_claims};
 pub use write::{Cut, Moment, WriteError, Writer};

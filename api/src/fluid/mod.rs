@@ -28,10 +28,14 @@ pub const IMAGE_VERSION_VARIABLE: &str = "RUNTIMEINFO_FUSE_IMAGE_VERSION";
 pub const GENERATION_VARIABLE: &str = "RUNTIMEINFO_FUSE_GENERATION";
 /// Annotation of a dataset's PVC: `OnIdle` if idle FUSE pods of an old version are to be replaced.
 pub const UPDATE_STRATEGY_ANNOTATION: &str = "midflight.dev/fuse-update-strategy";
+/// Finalizer of a dataset and its runtime: they stay as long as workloads use them.
+pub const IN_USE_FINALIZER: &str = "midflight.dev/in-use";
 /// Name of the CSI driver; upstream's, so its volumes are ours.
 pub const DRIVER: &str = "fuse.csi.fluid.io";
 /// Condition of a dataset: whether workloads can mount it. Upstream's word.
 pub const READY_CONDITION: &str = "Ready";
+/// Reason of that condition: it was deleted, and workloads use it.
+pub const DELETION_WAITS: &str = "DeletionWaits";
 
 /// Name and handle of the volume of a dataset.
 pub fn volume_name(namespace: &str, dataset: &str) -> String {

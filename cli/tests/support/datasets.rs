@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{BINARY, Sandbox, eventually};
 
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
-const FLUID: &str = "/apis/data.fluid.io/v1alpha1/namespaces/default";
+pub(crate) const FLUID: &str = "/apis/data.fluid.io/v1alpha1/namespaces/default";
 pub(crate) const CLAIM: &str = "/api/v1/namespaces/default/persistentvolumeclaims/data";
 
 /// A workload that checks its own mount: holds a file open, and reads back whatever it writes. Says only what is wrong.
@@ -249,6 +249,11 @@ pub(crate) fn skipped() -> bool {
 }
 
 pub(crate) fn make_dataset(cluster: &Cluster) {
+    make_dataset_of(cluster, "v1");
+}
+
+/// The same with daemons of another version.
+pub(crate) fn make_dataset_of(cluster: &Cluster, tag: &str) {
     let dataset = json!({
         "apiVersion": "data.fluid.io/v1alpha1", "kind": "Dataset", "metadata": { "name": "data" },
         "spec": { "mounts": [{ "mountPoint": "local:///data" }], "accessModes": ["ReadWriteMany"] },
@@ -256,7 +261,7 @@ pub(crate) fn make_dataset(cluster: &Cluster) {
     cluster.create(&format!("{FLUID}/datasets"), &dataset);
     let runtime = json!({
         "apiVersion": "data.fluid.io/v1alpha1", "kind": "JuiceFSRuntime", "metadata": { "name": "data" },
-        "spec": { "fuse": { "image": "daemon", "imageTag": "v1", "updateStrategy": "OnIdle" } },
+        "spec": { "fuse": { "image": "daemon", "imageTag": tag, "updateStrategy": "OnIdle" } },
     });
     cluster.create(&format!("{FLUID}/juicefsruntimes"), &runtime);
     cluster.eventually("the dataset has a claim", || cluster.sandbox.get(CLAIM).is_ok());

@@ -1,6 +1,7 @@
 //! Datasets: keeps DaemonSet, volume and claim as the Dataset and its runtime say, and tells how the
 //! daemons stand.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use midflight_api::fluid::{
     Dataset, DatasetPhase, DatasetRuntime, JuiceFSRuntime, JuiceFSRuntimeStatus, RuntimePhase,
 };
 use midflight_plan::mount::Policy;
-use midflight_plan::mount::dataset::{Action, Generation, Observed, Wanted, decide};
+use midflight_plan::mount::dataset::{Action, Generation, Going, Observed, Wanted, decide};
 use midflight_plan::mount::progress::Standing;
 use midflight_plan::mount::trouble::{self, Troubled};
 use tracing::info;
@@ -20,7 +21,7 @@ use super::objects::{
     Design, FuseRuntime as _, claimed, daemon_set_key, daemons, is_ours, node_selector, volume_name,
 };
 use super::pace::Pace;
-use super::pods::{served_dataset, troubled};
+use super::pods::{claim_of, served_dataset, shown_dataset, troubled, used_claims};
 use super::progress;
 use super::service::{self, Missing, Trouble};
 use crate::controller::{Controller, Index, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
@@ -29,42 +30,52 @@ use crate::figures::Figures;
 pub(crate) struct Datasets {
     pace: Pace,
     figures: Figures,
-    datasets: Objects<Dataset>,
-    runtimes: Objects<JuiceFSRuntime>,
+    pub(super) datasets: Objects<Dataset>,
+    pub(super) runtimes: Objects<JuiceFSRuntime>,
     daemon_sets: Objects<DaemonSet>,
-    volumes: Objects<PersistentVolume>,
+    pub(super) volumes: Objects<PersistentVolume>,
     claims: Objects<PersistentVolumeClaim>,
-    pods: Objects<Pod>,
+    pub(super) pods: Objects<Pod>,
     /// Daemons that do not run, by their dataset.
     troubled: Index<Pod>,
+    /// Pods by the claims that they use.
+    pub(super) users: Index<Pod>,
+    pub(super) volumes_of: Index<PersistentVolume>,
+    volumes_for: Index<PersistentVolume>,
 }
 
 /// A dataset and all that belongs to it; the same name for both it and its runtime.
 pub(crate) struct Look {
     key: Key,
-    dataset: Option<Arc<Dataset>>,
-    runtime: Option<Arc<JuiceFSRuntime>>,
+    pub(super) dataset: Option<Arc<Dataset>>,
+    pub(super) runtime: Option<Arc<JuiceFSRuntime>>,
     daemon_set: Option<Arc<DaemonSet>>,
     volume: Option<Arc<PersistentVolume>>,
     claim: Option<Arc<PersistentVolumeClaim>>,
     /// Daemons that do not run.
     troubled: Vec<Arc<Pod>>,
+    /// Pods that keep it from going, if somebody deleted it or its runtime.
+    pub(super) kept_by: BTreeSet<Key>,
     /// How long what was seen of the daemons is held back.
     held_back: Option<Duration>,
 }
 
 impl Datasets {
     pub(crate) fn new(operator: &mut Operator) -> Datasets {
-        let pods: Objects<Pod> = operator.objects();
+        let (pods, volumes): (Objects<Pod>, Objects<PersistentVolume>) =
+            (operator.objects(), operator.objects());
         Datasets {
             troubled: pods.index(|pod| troubled_of(pod).iter().map(Key::to_string).collect()),
+            users: pods.index(|pod| used_claims(pod).iter().map(Key::to_string).collect()),
+            volumes_of: volumes.index(|volume| shown_dataset(volume).iter().map(Key::to_string).collect()),
+            volumes_for: volumes.index(|volume| claim_of(volume).iter().map(Key::to_string).collect()),
             pods,
+            volumes,
             pace: Pace::default(),
             figures: operator.figures(),
             datasets: operator.objects(),
             runtimes: operator.objects(),
             daemon_sets: operator.objects(),
-            volumes: operator.objects(),
             claims: operator.objects(),
         }
     }
@@ -121,9 +132,12 @@ impl Look {
     fn observed(&self) -> Observed {
         let wanted = |design: Design<'_>| Wanted { template: design.digest(), asked: design.asked() };
         Observed {
+            going: self.going(),
+            guarded: self.is_guarded(),
             wanted: self.design().ok().map(wanted),
             daemons: self.daemon_set.as_deref().map(daemons),
-            volume: self.volume.is_some(),
+            // One that is being deleted gives nobody anything any more.
+            volume: stays(self.volume.as_ref()).is_some(),
             claim: self.claim.as_deref().map(claimed),
             policy: self.policy(),
             troubled: self.troubled(),
@@ -214,20 +228,30 @@ impl Controller for Datasets {
         wake.on(&self.runtimes, |runtime| vec![Key::of(runtime)]);
         wake.on(&self.claims, |claim| vec![Key::of(claim)]);
         wake.on(&self.pods, |pod| troubled_of(pod).into_iter().collect());
+        let (volumes, volumes_for) = (self.volumes.clone(), self.volumes_for);
+        wake.on_change(&self.pods, move |old, new| {
+            let (before, now) = (old.map(used_claims), new.map(used_claims));
+            if before == now {
+                return Vec::new();
+            }
+            let claims = before.into_iter().chain(now).flatten();
+            let touched = claims.flat_map(|claim| {
+                let through = volumes.shown_by(volumes_for, &claim.to_string());
+                through.iter().filter_map(|volume| shown_dataset(volume)).chain([claim]).collect::<Vec<_>>()
+            });
+            touched.collect()
+        });
         wake.on(&self.daemon_sets, |set| {
             let key = Key::of(set);
             key.name.strip_suffix("-fuse").map(|name| Key::new(&key.namespace, name)).into_iter().collect()
         });
-        wake.on(&self.volumes, |volume| {
-            let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-            let key = claim.and_then(|claim| Some(Key::new(claim.namespace.as_ref()?, claim.name.as_ref()?)));
-            key.filter(|_| is_ours(volume)).into_iter().collect()
-        });
+        wake.on(&self.volumes, |volume| claim_of(volume).filter(|_| is_ours(volume)).into_iter().collect());
     }
 
     async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
         let volume = self.volumes.get(&Key::new("", &volume_name(key)))?;
-        Ok(Some(Look {
+        let mut look = Look {
+            kept_by: BTreeSet::new(),
             key: key.clone(),
             dataset: self.datasets.get(key)?,
             runtime: self.runtimes.get(key)?,
@@ -236,7 +260,11 @@ impl Controller for Datasets {
             claim: self.claims.get(key)?,
             troubled: self.pods.by(self.troubled, &key.to_string())?,
             held_back: None,
-        }))
+        };
+        if look.is_going() {
+            look.kept_by = self.users(key)?;
+        }
+        Ok(Some(look))
     }
 
     fn decide(seen: &Look) -> Action {
@@ -244,6 +272,9 @@ impl Controller for Datasets {
     }
 
     async fn report(&self, seen: &mut Look, decision: &Action) -> Result<(), TurnError> {
+        if seen.going() == Some(Going::InUse) {
+            return self.report_kept(seen).await;
+        }
         if let Err(missing) = seen.design().map(drop) {
             self.figures.dataset_has_gone(&seen.key.namespace, &seen.key.name);
             return self.report_missing(seen, &missing).await;
@@ -298,6 +329,10 @@ impl Controller for Datasets {
 
     async fn act(&self, mut seen: Look, decision: Action) -> Result<Next, TurnError> {
         let (mut daemon_set, mut claim) = (seen.daemon_set.take(), seen.claim.take());
+        if matches!(decision, Action::Guard | Action::LetGo) {
+            self.hold(&mut seen, &decision).await?;
+            return Ok(Next::OnChange);
+        }
         match (decision, seen.design().ok()) {
             (Action::MakeDaemons { generation }, Some(design)) => {
                 self.daemon_sets.create(&design.daemon_set(generation)).await?;
@@ -343,7 +378,7 @@ impl Controller for Datasets {
                     self.volumes.delete(volume).await?;
                 }
             }
-            (Action::Nothing, _) | (_, None) => {}
+            (Action::Guard | Action::LetGo | Action::Nothing, _) | (_, None) => {}
         }
         Ok(seen.held_back.map_or(Next::OnChange, Next::After))
     }

@@ -1,6 +1,7 @@
 //! Datasets served by FUSE: the shell around `plan::mount::dataset`.
 
 mod datasets;
+mod deletion;
 mod objects;
 mod pace;
 mod pods;
@@ -10,4 +11,4 @@ mod service;
 mod tests;
 
 pub(crate) use datasets::Datasets;
-pub use pods::{served_dataset, troubled};
+pub use pods::{claim_of, served_dataset, shown_dataset, troubled, used_claims};

@@ -1,10 +1,10 @@
-//! What pods say that have to do with datasets.
+//! What pods and volumes say that have to do with datasets.
 //!
 //! The invariant: a daemon is called troubled only where its node says that nothing of it runs.
 
-use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, PersistentVolume, Pod};
 use kube::ResourceExt;
-use midflight_api::fluid::{GENERATION_LABEL, JuiceFSRuntime};
+use midflight_api::fluid::{DRIVER, GENERATION_LABEL, JuiceFSRuntime};
 use midflight_plan::mount::dataset::Generation;
 use midflight_plan::mount::trouble::Troubled;
 
@@ -17,6 +17,36 @@ pub fn served_dataset(pod: &Pod) -> Option<Key> {
     let is_daemon = says("role").and_then(|role| role.strip_suffix("-fuse")) == Some(JuiceFSRuntime::TYPE);
     let release = says("release").filter(|_| is_daemon)?;
     Some(Key::new(&pod.namespace().unwrap_or_default(), release))
+}
+
+/// The claims whose volumes a pod has on its node; none once it has ended, and before it has one.
+pub fn used_claims(pod: &Pod) -> Vec<Key> {
+    let Some(spec) = pod.spec.as_ref().filter(|spec| spec.node_name.is_some()) else { return Vec::new() };
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return Vec::new();
+    }
+    let claims = spec.volumes.iter().flatten().filter_map(|volume| {
+        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
+        // A claim that comes and goes with the pod is called by both.
+        let own = volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod.name_any(), volume.name));
+        named.or(own)
+    });
+    let namespace = pod.namespace().unwrap_or_default();
+    claims.map(|name| Key::new(&namespace, &name)).collect()
+}
+
+/// The dataset that a volume shows, or a folder of it.
+pub fn shown_dataset(volume: &PersistentVolume) -> Option<Key> {
+    let source = volume.spec.as_ref()?.csi.as_ref().filter(|source| source.driver == DRIVER)?;
+    let attributes = source.volume_attributes.as_ref()?;
+    Some(Key::new(attributes.get("runtime_namespace")?, attributes.get("runtime_name")?))
+}
+
+/// The claim that a volume is set aside for.
+pub fn claim_of(volume: &PersistentVolume) -> Option<Key> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some(Key::new(claim.namespace.as_ref()?, claim.name.as_ref()?))
 }
 
 /// A daemon that does not run and says why; nothing of one that runs, is about to, or goes.

@@ -3,7 +3,9 @@
 //! The invariant: a dataset that workloads cannot mount says why.
 
 use k8s_openapi::jiff::Timestamp;
-use midflight_api::fluid::{DatasetCondition, DatasetPhase, DatasetStatus, NoFolder, READY_CONDITION};
+use midflight_api::fluid::{
+    DELETION_WAITS, DatasetCondition, DatasetPhase, DatasetStatus, NoFolder, READY_CONDITION,
+};
 use midflight_api::longhorn::ConditionStatus;
 use midflight_plan::mount::dataset::Action;
 
@@ -46,6 +48,17 @@ pub(super) fn is_news(missing: &Missing, before: Option<&DatasetStatus>) -> bool
     said.is_none_or(|said| said.message.as_str() != missing.to_string())
 }
 
+/// Whether a status says that it was deleted and is used.
+pub(super) fn is_kept(status: Option<&DatasetStatus>) -> bool {
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    conditions.any(|said| said.reason.as_str() == DELETION_WAITS)
+}
+
+/// Says in a status who uses it though it was deleted. It serves them as before.
+pub(super) fn say_kept(words: &str, status: &mut DatasetStatus) {
+    put(status, (ConditionStatus::True, DELETION_WAITS), words);
+}
+
 /// Says in a status what is missing.
 pub(super) fn say_missing(missing: &Missing, status: &mut DatasetStatus) {
     status.phase = DatasetPhase::NotBound;
@@ -80,7 +93,12 @@ pub(super) fn say_served(next: &Action, trouble: Option<&Trouble>, status: &mut 
         }
         // Those that could mount it still can.
         Action::ChangeDaemons { .. } | Action::ChangeClaim { .. } => status.phase = DatasetPhase::Updating,
-        Action::MakeDaemons { .. } | Action::MakeVolume | Action::MakeClaim { .. } | Action::RemoveVolume => {
+        Action::Guard
+        | Action::MakeDaemons { .. }
+        | Action::MakeVolume
+        | Action::MakeClaim { .. }
+        | Action::RemoveVolume
+        | Action::LetGo => {
             status.phase = DatasetPhase::NotBound;
             let words = "its daemons, its volume and its claim are being made";
             put(status, (ConditionStatus::False, "BeingMade"), words);

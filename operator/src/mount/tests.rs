@@ -1,5 +1,6 @@
 //! Datasets against a real API server.
 
+mod deletion;
 mod trouble;
 
 use std::sync::Arc;
@@ -320,8 +321,12 @@ async fn a_dataset_that_nobody_serves_says_what_is_missing() {
     until_standing(client, ["NotBound", "False", words]).await;
     let told = [format!("SchemeNotServed: {words}")];
     eventually("it is told once", async || events(client, "Dataset").await == told).await;
-    let refused = place("local:///../../etc").await.unwrap_err().to_string();
-    assert!(refused.contains("spec.mounts[0].mountPoint"), "{refused}");
+    for way_out in
+        ["local:///../../etc", "local:///%2e%2E/etc", "local:///data/.%2e/etc", "local:///..%2Fetc"]
+    {
+        let refused = place(way_out).await.unwrap_err().to_string();
+        assert!(refused.contains("spec.mounts[0].mountPoint"), "{refused}");
+    }
     place("local:///srv/data").await.unwrap();
     until_standing(client, ["NotBound", "False", NO_RUNTIME]).await;
     make_runtime(client).await;
@@ -331,6 +336,10 @@ async fn a_dataset_that_nobody_serves_says_what_is_missing() {
     runtimes.delete("data", &gone).await.unwrap();
     until_standing(client, ["NotBound", "False", NO_RUNTIME]).await;
     datasets.delete("data", &gone).await.unwrap();
+    eventually("both are gone", async || {
+        datasets.get_opt("data").await.unwrap().is_none() && runtimes.get_opt("data").await.unwrap().is_none()
+    })
+    .await;
     make_runtime(client).await;
     eventually("the runtime has nothing to serve", async || {
         let status = runtimes.get("data").await.unwrap().status.unwrap_or_default();

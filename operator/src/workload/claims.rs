@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use midflight_plan::claim_binding::{self as plan, Claim, ClaimPhase, Due, Observed, Volume, VolumePhase};
 
 use crate::controller::{Controller, Index, Key, Next, Objects, Operator, TurnError, Wake};
+use crate::mount::claim_of;
 
 pub(crate) struct Claims {
     claims: Objects<PersistentVolumeClaim>,
@@ -28,12 +29,6 @@ impl Claims {
         let by_claim = volumes.index(|volume| claim_of(volume).iter().map(Key::to_string).collect());
         Claims { claims: operator.objects(), by_claim, volumes }
     }
-}
-
-/// The claim that a volume is set aside for.
-fn claim_of(volume: &PersistentVolume) -> Option<Key> {
-    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
-    Some(Key::new(claim.namespace.as_ref()?, claim.name.as_ref()?))
 }
 
 fn seen_claim(claim: &PersistentVolumeClaim) -> Claim {

@@ -71,9 +71,22 @@ pub struct Claim {
     pub asked: Option<Asked>,
 }
 
+/// How far somebody is who was deleted and waits for us: the dataset, its runtime or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Going {
+    /// Workloads use the dataset.
+    InUse,
+    /// Nobody does.
+    Free,
+}
+
 /// Everything `decide` may look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
+    /// Absent where nobody was deleted, or does not wait for us.
+    pub going: Option<Going>,
+    /// Whether dataset and runtime, if they are deleted, wait for us.
+    pub guarded: bool,
     /// Absent when the dataset or its runtime has gone, or is going.
     pub wanted: Option<Wanted>,
     pub daemons: Option<Daemons>,
@@ -89,6 +102,8 @@ pub struct Observed {
 /// Something the shell can do. Each one is safe to repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
+    /// Dataset and runtime shall wait for us when they are deleted.
+    Guard,
     MakeDaemons {
         generation: Generation,
     },
@@ -108,13 +123,25 @@ pub enum Action {
     },
     /// Of a dataset that has gone; all else goes with its owner.
     RemoveVolume,
+    /// Whoever was deleted may go.
+    LetGo,
     Nothing,
 }
 
 pub fn decide(seen: &Observed) -> Action {
+    match seen.going {
+        // Whatever is changed now might end what they use.
+        Some(Going::InUse) => return Action::Nothing,
+        // Without a volume nobody new comes; only then what serves may go.
+        Some(Going::Free) if !seen.volume => return Action::LetGo,
+        Some(Going::Free) | None => {}
+    }
     let Some(wanted) = &seen.wanted else {
         return if seen.volume { Action::RemoveVolume } else { Action::Nothing };
     };
+    if !seen.guarded {
+        return Action::Guard;
+    }
     let claimed = seen.claim.as_ref().and_then(|claim| claim.generation);
     let Some(daemons) = &seen.daemons else {
         return Action::MakeDaemons { generation: claimed.map_or(Generation::FIRST, Generation::next) };
@@ -155,6 +182,8 @@ mod tests {
 
     fn nothing_yet(template: &str) -> Observed {
         Observed {
+            going: None,
+            guarded: false,
             wanted: Some(wanted(template)),
             daemons: None,
             volume: false,
@@ -171,6 +200,8 @@ mod tests {
             asked: wanted.as_ref().map(|wanted| wanted.asked.clone()),
         };
         match action {
+            Action::Guard => world.guarded = true,
+            Action::LetGo => world.going = None,
             Action::MakeDaemons { generation } | Action::ChangeDaemons { generation } => {
                 let template = wanted.unwrap().template;
                 world.daemons = Some(Daemons { template, generation: *generation });
@@ -207,6 +238,7 @@ mod tests {
         let mut world = nothing_yet("one");
         let first = Generation::FIRST;
         let expected = [
+            Action::Guard,
             Action::MakeDaemons { generation: first },
             Action::MakeVolume,
             Action::MakeClaim { generation: first },
@@ -235,6 +267,17 @@ mod tests {
         );
         world.wanted = None;
         assert_eq!(settle(&mut world), [Action::RemoveVolume]);
+    }
+
+    #[test]
+    fn what_workloads_use_stays_though_it_was_deleted() {
+        let mut world = nothing_yet("one");
+        settle(&mut world);
+        (world.wanted, world.going) = (None, Some(Going::InUse));
+        let before = world.clone();
+        assert_eq!((settle(&mut world), &world), (vec![], &before));
+        world.going = Some(Going::Free);
+        assert_eq!(settle(&mut world), [Action::RemoveVolume, Action::LetGo], "nobody new comes first");
     }
 
     /// Whoever waits for it would wait for ever.

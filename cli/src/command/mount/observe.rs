@@ -8,12 +8,12 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use midflight_api::fluid::{
-    DRIVER, Dataset, DatasetPhase, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, IMAGE_VERSION_VARIABLE,
-    JuiceFSRuntime, READY_CONDITION, UPDATE_STRATEGY_ANNOTATION,
+    DELETION_WAITS, Dataset, DatasetPhase, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION,
+    IMAGE_VERSION_VARIABLE, JuiceFSRuntime, READY_CONDITION, UPDATE_STRATEGY_ANNOTATION,
 };
 use midflight_api::longhorn::ConditionStatus;
 use midflight_operator::controller::Key;
-use midflight_operator::{served_dataset, troubled_daemon};
+use midflight_operator::{claim_of, served_dataset, shown_dataset, troubled_daemon, used_claims};
 use midflight_plan::mount::trouble::{self, Troubled};
 use serde::de::DeserializeOwned;
 
@@ -84,7 +84,7 @@ async fn look(client: &Client, dataset: &Dataset, volumes: &[PersistentVolume]) 
     let (namespace, name) = (dataset.namespace().unwrap_or_default(), dataset.name_any());
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
     let claim = claims.get_opt(&name).await.map_err(refusal).context("read the claim")?;
-    let claims = claims_of(&namespace, &name, volumes);
+    let claims = claims_of(&Key::of(dataset), volumes);
     let namespaces: BTreeSet<&str> = claims.iter().map(|claim| claim.namespace.as_str()).collect();
     let mut pods = Vec::new();
     for namespace in namespaces {
@@ -94,43 +94,27 @@ async fn look(client: &Client, dataset: &Dataset, volumes: &[PersistentVolume]) 
     Ok(gather(dataset, claim.as_ref(), &claims, &pods))
 }
 
-/// The phase of a dataset, and what keeps workloads from it.
+/// The phase of a dataset, and what keeps workloads from it, or it from going.
 fn standing(dataset: &Dataset) -> (String, Option<String>) {
     let status = dataset.status.clone().unwrap_or_default();
     let missing = status.conditions.iter().find(|condition| {
-        condition.kind.as_str() == READY_CONDITION && condition.status == ConditionStatus::False
+        let waits = condition.status == ConditionStatus::False || condition.reason.as_str() == DELETION_WAITS;
+        condition.kind.as_str() == READY_CONDITION && waits
     });
     (status.phase.to_string(), missing.map(|condition| condition.message.as_str().to_owned()))
 }
 
-/// Names a claim.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct ClaimName {
-    namespace: String,
-    name: String,
-}
-
 /// Claims through which workloads use a dataset: its own, and those whose volumes are folders of it or name it.
-fn claims_of(namespace: &str, dataset: &str, volumes: &[PersistentVolume]) -> BTreeSet<ClaimName> {
-    let own = ClaimName { namespace: namespace.to_owned(), name: dataset.to_owned() };
-    let others = volumes.iter().filter_map(|volume| {
-        let spec = volume.spec.as_ref()?;
-        let (source, claim) = (spec.csi.as_ref()?, spec.claim_ref.as_ref()?);
-        let attributes = source.volume_attributes.as_ref()?;
-        let says = |key: &str, value: &str| attributes.get(key).is_some_and(|said| said == value);
-        let is_of_it =
-            source.driver == DRIVER && says("runtime_namespace", namespace) && says("runtime_name", dataset);
-        let (namespace, name) = (claim.namespace.clone()?, claim.name.clone()?);
-        is_of_it.then_some(ClaimName { namespace, name })
-    });
-    others.chain([own]).collect()
+fn claims_of(dataset: &Key, volumes: &[PersistentVolume]) -> BTreeSet<Key> {
+    let shows = |volume: &&PersistentVolume| shown_dataset(volume).as_ref() == Some(dataset);
+    volumes.iter().filter(shows).filter_map(claim_of).chain([dataset.clone()]).collect()
 }
 
 /// Puts a dataset's own claim, all that lead to it, and the pods of their namespaces together.
 fn gather(
     dataset: &Dataset,
     claim: Option<&PersistentVolumeClaim>,
-    claims: &BTreeSet<ClaimName>,
+    claims: &BTreeSet<Key>,
     pods: &[Pod],
 ) -> Mounted {
     let (namespace, name) = (dataset.namespace().unwrap_or_default(), dataset.name_any());
@@ -190,19 +174,9 @@ fn why_not_ready(pod: &Pod) -> Option<String> {
     Some(going.or_else(trouble).unwrap_or_else(|| "it is starting".to_owned()))
 }
 
-fn uses(pod: &Pod, claims: &BTreeSet<ClaimName>, node: &str) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let ended = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let mut theirs = spec.volumes.iter().flatten().filter_map(|volume| {
-        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
-        // A claim that comes and goes with the pod is called by both.
-        let own = volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod.name_any(), volume.name));
-        let namespace = pod.namespace().unwrap_or_default();
-        named.or(own).map(|name| ClaimName { namespace, name })
-    });
-    spec.node_name.as_deref() == Some(node)
-        && !matches!(ended, Some("Succeeded" | "Failed"))
-        && theirs.any(|claim| claims.contains(&claim))
+fn uses(pod: &Pod, claims: &BTreeSet<Key>, node: &str) -> bool {
+    let is_there = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    is_there && used_claims(pod).iter().any(|claim| claims.contains(claim))
 }
 
 fn user(pod: &Pod) -> User {
@@ -212,6 +186,7 @@ fn user(pod: &Pod) -> User {
 
 #[cfg(test)]
 mod tests {
+    use midflight_api::fluid::DRIVER;
     use serde_json::{Value, json};
 
     use super::*;
@@ -274,7 +249,7 @@ mod tests {
             workload("other", "node-1", "logs", "Running"),
             workload("elsewhere", "node-3", "data", "Running"),
         ];
-        let claims = claims_of("default", "data", &[]);
+        let claims = claims_of(&Key::new("default", "data"), &[]);
         let seen = gather(&data(), Some(&claim.unwrap()), &claims, &pods);
         assert_eq!(
             (seen.strategy.as_str(), seen.image.as_str(), seen.generation.as_str()),
@@ -384,7 +359,7 @@ mod tests {
                 "Running",
             ),
         ];
-        let claims = claims_of("default", "data", &volumes);
+        let claims = claims_of(&Key::new("default", "data"), &volumes);
         let seen = gather(&data(), None, &claims, &pods);
         let users: Vec<String> = seen.nodes[0].used_by.iter().map(|user| user.named("default")).collect();
         assert_eq!(users, ["team/in-a-room", "job"]);
