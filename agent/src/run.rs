@@ -20,7 +20,7 @@ use crate::{
     Backoff, Config, chain,
     connect::{ConnectError, connect},
     csi::{self, CsiConfig, Images},
-    image::{NameError, Puller, Store, collect},
+    image::{ImageName, NameError, Puller, Store, collect},
     machine::{Health, Machine},
     node::{self, FIELD_MANAGER, LEASE_NAMESPACE, Since},
     pod::{self, CSI_SOCKET, Claims, Shell},
@@ -101,10 +101,10 @@ async fn serve_csi(shell: &Arc<Shell>) -> Result<(), Box<dyn std::error::Error +
 
 /// This agent brings images. A pull goes on though nobody waits for it any more: who asks again finds it done.
 fn images(shell: Arc<Shell>, client: Client) -> Images {
-    Images::Agent(Arc::new(move |image| {
+    Images::Agent(Arc::new(move |image: String| {
         let (shell, client) = (Arc::clone(&shell), client.clone());
         let pulling = tokio::spawn(async move {
-            let image = image.parse().map_err(|error: NameError| chain(&error))?;
+            let image: ImageName = image.parse().map_err(|error: NameError| chain(&error))?;
             shell.images.pull(&image, false, &client).await.map(drop).map_err(|error| chain(&error))
         });
         pulling.map(|pulled| pulled.unwrap_or_else(|error| Err(chain(&error)))).boxed()

@@ -22,7 +22,7 @@ use super::volume::Attributes;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a dataset wants of its daemons.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wish {
     pub(super) policy: Policy,
     pub(super) version: Version,

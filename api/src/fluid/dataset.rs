@@ -99,7 +99,11 @@ impl Dataset {
     pub fn folder(&self) -> Result<&str, NoFolder> {
         let place = self.spec.mounts.first().ok_or(NoFolder::NoMount)?.mount_point.as_str();
         let Some(path) = place.strip_prefix(FOLDER) else { return Err(NoFolder::Scheme(place.to_owned())) };
-        let leads_down = |part: &str| !matches!(part, "" | "." | "..");
+        let leads_down = |part: &str| {
+            // Nothing is decoded here; whoever does so elsewhere must not be led up.
+            let part = part.to_ascii_lowercase().replace("%2e", ".");
+            !matches!(part.as_str(), "" | "." | "..") && !part.contains("%2f")
+        };
         let below = path.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
         match below.is_some_and(|below| below.split('/').all(leads_down)) {
             true => Ok(path),
@@ -121,7 +125,7 @@ pub struct DatasetMount {
     #[schemars(length(min = 5), extend("x-kubernetes-validations" = [
         rule("self.matches('^[a-z0-9]+://')", "mountPoint is a URL, such as local:///data"),
         rule(
-            "!self.startsWith('local://') || (self.matches('^local://(/[^/]+)+/?$') && !self.matches('/[.][.]?(/|$)'))",
+            "!self.startsWith('local://') || (self.matches('^local://(/[^/]+)+/?$') && !self.matches('/([.]|%2[eE]){1,2}(/|$)') && !self.matches('%2[fF]'))",
             "mountPoint of a folder is local:// and a path that begins with / and goes straight down, such as local:///data",
         ),
     ]))]
@@ -234,7 +238,7 @@ mod tests {
     fn only_folders_that_lie_below_the_top_are_served() {
         let path = |place: &str| Err(NoFolder::Path(place.into()));
         #[rustfmt::skip]
-        let cases: [(&str, &[&str], Result<String, NoFolder>); 12] = [
+        let cases: [(&str, &[&str], Result<String, NoFolder>); 17] = [
             ("a folder",        &["local:///data"],                 Ok("/data".to_owned())),
             ("the first of two", &["local:///a/b.c", "s3://b"],     Ok("/a/b.c".to_owned())),
             ("ends in a slash", &["local:///data/"],                Ok("/data/".to_owned())),
@@ -244,6 +248,11 @@ mod tests {
             ("leads out",       &["local:///../../etc"],            path("local:///../../etc")),
             ("leads out later", &["local:///data/.."],              path("local:///data/..")),
             ("goes round",      &["local:///data/./set"],           path("local:///data/./set")),
+            ("leads out, encoded", &["local:///%2e%2e/etc"],        path("local:///%2e%2e/etc")),
+            ("encoded in part", &["local:///data/.%2E/etc"],        path("local:///data/.%2E/etc")),
+            ("an encoded slash", &["local:///..%2fetc"],            path("local:///..%2fetc")),
+            ("goes round, encoded", &["local:///data/%2e/set"],     path("local:///data/%2e/set")),
+            ("dots in a name, encoded", &["local:///a%2eb%20c"],    Ok("/a%2eb%20c".to_owned())),
             ("not absolute",    &["local://data"],                  path("local://data")),
             ("the top",         &["local:///"],                     path("local:///")),
             ("nothing between", &["local:///data//set"],            path("local:///data//set")),

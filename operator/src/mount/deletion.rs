@@ -72,7 +72,7 @@ impl Datasets {
     /// Tells who keeps a dataset or runtime that was deleted.
     pub(super) async fn report_kept(&self, seen: &mut Look) -> Result<(), TurnError> {
         let words = in_words(&seen.kept_by);
-        if let Some(runtime) = seen.runtime.as_mut().filter(|runtime| waits_for_us(runtime.as_ref())) {
+        if let Some(runtime) = seen.runtime.as_mut().filter(|runtime| waits_for_us(&***runtime)) {
             let tell = |runtime: &mut JuiceFSRuntime| {
                 runtime.status.get_or_insert_default().fuse_reason = words.as_str().into();
             };
@@ -91,10 +91,10 @@ impl Datasets {
 
     /// Has dataset and runtime wait for us when they are deleted, or lets those go that were.
     pub(super) async fn hold(&self, seen: &mut Look, step: &Action) -> Result<(), TurnError> {
-        if let Some(dataset) = seen.dataset.as_mut().filter(|dataset| concerns(step, dataset.as_ref())) {
+        if let Some(dataset) = seen.dataset.as_mut().filter(|dataset| concerns(step, &***dataset)) {
             self.datasets.change(dataset, |dataset| mark(dataset, step)).await?;
         }
-        if let Some(runtime) = seen.runtime.as_mut().filter(|runtime| concerns(step, runtime.as_ref())) {
+        if let Some(runtime) = seen.runtime.as_mut().filter(|runtime| concerns(step, &***runtime)) {
             self.runtimes.change(runtime, |runtime| mark(runtime, step)).await?;
         }
         Ok(())
