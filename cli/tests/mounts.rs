@@ -126,8 +126,8 @@ fn a_dataset_that_is_deleted_under_a_workload_serves_it_to_the_end() {
     cluster.eventually("the dataset is gone", || {
         cluster.sandbox.get(&dataset).is_err_and(|error| error.contains("not found"))
     });
-    cluster.eventually("daemon and label are gone", || {
-        cluster.daemon(node).is_none() && !cluster.labelled(node)
+    cluster.eventually("daemon, label and mount are gone", || {
+        cluster.daemon(node).is_none() && !cluster.labelled(node) && cluster.mounts(node).is_empty()
     });
     assert!(cluster.node(node).join("data/held-node-1").exists(), "data stays");
     cluster.sandbox.ok(&["down"]);

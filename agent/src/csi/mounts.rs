@@ -181,6 +181,26 @@ impl Mounts {
         }
     }
 
+    /// Takes back what showed a folder as a mount of its own, so that mounts below it are seen by pods and nodes alike. What still has
+    /// mounts below it, or is a file system of its own, stays.
+    pub(super) fn unshare(&self, folder: &Path) -> io::Result<()> {
+        match self {
+            Mounts::Machine => {
+                let (listed, table) = (self.listed(folder), mount_table::read()?);
+                let Some(own) = table.iter().rfind(|line| line.at == listed) else { return Ok(()) };
+                let is_folder = |line: &Line| line.id == own.parent && line.device == own.device;
+                if !table.iter().any(is_folder) {
+                    return Ok(());
+                }
+                match unmount(folder, UnmountFlags::empty()) {
+                    Ok(()) | Err(Errno::BUSY | Errno::INVAL) => Ok(()),
+                    Err(errno) => Err(errno.into()),
+                }
+            }
+            Mounts::Hollow(_) => Ok(()),
+        }
+    }
+
     /// Removes everything that is mounted at a place.
     pub(super) fn clear(&self, at: &Path) -> io::Result<()> {
         match self {

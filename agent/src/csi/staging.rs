@@ -165,6 +165,10 @@ impl NodeService {
             Rest::SendAway => self.send_away(attributes).await,
             Rest::Forget => {
                 forget_report(&attributes.metadata());
+                // The pod of the next one, if one comes, has it shown again.
+                if let Some(folder) = attributes.mount.parent() {
+                    self.mounts.unshare(folder).map_err(failed("take back the folder of the mount"))?;
+                }
                 self.records.has_left(daemon).map_err(failed("remove the note"))?;
                 self.records.rests_no_more(daemon).map_err(failed("remove the note"))
             }

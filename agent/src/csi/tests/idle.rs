@@ -1,5 +1,6 @@
 //! Daemons that nobody uses, and claims that ask for others or have gone.
 
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use tonic::Code;
 
 use super::{
@@ -97,6 +98,26 @@ async fn no_label_is_left_of_a_dataset_that_has_gone() {
         assert_eq!(world.notes(), 0, "later: {later}");
         world.end().await;
     }
+}
+
+/// The node showed the folder of the mount as a mount of its own, for the daemon's pod.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mount_is_left_of_a_daemon_that_has_gone() {
+    let Some(world) = World::new().await else { return };
+    let folder = world.path("runtime");
+    std::fs::create_dir(&folder).unwrap();
+    mount_bind(&folder, &folder).unwrap();
+    mount_change(&folder, MountPropagationFlags::SHARED).unwrap();
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.remove_claim().await;
+    world.unstage().await.unwrap();
+    world.plugin.look_at_resting().await.unwrap();
+    assert_eq!(world.mounts(), 2, "the daemon has not gone yet");
+    world.daemon_goes();
+    world.plugin.look_at_resting().await.unwrap();
+    assert_eq!((world.mounts(), world.notes()), (0, 0));
+    world.end().await;
 }
 
 /// Fluid's own controller writes no strategy; daemons tell their generation if `cleanPolicy` is `OnFuseChanged`.
