@@ -15,6 +15,15 @@ fn object(sandbox: &Sandbox, path: &str) -> Option<Value> {
     sandbox.get(&format!("{OBJECTS}/{path}")).ok().map(|text| serde_json::from_str(&text).unwrap())
 }
 
+fn send(sandbox: &Sandbox, request: http::request::Builder, body: &Value) {
+    sandbox.call("kubeconfig", request.body(body.to_string().into_bytes()).unwrap()).unwrap();
+}
+
+fn set(sandbox: &Sandbox, setting: &str, value: &str) {
+    let request = http::Request::patch(format!("{OBJECTS}/settings/{setting}"));
+    send(sandbox, request.header("content-type", "application/merge-patch+json"), &json!({ "value": value }));
+}
+
 fn up(nodes: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.ok(&["up", "--detach", "--nodes", nodes]);
@@ -57,6 +66,19 @@ fn whoever_waits_is_told_when_it_is_really_so() {
     }
     assert_eq!(default(), before, "an image that nobody has published never becomes the default");
 
+    // The API takes one upgrade at a time, so that a second one would fail after the default has changed.
+    sandbox.ok(&["image", "pack", "--tag=instance-manager:again"]);
+    let other = json!({
+        "apiVersion": "longhorn.io/v1beta2", "kind": "DataEngineUpgradeManager", "metadata": { "name": "other" },
+        "spec": { "dataEngine": "v2", "paused": true },
+    });
+    let request = http::Request::post(format!("{OBJECTS}/dataengineupgrademanagers"));
+    send(&sandbox, request.header("content-type", "application/json"), &other);
+    let refused = sandbox.fails(3, &["upgrade", "nodes", "--to=instance-manager:again", "--nodes=node-1"]);
+    assert!(refused.contains("the node upgrade `other` is not over, and nothing was changed"), "{refused}");
+    assert_eq!(default(), before, "what the API would refuse sets nothing");
+    sandbox.ok(&["upgrade", "nodes", "--name=other", "--abort", "--wait"]);
+
     // Every node runs the image, so that a single replica is in nobody's way: the plan and the upgrade say the same.
     sandbox.ok(&["plan", "node-upgrade"]);
     sandbox.ok(&["upgrade", "nodes"]);
@@ -76,7 +98,6 @@ fn whoever_holds_or_gives_up_a_node_upgrade_is_told_what_comes_of_it() {
     let plan = sandbox.json(&["plan", "node-upgrade", "--to=instance-manager:again", "--nodes=node-2"]);
     assert_eq!(plan["lacking"], json!(["node-2"]), "nobody brings it before it is asked for: {plan}");
 
-    // A single replica is in the way, so that nothing begins: what was asked for is the default all the same.
     sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
     let ends = |code: i32, arguments: &[&str]| {
         let ended = sandbox.run(arguments);
@@ -84,6 +105,16 @@ fn whoever_holds_or_gives_up_a_node_upgrade_is_told_what_comes_of_it() {
         support::text(&ended.stderr)
     };
     let said = |arguments: &[&str]| ends(0, arguments);
+    let default = || object(&sandbox, "settings/default-instance-manager-image").unwrap()["value"].clone();
+    let before = default();
+    let refused = sandbox.fails(3, &["upgrade", "nodes", "--to=instance-manager:again", "--wait"]);
+    assert!(refused.contains("single replica of v; nothing was changed"), "{refused}");
+    assert!(refused.contains("raise its numberOfReplicas to 2"), "{refused}");
+    assert_eq!(default(), before, "what nodes cannot be upgraded to never becomes the default");
+    assert!(object(&sandbox, "dataengineupgrademanagers/upgrade").is_none(), "and nothing begins");
+
+    // Somebody else made it the default: the upgrade says what is in the way, and nothing of the nodes changes.
+    set(&sandbox, "default-instance-manager-image", "midflight.local/instance-manager:again");
     let refused = ends(3, &["upgrade", "nodes", "--to=instance-manager:again", "--wait", "--timeout=150"]);
     assert!(refused.contains("single replica of v"), "{refused}");
     let held = said(&["upgrade", "nodes", "--pause"]);

@@ -15,8 +15,7 @@ use crate::image_name::{complete, is_published};
 use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
-use observe::default_image;
-pub(crate) use observe::{cluster, known_images};
+pub(crate) use observe::{cluster, default_image, known_images};
 
 /// Show in which order nodes would get a new data engine, and where their volumes are served meanwhile
 ///

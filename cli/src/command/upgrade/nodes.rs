@@ -10,18 +10,20 @@ mod halt;
 use std::time::Duration;
 
 use clap::Args;
-use kube::Client;
 use kube::api::{Api, DeleteParams};
+use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, UpgradeState,
 };
-use midflight_plan::node_upgrade::{Forecast, Obstacle, USUAL_NAME, forecast};
+use midflight_plan::node_upgrade::{Forecast, Obstacle, Stand, USUAL_NAME, forecast};
 use tokio::time::Instant;
 
 use self::halt::{Halt, until_gone};
 use super::engines::set;
-use crate::command::plan::node_upgrade::{cluster, judge_image, known_images, shown, verdict};
+use crate::command::plan::engine_upgrade::all;
+use crate::command::plan::node_upgrade::{cluster, default_image, judge_image, known_images, shown, verdict};
+use crate::failure::{Exit, Failure};
 use crate::image_name::complete;
 use crate::session::Session;
 use crate::target;
@@ -33,7 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 ///
 /// Creates a DataEngineUpgradeManager; the controllers do the rest, node by node. With --wait every step is told as it is
 /// taken, with the pause of each volume, and it exits with 0 if every node is upgraded, with 3 if something is in the way or a
-/// node has failed, with 4 if time is over. Without --wait it shows the plan, and exits as `plan node-upgrade` does.
+/// node has failed, with 4 if time is over. Without --wait it shows the plan, and exits as `plan node-upgrade` does. Where something
+/// that does not pass by itself is in the way of the image of --to, that does not become the default, and nothing is changed.
 #[derive(Debug, Args)]
 pub(crate) struct Nodes {
     /// Instance-manager image to upgrade to, by its whole name or as `image ls` has it without the host; it becomes the default
@@ -86,7 +89,7 @@ impl Nodes {
             self.refuse_what_the_api_would(&client).await?;
             if let Some(image) = &self.to {
                 let image = complete(session, image, known_images(&client).await?.iter());
-                self.refuse_what_nodes_cannot_get(session, &client, &image).await?;
+                self.refuse_what_would_fail(session, &client, &image).await?;
                 let image = image.as_str();
                 set(&client, IMAGE, image).await?;
                 if !drive::is_settled(&client, image).await? {
@@ -145,19 +148,33 @@ impl Nodes {
     async fn refuse_what_the_api_would(&self, client: &Client) -> anyhow::Result<()> {
         let mut plan = self.forecast(client, None).await?;
         plan.obstacles.retain(|one| matches!(one, Obstacle::SingleNode | Obstacle::UnknownNodes { .. }));
-        verdict(&plan)
+        verdict(&plan)?;
+        let upgrades = all::<DataEngineUpgradeManager>(client).await?;
+        let is_active = |one: &&DataEngineUpgradeManager| one.name_any() != self.name && Stand::of(one).is_active();
+        match upgrades.iter().find(is_active).map(ResourceExt::name_any) {
+            Some(other) => Err(Failure::with(
+                Exit::Blocked,
+                format!("the node upgrade `{other}` is not over, and nothing was changed"),
+                format!("`midflight upgrade nodes --name {other} --wait` follows it, --abort instead of --wait gives it up"),
+            )),
+            None => Ok(()),
+        }
     }
 
-    /// An image that nobody has published would become the default, and no node would ever get it.
-    async fn refuse_what_nodes_cannot_get(
+    /// An image that the nodes cannot be upgraded to must not become the default: instance managers that are started anew would get it.
+    /// What may pass is waited for by the upgrade itself.
+    async fn refuse_what_would_fail(
         &self,
         session: &Session,
         client: &Client,
         image: &ImageRef,
     ) -> anyhow::Result<()> {
-        let mut plan = self.plan(session, client, Some(image)).await?;
-        plan.obstacles.retain(|one| matches!(one, Obstacle::Unpublished { .. }));
-        verdict(&plan)
+        let plan = self.plan(session, client, Some(image)).await?;
+        let refused = refused(&plan.obstacles, default_image(client).await? == *image);
+        if refused.is_err() {
+            session.answer(&shown(&plan))?;
+        }
+        refused
     }
 
     /// What an upgrade to this image, or to the default, would do.
@@ -177,5 +194,48 @@ impl Nodes {
         seen.spec.nodes = self.nodes.iter().map(|node| node.as_str().into()).collect();
         seen.spec.max_parallel_nodes = self.parallel;
         Ok(forecast(&seen, pace))
+    }
+}
+
+/// Whether something that lasts is in the way of an image that is to become the default; the plan names all of it. Of the one that is the
+/// default nothing would change, and its upgrade says itself what is in the way.
+fn refused(obstacles: &[Obstacle], is_default: bool) -> anyhow::Result<()> {
+    let counts = |one: &&Obstacle| match one {
+        Obstacle::Unpublished { .. } => true,
+        one => !is_default && !one.passes(),
+    };
+    let mut lasting = obstacles.iter().filter(counts);
+    let Some(first) = lasting.next() else { return Ok(()) };
+    let more = match lasting.count() {
+        0 => String::new(),
+        count => format!(", and {count} more that the plan names"),
+    };
+    Err(Failure::with(Exit::Blocked, format!("{first}{more}; nothing was changed"), first.way_out()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_keeps_an_image_from_becoming_the_default_and_what_passes_does_not() {
+        let unpublished = || Obstacle::Unpublished { image: "im:v2".into(), nodes: vec!["node-1".into()] };
+        let single = |volume: &str| Obstacle::SingleReplica(volume.into());
+        let not_ready = || Obstacle::NodeNotReady("node-1".into());
+        #[rustfmt::skip]
+        let cases = [
+            // in the way,                              the default,  refused with
+            (vec![],                                    false,        None),
+            (vec![not_ready(), Obstacle::RebuildsOff],  false,        None),
+            (vec![single("a")],                         false,        Some("single replica of a; nothing was changed")),
+            (vec![single("a"), not_ready()],            false,        Some("single replica of a; nothing was changed")),
+            (vec![single("a"), single("b")],            false,        Some("single replica of a, and 1 more that the plan names; nothing was changed")),
+            (vec![single("a")],                         true,         None),
+            (vec![unpublished(), single("a")],          true,         Some("im:v2 is not published, and is not on node-1; nothing was changed")),
+        ];
+        for (obstacles, is_default, expected) in cases {
+            let told = refused(&obstacles, is_default).err().map(|error| error.to_string());
+            assert_eq!(told.as_deref(), expected, "{obstacles:?}");
+        }
     }
 }

@@ -61,7 +61,7 @@ fn built_in() -> &'static str {
 }
 
 /// The image that instance managers that are started anew get.
-pub(super) async fn default_image(client: &Client) -> anyhow::Result<ImageRef> {
+pub(crate) async fn default_image(client: &Client) -> anyhow::Result<ImageRef> {
     let settings = all::<Setting>(client).await?;
     let given = settings.into_iter().find(|setting| setting.name_any() == IMAGE);
     Ok(given.map_or_else(|| built_in().into(), |setting| setting.value.into()))
