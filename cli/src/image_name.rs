@@ -1,10 +1,11 @@
-//! Completes the name of an image that somebody wrote short, and looks whether it is published.
+//! Completes the name of an image that somebody wrote short, and looks what is published under it.
 //!
 //! The invariant: a name is completed only to that of an image which is there; another is left as it was written, and whoever
 //! gets it says what is wrong with it.
 
 use midflight_agent::image::{ImageName, Layout};
 use midflight_api::ImageRef;
+use midflight_plan::storage::engine_image::Ranges;
 
 use crate::session::Session;
 use crate::target;
@@ -42,6 +43,12 @@ pub(crate) fn is_published(session: &Session, image: &ImageRef) -> Option<bool> 
         return registry.blob(digest).ok().map(|there| there.is_some());
     }
     registry.resolve(&name).ok().map(|there| there.is_some())
+}
+
+/// What the program of an image speaks, as far as the registry of the embedded cluster knows.
+pub(crate) fn speaks(session: &Session, image: &ImageRef) -> Option<Ranges> {
+    let name: ImageName = image.whole().as_str().parse().ok()?;
+    registry(session).filter(|_| name.is_local())?.speaks(&name).ok()?
 }
 
 fn registry(session: &Session) -> Option<Layout> {

@@ -97,6 +97,7 @@ fn whoever_holds_or_gives_up_a_node_upgrade_is_told_what_comes_of_it() {
     sandbox.ok(&["image", "pack", "--tag=instance-manager:again"]);
     let plan = sandbox.json(&["plan", "node-upgrade", "--to=instance-manager:again", "--nodes=node-2"]);
     assert_eq!(plan["lacking"], json!(["node-2"]), "nobody brings it before it is asked for: {plan}");
+    assert_eq!(plan["caveat"], Value::Null, "what is published says what it speaks: {plan}");
 
     sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
     let ends = |code: i32, arguments: &[&str]| {

@@ -12,12 +12,14 @@ use std::{
 };
 
 use jiff::Timestamp;
-use oci_spec::image::{Descriptor, ImageIndex, ImageIndexBuilder, ImageManifest, MediaType, SCHEMA_VERSION};
+use midflight_plan::storage::engine_image::Ranges;
+use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageIndexBuilder, ImageManifest, MediaType, SCHEMA_VERSION};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::{Digest, ImageName, digest::Digesting, pack::Source};
+use super::pack::{Source, said};
+use super::{Digest, ImageName, digest::Digesting};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = ".lock";
@@ -82,6 +84,19 @@ impl Layout {
         let index = self.index()?;
         let entry = index.manifests().iter().find(|entry| name_of(entry).as_ref() == Some(image));
         Ok(entry.and_then(digest_of))
+    }
+
+    /// What the program of an image speaks, if it is published here and its labels say so.
+    pub fn speaks(&self, image: &ImageName) -> Result<Option<Ranges>, LayoutError> {
+        let Some(manifest) = image.digest().map_or_else(|| self.resolve(image), |it| Ok(Some(it.clone())))? else {
+            return Ok(None);
+        };
+        let Some(config) = digest_of(self.manifest(&manifest)?.config()) else { return Ok(None) };
+        let path = self.blob_path(&config);
+        let text = fs::read(&path).map_err(failed("read", &path))?;
+        let config: ImageConfiguration =
+            serde_json::from_slice(&text).map_err(|source| LayoutError::Damaged { path, source })?;
+        Ok(config.config().as_ref().and_then(said))
     }
 
     /// Whether a name leads to what was not made from that very file, in whichever boot.

@@ -13,7 +13,7 @@ use std::{
 
 use jiff::Timestamp;
 use oci_spec::image::{
-    ConfigBuilder, Descriptor, ImageConfiguration, ImageConfigurationBuilder, ImageManifest,
+    Config, ConfigBuilder, Descriptor, ImageConfiguration, ImageConfigurationBuilder, ImageManifest,
     ImageManifestBuilder, MediaType, RootFsBuilder, SCHEMA_VERSION,
 };
 
@@ -224,6 +224,12 @@ fn layer(binary: File, size: u64) -> impl Read {
 /// Header, content up to a whole block, and two empty blocks that end a tar file.
 fn layer_bytes(content: u64) -> u64 {
     BLOCK + content.next_multiple_of(BLOCK) + 2 * BLOCK
+}
+
+/// What the program of an image speaks, if its labels say so.
+pub(super) fn said(config: &Config) -> Option<Ranges> {
+    let said = config.labels().as_ref().and_then(|labels| labels.get(LABEL))?;
+    serde_json::from_str(said).ok()
 }
 
 fn config(layer: &Digest, engine: Option<Ranges>) -> Vec<u8> {

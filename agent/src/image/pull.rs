@@ -13,7 +13,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use kube::Client;
-use midflight_plan::storage::engine_image::{LABEL, Ranges};
+use midflight_plan::storage::engine_image::Ranges;
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -22,6 +22,7 @@ use tokio::{
 
 use super::{
     Digest, Held, ImageName, Neighbours, Progress, Run, Store,
+    pack::said,
     progress::{Board, Entry},
     remote::{Remote, RemoteError},
     store::{FILES, Unpacked},
@@ -196,15 +197,13 @@ fn how_to_run(text: &[u8]) -> Result<(Run, Option<Ranges>), PullError> {
     let damaged = |source| PullError::Damaged { what: "the configuration", source };
     let config: ImageConfiguration = serde_json::from_slice(text).map_err(damaged)?;
     let Some(config) = config.config() else { return Ok(Default::default()) };
-    let said = config.labels().as_ref().and_then(|labels| labels.get(LABEL));
-    let engine = said.and_then(|said| serde_json::from_str(said).ok());
     let run = Run {
         entrypoint: config.entrypoint().clone().unwrap_or_default(),
         arguments: config.cmd().clone().unwrap_or_default(),
         environment: config.env().clone().unwrap_or_default(),
         working_directory: config.working_dir().clone().unwrap_or_default(),
     };
-    Ok((run, engine))
+    Ok((run, said(config)))
 }
 
 /// Unpacks a layer while it arrives; what turns out to be something else is not kept by the caller.

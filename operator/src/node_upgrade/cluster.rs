@@ -117,6 +117,7 @@ impl Cluster {
                 ready: conditions.is_some_and(|conditions| conditions.holds("Ready")),
                 requested: node.spec.data_engine_upgrade_requested,
                 image: if is_there { plan::Image::There } else { plan::Image::Missing },
+                labels: self.held.speaks(&name, image)?.unwrap_or_default(),
                 managers: Vec::new(),
             };
             nodes.insert(name, seen);

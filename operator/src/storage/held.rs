@@ -1,13 +1,13 @@
 //! Whether a node has an image that managers run from, and what can be known of it before it runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use midflight_api::longhorn::Image;
 use midflight_api::{ImageRef, NodeName, images_listed};
 use midflight_plan::storage::engine_image::{ON_NODE, Ranges};
-use midflight_plan::storage::held::holders;
+use midflight_plan::storage::held::{holders, speaks};
 
 use crate::controller::{Key, Objects, Operator, Stale};
 
@@ -41,7 +41,7 @@ impl Held {
     /// What the program of an image that is on the node speaks, if its labels say so and the node tells of them.
     pub(crate) fn speaks(&self, node: &NodeName, image: &ImageRef) -> Result<Option<Ranges>, Stale> {
         let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(None) };
-        Ok(engines(&machine).remove(image.whole().as_str()))
+        Ok(speaks(image, machine.annotations()))
     }
 
     /// Whether a node itself lists the image, which it need not.
@@ -49,12 +49,6 @@ impl Held {
         let Some(machine) = self.machines.get(&Key::new("", node.as_str()))? else { return Ok(false) };
         Ok(images_listed(&machine).flatten().any(|name| name == image.as_str()))
     }
-}
-
-/// What a node says of the programs of its images, by name.
-fn engines(machine: &core::Node) -> BTreeMap<String, Ranges> {
-    let said = machine.annotations().get(ON_NODE);
-    said.and_then(|said| serde_json::from_str(said).ok()).unwrap_or_default()
 }
 
 /// Whether a node says something else of the programs of its images than before.

@@ -285,6 +285,8 @@ pub struct Node {
     pub requested: bool,
     /// Whether it has the image that upgrades lead to.
     pub image: Image,
+    /// What the program of that image speaks, by its labels: of one that the node lacks, by those that are published.
+    pub labels: Ranges,
     /// Its instance managers of the v2 data engine.
     pub managers: Vec<Manager>,
 }

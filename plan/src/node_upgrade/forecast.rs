@@ -94,7 +94,7 @@ pub fn forecast(seen: &Observed, pace: Pace) -> Forecast {
     thought.spec.paused = false;
     thought.policy.rebuilds = true;
     for node in thought.nodes.values_mut() {
-        (node.ready, node.image) = (true, Image::There);
+        (node.ready, node.image, node.labels) = (true, Image::There, Ranges::default());
         node.managers.iter_mut().for_each(|manager| manager.versions = Ranges::default());
     }
     thought.status.state = UpgradeState::Upgrading;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use midflight_api::{ImageRef, NodeName};
 
-use super::facts::{Manager, Nodes};
+use super::facts::{Image, Manager, Nodes};
 use super::obstacle::Obstacle;
 use crate::storage::engine_image::{Range, Ranges, SPOKEN};
 
@@ -47,7 +47,8 @@ fn managers(nodes: &Nodes) -> impl Iterator<Item = (&NodeName, &Manager)> {
 /// What the program of an image speaks: what one that runs has answered, else what the image is labelled with.
 fn spoken(image: &ImageRef, nodes: &Nodes) -> Option<Ranges> {
     let known = managers(nodes).filter(|(_, one)| one.image == *image && one.versions.api.is_known());
-    known.map(|(_, one)| one).max_by_key(|one| one.runs()).map(|one| one.versions)
+    let told = known.map(|(_, one)| one).max_by_key(|one| one.runs()).map(|one| one.versions);
+    told.or_else(|| nodes.values().map(|node| node.labels).find(|labels| labels.api.is_known()))
 }
 
 /// What keeps the image from taking the place of another, or from serving beside those of other nodes: they speak with each other, whether
@@ -76,13 +77,18 @@ pub(super) fn apart(image: &ImageRef, nodes: &Nodes) -> Vec<Obstacle> {
     found
 }
 
-/// Says so if an image is gone to of which nothing is known.
+/// Says so if an image is gone to of which nothing is known, and when it will be.
 pub(super) fn caveat(image: &ImageRef, nodes: &Nodes) -> Option<String> {
     let is_to_come = managers(nodes).any(|(_, one)| one.runs() && one.image != *image);
-    (is_to_come && spoken(image, nodes).is_none()).then(|| {
-        format!(
+    let is_on_a_node = nodes.values().any(|node| node.image == Image::There);
+    (is_to_come && spoken(image, nodes).is_none()).then(|| match is_on_a_node {
+        true => format!(
             "nobody has said which versions {image} speaks; whether it fits is found out on the first node, \
              which goes back if it does not (an image of `midflight image pack` says it)"
-        )
+        ),
+        false => format!(
+            "no node has {image} yet, and nothing that can be asked from here says which versions it speaks; if its labels do, that is \
+             known when the first node has it, and compared before any node begins"
+        ),
     })
 }

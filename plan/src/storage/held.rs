@@ -1,4 +1,4 @@
-//! Which nodes have an image.
+//! Which nodes have an image, as they say.
 //!
 //! The invariant: a node that has another content under the name of an image than the others does not have the image.
 
@@ -6,6 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use midflight_api::longhorn::Image;
 use midflight_api::{ImageRef, NodeName};
+
+use super::engine_image::{ON_NODE, Ranges};
+
+/// What the program of an image that is on a node speaks, as the annotations of the node tell from its labels.
+pub fn speaks(image: &ImageRef, annotations: &BTreeMap<String, String>) -> Option<Ranges> {
+    let said: BTreeMap<String, Ranges> = serde_json::from_str(annotations.get(ON_NODE)?).ok()?;
+    said.get(image.whole().as_str()).copied()
+}
 
 /// The nodes that have an image: those that it was brought to, and those that list it with the digest of these or, where it was brought
 /// to none, with that of most. A node that names no digest is believed. What nodes list is the names of each content, among them those

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use midflight_plan::storage::engine_image::Range;
+
 use super::*;
 use crate::image::{PackError, Program, pack};
 
@@ -51,6 +53,24 @@ fn the_same_binary_makes_the_same_image_and_is_kept_once() {
         fixture.names(),
         ["engine:v1", "engine:v2", "manager:v1"].map(|n| format!("midflight.local/{n}"))
     );
+}
+
+#[test]
+fn what_is_published_says_what_its_program_speaks() {
+    let fixture = Fixture::new();
+    let binary = fixture.binary(b"an engine", 0o755);
+    let all = Range { oldest: 3, newest: 5 };
+    let engine = Some(Ranges { api: all, wire: all, disk: all });
+    let name: ImageName = "engine:v1".parse().unwrap();
+    pack(&fixture.layout, std::slice::from_ref(&name), Program { binary: &binary, engine }).unwrap();
+    assert_eq!(fixture.layout.speaks(&name).unwrap(), engine);
+    let digest = fixture.layout.resolve(&name).unwrap().unwrap();
+    let by_digest: ImageName = format!("midflight.local/engine@{digest}").parse().unwrap();
+    assert_eq!(fixture.layout.speaks(&by_digest).unwrap(), engine);
+    fixture.pack("tool:v1", b"a program");
+    for silent in ["tool:v1", "nobody:v1"] {
+        assert_eq!(fixture.layout.speaks(&silent.parse().unwrap()).unwrap(), None, "{silent}");
+    }
 }
 
 #[test]

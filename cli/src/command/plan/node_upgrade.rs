@@ -8,10 +8,10 @@ mod show;
 use clap::Args;
 use kube::Client;
 use midflight_api::ImageRef;
-use midflight_plan::node_upgrade::{Forecast, forecast};
+use midflight_plan::node_upgrade::{Forecast, Image, forecast};
 
 use crate::failure::{Exit, Failure};
-use crate::image_name::{complete, is_published};
+use crate::image_name::{complete, is_published, speaks};
 use crate::output::Answer;
 use crate::session::Session;
 use crate::target;
@@ -41,25 +41,39 @@ impl NodeUpgrade {
             Some(image) => Some(complete(session, image, known_images(&client).await?.iter())),
             None => None,
         };
-        let (mut seen, pace) = cluster(&client, image.as_ref().map(ImageRef::as_str)).await?;
-        seen.spec.nodes = self.nodes.into_iter().map(Into::into).collect();
-        seen.spec.max_parallel_nodes = self.parallel;
-        let mut plan = forecast(&seen, pace);
-        judge_image(session, &client, &mut plan).await?;
+        let wish = Wish { to: image.as_ref(), nodes: &self.nodes, parallel: self.parallel };
+        let plan = look_ahead(session, &client, &wish).await?;
         session.answer(&shown(&plan))?;
         verdict(&plan)
     }
 }
 
-/// Says of an image that nodes lack whether they can get it.
-pub(crate) async fn judge_image(
+/// What is asked of an upgrade.
+pub(crate) struct Wish<'a> {
+    /// The image to upgrade to; the default if none is named.
+    pub(crate) to: Option<&'a ImageRef>,
+    /// All, if none is named.
+    pub(crate) nodes: &'a [String],
+    pub(crate) parallel: i32,
+}
+
+/// What an upgrade would do. Of an image that nodes lack the registry knows whether they can get it, and what it speaks.
+pub(crate) async fn look_ahead(
     session: &Session,
     client: &Client,
-    plan: &mut Forecast,
-) -> anyhow::Result<()> {
+    wish: &Wish<'_>,
+) -> anyhow::Result<Forecast> {
+    let (mut seen, pace) = cluster(client, wish.to.map(ImageRef::as_str)).await?;
+    seen.spec.nodes = wish.nodes.iter().map(|node| node.as_str().into()).collect();
+    seen.spec.max_parallel_nodes = wish.parallel;
+    let labels = speaks(session, &seen.default_image).unwrap_or_default();
+    for node in seen.nodes.values_mut().filter(|node| node.image == Image::Missing) {
+        node.labels = labels;
+    }
+    let mut plan = forecast(&seen, pace);
     let is_default = default_image(client).await? == plan.image;
     plan.judge_image(is_published(session, &plan.image), is_default);
-    Ok(())
+    Ok(plan)
 }
 
 /// A plan as people and programs read it.

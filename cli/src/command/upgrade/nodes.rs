@@ -16,13 +16,13 @@ use midflight_api::ImageRef;
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, UpgradeState,
 };
-use midflight_plan::node_upgrade::{Forecast, Obstacle, Stand, USUAL_NAME, forecast};
+use midflight_plan::node_upgrade::{Forecast, Obstacle, Stand, USUAL_NAME};
 use tokio::time::Instant;
 
 use self::halt::{Halt, until_gone};
 use super::engines::set;
 use crate::command::plan::engine_upgrade::all;
-use crate::command::plan::node_upgrade::{cluster, default_image, judge_image, known_images, shown, verdict};
+use crate::command::plan::node_upgrade::{Wish, default_image, known_images, look_ahead, shown, verdict};
 use crate::failure::{Exit, Failure};
 use crate::image_name::complete;
 use crate::session::Session;
@@ -86,7 +86,7 @@ impl Nodes {
         if self.resume {
             halt.resume().await?;
         } else {
-            self.refuse_what_the_api_would(&client).await?;
+            self.refuse_what_the_api_would(session, &client).await?;
             if let Some(image) = &self.to {
                 let image = complete(session, image, known_images(&client).await?.iter());
                 self.refuse_what_would_fail(session, &client, &image).await?;
@@ -145,8 +145,8 @@ impl Nodes {
     }
 
     /// What is refused when the object is created is in the way as everything else is, and told as such.
-    async fn refuse_what_the_api_would(&self, client: &Client) -> anyhow::Result<()> {
-        let mut plan = self.forecast(client, None).await?;
+    async fn refuse_what_the_api_would(&self, session: &Session, client: &Client) -> anyhow::Result<()> {
+        let mut plan = self.plan(session, client, None).await?;
         plan.obstacles.retain(|one| matches!(one, Obstacle::SingleNode | Obstacle::UnknownNodes { .. }));
         verdict(&plan)?;
         let upgrades = all::<DataEngineUpgradeManager>(client).await?;
@@ -184,16 +184,7 @@ impl Nodes {
         client: &Client,
         to: Option<&ImageRef>,
     ) -> anyhow::Result<Forecast> {
-        let mut plan = self.forecast(client, to).await?;
-        judge_image(session, client, &mut plan).await?;
-        Ok(plan)
-    }
-
-    async fn forecast(&self, client: &Client, to: Option<&ImageRef>) -> anyhow::Result<Forecast> {
-        let (mut seen, pace) = cluster(client, to.map(ImageRef::as_str)).await?;
-        seen.spec.nodes = self.nodes.iter().map(|node| node.as_str().into()).collect();
-        seen.spec.max_parallel_nodes = self.parallel;
-        Ok(forecast(&seen, pace))
+        look_ahead(session, client, &Wish { to, nodes: &self.nodes, parallel: self.parallel }).await
     }
 }
 

@@ -77,6 +77,36 @@ fn a_plan_tells_of_versions_that_do_not_fit_and_of_those_that_nobody_knows() {
     }
 }
 
+/// An image that is published says what it speaks by its labels, before any node has it.
+#[test]
+fn versions_of_an_image_that_no_node_has_are_those_of_its_labels() {
+    let plan = |labels: Ranges| {
+        let mut all = nodes(3);
+        for node in all.values_mut() {
+            (node.image, node.labels) = (Image::Missing, labels);
+            node.managers.retain(|one| one.image == OLD);
+        }
+        let mut plan = forecast(&seen(all, vec![attached("a", 1, &[1, 2, 3])], 1), Pace::ASSUMED);
+        plan.judge_image(Some(true), false);
+        plan
+    };
+    #[rustfmt::skip]
+    let cases = [
+        // what it speaks,   in the way,                                              not known
+        (speaks(2, 3),       &[][..],                                                 None),
+        (speaks(8, 9),       &["IncompatibleVersions", "IncompatibleVersions"],       None),
+        (Ranges::default(),  &[],                                                     Some("known when the first node has it")),
+    ];
+    for (labels, expected, unknown) in cases {
+        let plan = plan(labels);
+        let found: Vec<&str> = plan.obstacles.iter().map(|one| one.word()).collect();
+        assert_eq!(found, expected, "{labels:?}");
+        assert_eq!(plan.caveat.is_some(), unknown.is_some(), "{:?}", plan.caveat);
+        assert!(plan.caveat.unwrap_or_default().contains(unknown.unwrap_or_default()), "{labels:?}");
+        assert_eq!(plan.stages.len(), 3, "all stages are shown, whatever is in the way");
+    }
+}
+
 /// Who can look into the registry knows whether nodes that lack the image will ever get it.
 #[test]
 fn an_image_that_nodes_lack_is_judged_by_what_is_published() {

@@ -11,7 +11,8 @@ use midflight_api::longhorn::{
 use midflight_api::settings;
 use midflight_api::{ImageRef, NodeName, VolumeRecord, images_listed};
 use midflight_plan::node_upgrade::{self as plan, Nodes, Pace, Policy, Run};
-use midflight_plan::storage::held::holders;
+use midflight_plan::storage::engine_image::Ranges;
+use midflight_plan::storage::held::{holders, speaks};
 
 use crate::command::plan::engine_upgrade::all;
 use crate::list;
@@ -47,7 +48,7 @@ pub(crate) async fn cluster(client: &Client, to: Option<&str>) -> anyhow::Result
         status: Default::default(),
         default_image: image.into(),
         policy: Policy::of(value),
-        nodes: nodes_of(&nodes, &managers, &holders_of(&image.into(), &images, &machines)),
+        nodes: nodes_of(&nodes, &managers, &Held::of(&image.into(), &images, &machines)),
         volumes: volumes_of(&volumes, &replicas, &records),
         children: Vec::new(),
         rival: None,
@@ -83,22 +84,32 @@ async fn machines(client: &Client) -> anyhow::Result<Vec<core::Node>> {
     Ok(list::all(Api::<core::Node>::all(client.clone())).await?.unwrap_or_default())
 }
 
-/// The nodes that have an image.
-fn holders_of(image: &ImageRef, images: &[Image], machines: &[core::Node]) -> BTreeSet<NodeName> {
-    let listed = machines.iter().map(|machine| (machine.name_any().into(), images_listed(machine)));
-    holders(image, images, listed)
+/// What nodes say of an image.
+struct Held {
+    holders: BTreeSet<NodeName>,
+    labels: BTreeMap<NodeName, Ranges>,
 }
 
-fn nodes_of(nodes: &[Node], managers: &[InstanceManager], holders: &BTreeSet<NodeName>) -> Nodes {
+impl Held {
+    fn of(image: &ImageRef, images: &[Image], machines: &[core::Node]) -> Held {
+        let listed = machines.iter().map(|machine| (machine.name_any().into(), images_listed(machine)));
+        let labels =
+            machines.iter().filter_map(|one| Some((one.name_any().into(), speaks(image, one.annotations())?)));
+        Held { holders: holders(image, images, listed), labels: labels.collect() }
+    }
+}
+
+fn nodes_of(nodes: &[Node], managers: &[InstanceManager], held: &Held) -> Nodes {
     let node = |node: &Node| {
         let name = NodeName::from(node.name_any());
-        let has_it = holders.contains(&name);
+        let has_it = held.holders.contains(&name);
         let here =
             managers.iter().filter(|one| one.spec.node_id == name && one.spec.data_engine == DataEngine::V2);
         let seen = plan::Node {
             ready: node.status.as_ref().is_some_and(|status| status.conditions.holds("Ready")),
             requested: node.spec.data_engine_upgrade_requested,
             image: if has_it { plan::Image::There } else { plan::Image::Missing },
+            labels: held.labels.get(&name).copied().unwrap_or_default(),
             managers: here.map(plan::Manager::of).collect(),
         };
         (name, seen)
