@@ -38,6 +38,9 @@ pub(super) fn home(seen: &Observed) -> Todo {
         let manager = seen.nodes.get(&volume.node).and_then(|node| node.serving());
         match manager {
             _ if *volume.target() == volume.node && is_home => {}
+            None if !seen.is_ready(&volume.node) => {
+                todo.waits.push(Wait::HomeNotReady { volume: name, node: volume.node.clone() });
+            }
             None => todo.waits.push(Wait::NoManager { volume: name, node: volume.node.clone() }),
             Some(manager) if *volume.target() != volume.node => {
                 let (to, image) = (volume.node.clone(), manager.image.clone());
@@ -153,9 +156,12 @@ pub(super) fn rebuild(seen: &Observed) -> Todo {
             true if !seen.policy.rebuilds && missed.copy == Copy::Out => {
                 Wait::RebuildsOff { volume: name, replica: missed.name.clone() }
             }
-            true => Wait::Rebuilds { volume: name, replica: missed.name.clone() },
             // What another node lacks is not for this one to wait for on its way back.
             false if seen.is_returning() => continue,
+            _ if !seen.is_ready(&missed.node) => {
+                Wait::ReplicaNotReady { volume: name, node: missed.node.clone() }
+            }
+            true => Wait::Rebuilds { volume: name, replica: missed.name.clone() },
             false => Wait::NotHealthy { volume: name, node: missed.node.clone() },
         });
     }

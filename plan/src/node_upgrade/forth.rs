@@ -147,7 +147,9 @@ pub(super) fn replace(seen: &Observed) -> Option<Step> {
     }
     let is_new = seen.here().is_some_and(|node| node.runs_only(&seen.image));
     if !is_new && todo.actions.is_empty() && todo.waits.is_empty() {
-        todo.waits.push(Wait::Starts { node: seen.node.clone(), image: seen.image.clone() });
+        let (node, image) = (seen.node.clone(), seen.image.clone());
+        let is_ready = seen.is_ready(&node);
+        todo.waits.push(if is_ready { Wait::Starts { node, image } } else { Wait::NotReady { node, image } });
     }
     todo.step()
 }

@@ -1,6 +1,6 @@
 //! What an upgrade says that somebody has paused or given up.
 //!
-//! The invariant: it says what becomes of each node that is under way, and what can be done next.
+//! The invariant: it says what becomes of each node that is under way, who has to do something for that, and what can be done next.
 
 use midflight_api::longhorn::NodeUpgradeState;
 use midflight_api::{ImageRef, NodeName};
@@ -16,14 +16,50 @@ pub const USUAL_NAME: &str = "upgrade";
 pub const ABORTED: &str = "aborted";
 
 /// What an upgrade says of which no further node begins.
-pub(super) fn paused(name: &str, under_way: &[NodeName]) -> String {
-    let nodes = match under_way {
-        [] => "no node is under way, and none begins".to_owned(),
-        [one] => format!("{one} goes on to its end, and no further node begins"),
-        many => format!("{} go on to their end, and no further node begins", some_of(many, ", ")),
+pub(super) fn paused(seen: &Observed, under_way: &[NodeName]) -> String {
+    let (lost, well): (Vec<&NodeName>, Vec<&NodeName>) =
+        under_way.iter().partition(|node| !is_ready(&seen.nodes, node));
+    let goes_on = match well.as_slice() {
+        [] if lost.is_empty() => Some("no node is under way, and none begins".to_owned()),
+        [] => None,
+        [one] => Some(format!("{one} goes on to its end")),
+        many => Some(format!("{} go on to their end", some_of(many, ", "))),
     };
-    let name = if name == USUAL_NAME { String::new() } else { format!(" --name {name}") };
+    let waits = (!lost.is_empty())
+        .then(|| format!("{}, else what began there goes back when its step is out of time", bring_back(&lost)));
+    let none = (!under_way.is_empty()).then(|| "no further node begins".to_owned());
+    let nodes = goes_on.into_iter().chain(waits).chain(none).collect::<Vec<_>>().join("; ");
+    let name = if seen.name == USUAL_NAME { String::new() } else { format!(" --name {}", seen.name) };
     format!("paused: {nodes}; `midflight upgrade nodes{name} --resume` goes on")
+}
+
+/// What an upgrade says that begins anew with another image once these nodes are back.
+pub(super) fn turned(seen: &Observed, under_way: &[&NodeName]) -> String {
+    let lost: Vec<&NodeName> =
+        under_way.iter().copied().filter(|node| !is_ready(&seen.nodes, node)).collect();
+    let waits = if lost.is_empty() { String::new() } else { format!("; {}", bring_back(&lost)) };
+    format!("the default image became {}; nodes that are under way go back{waits}", seen.default_image)
+}
+
+fn is_ready(nodes: &Nodes, node: &NodeName) -> bool {
+    nodes.get(node).is_some_and(|node| node.ready)
+}
+
+/// What somebody has to do about nodes that are lost: nothing here can.
+fn bring_back(lost: &[&NodeName]) -> String {
+    match lost {
+        [one] => format!("{one} is not ready: bring it back"),
+        many => format!("{} are not ready: bring them back", some_of(many, ", ")),
+    }
+}
+
+/// How the nodes are when no upgrade has anything to do with them any more.
+pub fn in_service(nodes: &Nodes) -> String {
+    let lost: Vec<&NodeName> = nodes.iter().filter(|(_, node)| !node.ready).map(|(name, _)| name).collect();
+    match lost.as_slice() {
+        [] => "every node is in service".to_owned(),
+        lost => format!("nothing is left to go back; {}", bring_back(lost)),
+    }
 }
 
 /// What an upgrade says that is being deleted, with these upgrades of nodes left.
@@ -33,17 +69,23 @@ pub(super) fn aborted(seen: &Observed, left: &[&Child]) -> String {
         .filter(|child| child.state != NodeUpgradeState::Completed)
         .map(|child| &child.node)
         .collect();
-    let back = match going.as_slice() {
-        [] => "every node is in service".to_owned(),
-        [one] => format!(
+    let (lost, well): (Vec<&NodeName>, Vec<&NodeName>) =
+        going.iter().partition(|node| !is_ready(&seen.nodes, node));
+    let back = match well.as_slice() {
+        [] if lost.is_empty() => Some(in_service(&seen.nodes)),
+        [] => None,
+        [one] => Some(format!(
             "{} goes back into service: its engines come home, its replicas are rebuilt, and then this upgrade is gone",
             with_image(seen, one)
-        ),
-        many => format!(
+        )),
+        many => Some(format!(
             "{} go back into service: their engines come home, their replicas are rebuilt, and then this upgrade is gone",
             some_of(many.iter().map(|node| with_image(seen, node)), ", ")
-        ),
+        )),
     };
+    let waits = (!lost.is_empty())
+        .then(|| format!("{}, or detach what is attached there; this upgrade waits for that", bring_back(&lost)));
+    let back = back.into_iter().chain(waits).collect::<Vec<_>>().join("; ");
     let image = &seen.status.instance_manager_image;
     let is_default = !image.is_empty() && seen.default_image == *image;
     let next = still_default(image, &seen.nodes).filter(|_| is_default).map(|next| format!("; {next}"));

@@ -33,7 +33,7 @@ mod tests;
 pub use admit::{Refusal, Stand, attach, create, is_rival, resume};
 pub use facts::{Copy, Image, Manager, MoveFailure, Moved, Node, Nodes, Policy, Replica, Volume};
 pub use forecast::{Forecast, Pace, Stage, Target, forecast};
-pub use halt::{ABORTED, USUAL_NAME, still_default};
+pub use halt::{ABORTED, USUAL_NAME, in_service, still_default};
 pub use node::{Action, Decision, Observed, Taken, decide};
 pub use obstacle::Obstacle;
 pub use preflight::{nodes_of_run, preflight};

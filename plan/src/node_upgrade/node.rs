@@ -292,6 +292,10 @@ impl Observed {
         self.nodes.get(&self.node)
     }
 
+    pub(super) fn is_ready(&self, node: &NodeName) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.ready)
+    }
+
     /// Whether an instance manager is there that is to be replaced.
     fn has_old(&self) -> bool {
         let managers = self.here().map_or(&[][..], |node| &node.managers);

@@ -18,7 +18,7 @@ use midflight_api::longhorn::{
 use midflight_api::{ImageRef, NodeName};
 
 use super::facts::{Nodes, Policy, Volume};
-use super::halt::{aborted, paused};
+use super::halt::{aborted, paused, turned};
 use super::obstacle::Obstacle;
 use super::place::are_disjoint;
 use super::preflight::{cluster, fit, missing, nodes_of_run, preflight};
@@ -227,7 +227,7 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
     found.extend(rebuilds_off(seen, &run, &status.instance_manager_image));
     let until = seen.since().checked_add(seen.policy.deadline).ok();
     match found.as_slice() {
-        [] if seen.spec.paused => status.message = paused(&seen.name, &[]).into(),
+        [] if seen.spec.paused => status.message = paused(seen, &[]).into(),
         [] => {
             go_on(status, UpgradeState::Upgrading);
             // Told with the state, so that it is read before the first node begins.
@@ -346,10 +346,10 @@ fn failed(entry: &mut UpgradeNodeStatus, why: &str, seen: &Observed) {
 
 /// Another image became the default: all begins anew with it, once the nodes that are under way have gone back.
 fn begin_anew(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) {
-    let image = &seen.default_image;
-    let is_active = seen.children.iter().any(|child| child.manager == seen.name && child.is_active());
-    if is_active {
-        status.message = format!("the default image became {image}; nodes that are under way go back").into();
+    let active = seen.children.iter().filter(|child| child.manager == seen.name && child.is_active());
+    let active: Vec<&NodeName> = active.map(|child| &child.node).collect();
+    if !active.is_empty() {
+        status.message = turned(seen, &active).into();
         return;
     }
     status.upgrade_nodes = BTreeMap::new();
@@ -361,7 +361,7 @@ fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<
     let mut active: Vec<NodeName> =
         status.upgrade_nodes.keys().filter(|node| seen.is_under_way(status, node)).cloned().collect();
     if seen.spec.paused {
-        return Some(paused(&seen.name, &active));
+        return Some(paused(seen, &active));
     }
     let mut waiting: Vec<(bool, i32, NodeName)> = Vec::new();
     let mut why = None;

@@ -27,17 +27,23 @@ pub enum Wait {
     Goes(String),
     #[error("the instance manager of {image} on {node} does not run yet")]
     Starts { node: NodeName, image: ImageRef },
+    #[error("{volume} cannot come home: node {node} is not ready; bring the node back, or detach the volume")]
+    HomeNotReady { volume: VolumeName, node: NodeName },
     #[error(
-        "{volume} cannot come home: no instance manager of the v2 data engine runs on {node}; bring the node back, or set \
-         default-instance-manager-image to an image that starts there"
+        "{volume} cannot come home: no instance manager of the v2 data engine runs on {node}; set default-instance-manager-image to an \
+         image that starts there"
     )]
     NoManager { volume: VolumeName, node: NodeName },
+    #[error("the instance manager of {image} cannot start: node {node} is not ready; bring the node back")]
+    NotReady { node: NodeName, image: ImageRef },
     #[error("replica {replica} of {volume} is rebuilt")]
     Rebuilds { volume: VolumeName, replica: ReplicaName },
     #[error(
         "replica {replica} of {volume} is not rebuilt: the setting concurrent-replica-rebuild-per-node-limit is 0; set it to at least 1"
     )]
     RebuildsOff { volume: VolumeName, replica: ReplicaName },
+    #[error("a replica of {volume} cannot be rebuilt: node {node} is not ready; bring the node back")]
+    ReplicaNotReady { volume: VolumeName, node: NodeName },
     #[error("{volume} is not healthy: its replica on {node} is not in service")]
     NotHealthy { volume: VolumeName, node: NodeName },
     #[error("the snapshot of {0} that the upgrade took is being removed")]
@@ -54,12 +60,14 @@ impl Wait {
             | Wait::Leaves { volume, .. }
             | Wait::Moves { volume, .. }
             | Wait::NotHome { volume, .. }
+            | Wait::HomeNotReady { volume, .. }
             | Wait::NoManager { volume, .. }
+            | Wait::ReplicaNotReady { volume, .. }
             | Wait::Rebuilds { volume, .. }
             | Wait::RebuildsOff { volume, .. }
             | Wait::NotHealthy { volume, .. }
             | Wait::Removes(volume) => Some(volume),
-            Wait::Holds { .. } | Wait::Goes(_) | Wait::Starts { .. } => None,
+            Wait::Holds { .. } | Wait::Goes(_) | Wait::Starts { .. } | Wait::NotReady { .. } => None,
         }
     }
 }

@@ -207,8 +207,23 @@ fn who_aborts_hears_what_becomes_of_each_node_and_what_to_do_next() {
         told(&upgraded)
     );
 
+    let lost = change(one.clone(), |s| {
+        s.nodes.get_mut("node-1").unwrap().ready = false;
+        s.children.push(child(3, NodeUpgradeState::SwitchingOver));
+    });
+    let both = format!(
+        "aborted: node-3 (keeps im:v1) goes back into service: {home}; node-1 is not ready: bring it back, or detach what is attached \
+         there; this upgrade waits for that{hint}"
+    );
+    assert_eq!(told(&lost), both, "nothing of a lost node goes back by itself");
+    let alone = change(lost, |s| s.children.retain(|child| child.node == name(1)));
+    assert!(told(&alone).starts_with("aborted: node-1 is not ready: bring it back, or"), "{}", told(&alone));
+
     one.children.clear();
     assert_eq!(told(&one), format!("aborted: every node is in service{hint}"));
+    let beside = change(one.clone(), |s| s.nodes.get_mut("node-3").unwrap().ready = false);
+    let nothing = "aborted: nothing is left to go back; node-3 is not ready: bring it back";
+    assert_eq!(told(&beside), format!("{nothing}{hint}"));
     one.default_image = OLD.into();
     assert_eq!(told(&one), "aborted: every node is in service", "it was set back");
     one.status.state = Completed;
@@ -237,8 +252,8 @@ fn paused_means_that_no_further_node_begins_and_says_what_goes_on() {
     #[rustfmt::skip]
     let cases = [
         (&[][..],     "",       "no node is under way, and none begins"),
-        (&[1],        "node-1", "node-1 goes on to its end, and no further node begins"),
-        (&[1, 2, 3],  "node-1", "node-1, node-2, node-3 go on to their end, and no further node begins"),
+        (&[1],        "node-1", "node-1 goes on to its end; no further node begins"),
+        (&[1, 2, 3],  "node-1", "node-1, node-2, node-3 go on to their end; no further node begins"),
     ];
     for (nodes, first, words) in cases {
         let status = decide_run(&under_way(nodes)).status;
@@ -247,10 +262,33 @@ fn paused_means_that_no_further_node_begins_and_says_what_goes_on() {
         let begun = status.upgrade_nodes.values().filter(|entry| entry.state != NodeUpgradeState::Undefined);
         assert_eq!(begun.count(), nodes.len(), "no other begins");
     }
+    let lost = |nodes: &[usize]| {
+        let lost = change(under_way(nodes), |s| s.nodes.get_mut("node-1").unwrap().ready = false);
+        decide_run(&lost).status.message.to_string()
+    };
+    let waits = "node-1 is not ready: bring it back, else what began there goes back when its step is out of time";
+    assert_eq!(lost(&[1]), format!("paused: {waits}; no further node begins; {on}"));
+    assert_eq!(
+        lost(&[1, 2]),
+        format!("paused: node-2 goes on to its end; {waits}; no further node begins; {on}")
+    );
     let usual = change(under_way(&[]), |s| s.name = "upgrade".into());
     assert!(
         decide_run(&usual).status.message.as_str().ends_with("; `midflight upgrade nodes --resume` goes on")
     );
+}
+
+#[test]
+fn another_image_is_begun_with_when_every_node_is_back_and_who_waits_for_a_lost_one_is_told() {
+    let mut one = change(seen(Upgrading), |s| s.default_image = "im:v3".into());
+    one.children = vec![child(1, NodeUpgradeState::SwitchingBack)];
+    let told = |seen: &Observed| decide_run(seen).status.message.to_string();
+    let back = "the default image became im:v3; nodes that are under way go back";
+    assert_eq!(told(&one), back);
+    let lost = change(one.clone(), |s| s.nodes.get_mut("node-1").unwrap().ready = false);
+    assert_eq!(told(&lost), format!("{back}; node-1 is not ready: bring it back"));
+    one.children.clear();
+    assert_eq!(decide_run(&one).status.state, Undefined);
 }
 
 #[test]

@@ -150,7 +150,7 @@ pub(super) async fn follow(
 /// An upgrade goes only when its nodes are back, or were done.
 fn gone(name: &str) -> anyhow::Error {
     Failure::error(
-        format!("the node upgrade `{name}` is gone: somebody has deleted it, and its nodes are in service"),
+        format!("the node upgrade `{name}` is gone: somebody has deleted it, and nothing of it is under way"),
         "`midflight upgrade nodes --wait` begins again",
     )
 }

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{DataEngineUpgradeManager, UpgradeState};
-use midflight_plan::node_upgrade::{ABORTED, still_default};
+use midflight_plan::node_upgrade::{ABORTED, in_service, still_default};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -36,21 +36,9 @@ impl Halt<'_> {
     pub(super) async fn pause(&self) -> anyhow::Result<()> {
         self.known().await?;
         self.set_paused(true).await?;
-        let Some(upgrade) = self.seen(is_told).await? else {
-            self.session.say(format_args!("no further node of `{}` begins", self.name));
-            return Ok(());
-        };
-        let status = upgrade.status.unwrap_or_default();
-        match status.state {
-            UpgradeState::Completed => self.session.say("nothing is left to be paused: every node is upgraded"),
-            UpgradeState::Error => self.session.say(format_args!(
-                "nothing is under way: the upgrade has failed, and `midflight upgrade nodes --name {} --resume` tries it again",
-                self.name
-            )),
-            UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
-                self.session.say(status.message);
-            }
-        }
+        let upgrade = self.seen(|upgrade| held(upgrade).is_some()).await?;
+        let words = upgrade.as_ref().and_then(held);
+        self.session.say(words.unwrap_or_else(|| format!("no further node of `{}` begins", self.name)));
         Ok(())
     }
 
@@ -92,8 +80,8 @@ impl Halt<'_> {
         }
         let (seen, _) = cluster(self.client, None).await?;
         let next = still_default(&seen.default_image, &seen.nodes).map(|next| format!("; {next}"));
-        self.session
-            .say(format_args!("it is gone, and every node is in service{}", next.unwrap_or_default()));
+        let nodes = in_service(&seen.nodes);
+        self.session.say(format_args!("it is gone, and {nodes}{}", next.unwrap_or_default()));
         Ok(())
     }
 
@@ -147,6 +135,22 @@ impl Halt<'_> {
     }
 }
 
+/// What comes of an upgrade that was paused; nothing while its controller has not said it.
+fn held(upgrade: &DataEngineUpgradeManager) -> Option<String> {
+    let status = upgrade.status.as_ref().filter(|_| is_told(upgrade))?;
+    match status.state {
+        UpgradeState::Completed => Some("nothing is left to be paused: every node is upgraded".to_owned()),
+        UpgradeState::Error => Some(format!(
+            "nothing is under way: the upgrade has failed, and `midflight upgrade nodes --name {} --resume` tries it again",
+            upgrade.name_any()
+        )),
+        UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
+            let words = status.message.to_string();
+            (!words.is_empty()).then_some(words)
+        }
+    }
+}
+
 /// Waits until an upgrade that was deleted is gone, and tells what it says meanwhile.
 pub(super) async fn until_gone(
     upgrades: &Api<DataEngineUpgradeManager>,
@@ -173,4 +177,34 @@ pub(super) async fn until_gone(
         sleep(LOOK_EVERY).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that has just begun has nothing to say yet, and an empty line would be told.
+    #[test]
+    fn who_pauses_is_told_what_comes_of_it_and_never_nothing() {
+        let paused = "paused: no node is under way, and none begins";
+        #[rustfmt::skip]
+        let cases = [
+            // state,                    of spec,  says,    told
+            (UpgradeState::Undefined,    2,        "",      None),
+            (UpgradeState::Initializing, 2,        "",      None),
+            (UpgradeState::Initializing, 1,        "waits", None),
+            (UpgradeState::Initializing, 2,        paused,  Some(paused)),
+            (UpgradeState::Upgrading,    2,        paused,  Some(paused)),
+            (UpgradeState::Completed,    2,        "",      Some("nothing is left to be paused: every node is upgraded")),
+            (UpgradeState::Error,        2,        "why",   Some("nothing is under way: the upgrade has failed, and `midflight upgrade nodes --name upgrade --resume` tries it again")),
+        ];
+        for (state, observed, message, expected) in cases {
+            let mut upgrade = DataEngineUpgradeManager::new("upgrade", Default::default());
+            upgrade.metadata.generation = Some(2);
+            let status = upgrade.status.get_or_insert_default();
+            (status.state, status.observed_generation, status.message) = (state, observed, message.into());
+            assert_eq!(held(&upgrade).as_deref(), expected, "{state} {observed} {message:?}");
+        }
+        assert_eq!(held(&DataEngineUpgradeManager::new("upgrade", Default::default())), None, "no status yet");
+    }
 }
