@@ -1,7 +1,7 @@
 //! Somebody is killed in a state of a node's upgrade: it ends completed or cleanly back, and no acknowledged write is lost.
 //!
-//! The cells are every state of both machines, and of the way back of a node, by everybody who may die. `MIDFLIGHT_KILLS=all` plays all of them (the soak does); otherwise
-//! a few are drawn, and `MIDFLIGHT_SEED` draws the same again.
+//! The cells are every state of both machines, and of the way back of a node, by everybody who may die. `MIDFLIGHT_KILLS=all` plays all of them (the soak does), and
+//! `MIDFLIGHT_KILLS=14..21` those of these numbers; otherwise a few are drawn, and `MIDFLIGHT_SEED` draws the same again.
 
 #![expect(clippy::print_stdout, reason = "whoever repeats a failed run needs its seed")]
 
@@ -87,6 +87,20 @@ fn is_on_the_way_back(state: NodeUpgradeState) -> bool {
 
 fn cells() -> Vec<(Moment, Victim)> {
     moments().into_iter().flat_map(|moment| VICTIMS.map(|victim| (moment, victim))).collect()
+}
+
+/// The numbers of the cells that are played, of so many.
+fn chosen(which: Option<&str>, count: usize, seed: u64) -> Vec<usize> {
+    let number = |text: &str| text.parse::<usize>().ok();
+    let range = which.and_then(|which| which.split_once(".."));
+    match (which, range.and_then(|(from, to)| Some(number(from)?..number(to)?.min(count)))) {
+        (Some("all"), _) => (0..count).collect(),
+        (_, Some(range)) => range.collect(),
+        // Steps by a number without a factor in common with their count come to every one.
+        (_, None) => {
+            (0..DRAWN).map(|turn| (seed as usize).wrapping_mul(41).wrapping_add(37 * turn) % count).collect()
+        }
+    }
 }
 
 /// Waits until the upgrade is there, or further.
@@ -199,24 +213,19 @@ async fn whoever_dies_in_the_upgrade_of_a_node_it_ends_completed_or_cleanly_back
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let seed = std::env::var("MIDFLIGHT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(clock);
     let cells = cells();
-    let drawn: Vec<(Moment, Victim)> =
-        match std::env::var("MIDFLIGHT_KILLS").is_ok_and(|which| which == "all") {
-            true => cells,
-            // Steps by a number without a factor in common with their count come to every one.
-            false => (0..DRAWN)
-                .map(|turn| cells[(seed as usize).wrapping_mul(41).wrapping_add(37 * turn) % cells.len()])
-                .collect(),
-        };
+    let which = std::env::var("MIDFLIGHT_KILLS").ok();
+    let drawn = chosen(which.as_deref(), cells.len(), seed);
     // Everybody dies once in a cluster: who dies again and again is started ever later, as on any node.
-    for cells in drawn.chunks(VICTIMS.len()) {
+    for drawn in drawn.chunks(VICTIMS.len()) {
         let fleet = Fleet::up().await.unwrap();
         fleet.set("node-upgrade-back-off-seconds", "1").await.unwrap();
         fleet.pack_after("broken", DOES_NOT_START).await.unwrap();
         let (mut from, mut to) = (fleet.this.clone(), NEXT.to_owned());
-        for (number, cell) in cells.iter().enumerate() {
+        for (turn, number) in drawn.iter().enumerate() {
             let began = Instant::now();
-            let about = format!("{cell:?}, MIDFLIGHT_SEED={seed}");
-            let played = Box::pin(play(&fleet, &format!("vol-{number}"), *cell, &from, &to)).await;
+            let cell = cells[*number];
+            let about = format!("cell {number}: {cell:?}, MIDFLIGHT_SEED={seed}");
+            let played = Box::pin(play(&fleet, &format!("vol-{turn}"), cell, &from, &to)).await;
             let ended = played.with_context(|| about.clone()).unwrap();
             println!("{about}: {ended}, {:?}", began.elapsed());
             (from, to) = (to, from);
