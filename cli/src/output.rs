@@ -108,6 +108,11 @@ pub(crate) fn moment(text: &str) -> String {
     }
 }
 
+/// A pause; one that was not measured is a dash.
+pub(crate) fn milliseconds(us: i64) -> String {
+    if us == 0 { "-".to_owned() } else { format!("{:.2} ms", us as f64 / 1000.0) }
+}
+
 /// Bytes in the largest unit that fits.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];

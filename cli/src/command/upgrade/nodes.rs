@@ -6,6 +6,7 @@
 pub(crate) mod drive;
 mod follow;
 mod halt;
+mod view;
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use midflight_api::ImageRef;
 use midflight_api::longhorn::{
     DataEngine, DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, NAMESPACE, UpgradeState,
 };
-use midflight_plan::node_upgrade::{Forecast, Obstacle, Stand, USUAL_NAME};
+use midflight_plan::node_upgrade::{Forecast, Obstacle, Pace, Stand, USUAL_NAME};
 use tokio::time::Instant;
 
 use self::halt::{Halt, until_gone};
@@ -103,7 +104,8 @@ impl Nodes {
             begun = self.begin(&halt, &plan, deadline).await?.then_some(plan);
         }
         if self.wait {
-            return follow::follow(session, &client, &self.name, deadline).await;
+            let pace = begun.map_or(Pace::ASSUMED, |plan| plan.pace);
+            return follow::follow(session, &client, &self.name, pace, deadline).await;
         }
         let is_new = begun.is_some();
         let plan = match begun {

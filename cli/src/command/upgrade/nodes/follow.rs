@@ -1,25 +1,23 @@
 //! Tells of an upgrade of nodes as it moves, until it is over.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use anyhow::Context;
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
+use kube::Client;
 use midflight_api::NodeName;
 use midflight_api::longhorn::{
     DataEngineUpgradeManager, DataEngineUpgradeManagerStatus, NAMESPACE, NodeDataEngineUpgrade,
-    NodeUpgradeState, UpgradeNodeStatus, UpgradeState,
+    UpgradeNodeStatus, UpgradeState,
 };
 use midflight_plan::node_upgrade::Pace;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::LOOK_EVERY;
+use super::view::View;
 use crate::failure::{Exit, Failure};
 use crate::lookout::Lookout;
-use crate::output::{Answer, Paint, duration, size, table};
+use crate::output::{Answer, Paint, duration, milliseconds, size, table};
 use crate::session::Session;
 use crate::target;
 
@@ -88,20 +86,17 @@ impl Answer for Upgraded {
     }
 }
 
-fn milliseconds(us: i64) -> String {
-    if us == 0 { "-".to_owned() } else { format!("{:.2} ms", us as f64 / 1000.0) }
-}
-
-/// Tells every step, until the upgrade is over or time is.
+/// Tells every step, until the upgrade is over or time is. `pace` is what nodes are thought to take before one of these has told.
 pub(super) async fn follow(
     session: &Session,
     client: &Client,
     name: &str,
+    pace: Pace,
     deadline: Instant,
 ) -> anyhow::Result<()> {
     let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
     let children: Api<NodeDataEngineUpgrade> = Api::namespaced(client.clone(), NAMESPACE);
-    let (mut lookout, mut told) = (Lookout::until(deadline), BTreeMap::new());
+    let (mut lookout, mut view) = (Lookout::until(deadline), View::default());
     loop {
         let look = async || {
             let upgrade = upgrades.get_opt(name).await.map_err(target::refusal);
@@ -113,11 +108,8 @@ pub(super) async fn follow(
         let of: Vec<NodeDataEngineUpgrade> =
             of.into_iter().filter(|child| child.spec.data_engine_upgrade_manager == *name).collect();
         let status = upgrade.status.clone().unwrap_or_default();
-        for (about, line) in lines(&upgrade, &of) {
-            if told.get(&about) != Some(&line) {
-                session.say(format_args!("{about}: {line}"));
-                told.insert(about, line);
-            }
+        for line in view.news(&upgrade, &of, pace, Timestamp::now()) {
+            session.say(line);
         }
         match status.state {
             UpgradeState::Completed => return session.answer(&upgraded(&status, &of)),
@@ -159,38 +151,6 @@ fn gone(name: &str) -> anyhow::Error {
 pub(super) fn is_told(upgrade: &DataEngineUpgradeManager) -> bool {
     let observed = upgrade.status.as_ref().map(|status| status.observed_generation);
     observed == upgrade.metadata.generation
-}
-
-/// What there is to say, by node and volume.
-fn lines(upgrade: &DataEngineUpgradeManager, children: &[NodeDataEngineUpgrade]) -> Vec<(String, String)> {
-    let status = upgrade.status.clone().unwrap_or_default();
-    let mut lines = vec![(upgrade.name_any(), summary(upgrade, &status))];
-    for child in children {
-        let Some(of) = &child.status else { continue };
-        let node = child.spec.node_id.to_string();
-        let why = if of.failure.is_empty() { String::new() } else { format!(", goes back: {}", of.failure) };
-        lines.push((node.clone(), format!("{}{why}", of.state)));
-        for (volume, entry) in of.volumes.iter().filter(|(_, entry)| !entry.message.is_empty()) {
-            lines.push((format!("{node}: {volume}"), entry.message.to_string()));
-        }
-    }
-    lines
-}
-
-fn summary(upgrade: &DataEngineUpgradeManager, status: &DataEngineUpgradeManagerStatus) -> String {
-    let count = status.upgrade_nodes.len();
-    let done = status.upgrade_nodes.values().filter(|node| node.state == NodeUpgradeState::Completed).count();
-    let pace = Pace::learn([upgrade]);
-    let left = u32::try_from(count - done).unwrap_or(u32::MAX);
-    let rest = pace.node.saturating_mul(left);
-    let eta = match (status.state, pace.learnt_from) {
-        (UpgradeState::Upgrading, 1..) if rest > Duration::ZERO => {
-            format!(", about {} to go", duration(i64::try_from(rest.as_secs()).unwrap_or(i64::MAX)))
-        }
-        _ => String::new(),
-    };
-    let why = if status.message.is_empty() { String::new() } else { format!(": {}", status.message) };
-    format!("{}, {done} of {count} nodes{eta}{why}", status.state)
 }
 
 fn upgraded(status: &DataEngineUpgradeManagerStatus, children: &[NodeDataEngineUpgrade]) -> Upgraded {
