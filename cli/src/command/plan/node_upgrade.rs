@@ -27,10 +27,10 @@ pub(crate) struct NodeUpgrade {
     #[arg(long, value_name = "IMAGE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     to: Option<String>,
     /// Nodes to upgrade [default: all]
-    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    #[arg(long, value_name = "NODE", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     nodes: Vec<String>,
     /// Nodes that may be upgraded at once, where they share no volume
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=100))]
     parallel: i32,
 }
 

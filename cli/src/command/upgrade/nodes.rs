@@ -8,6 +8,7 @@ mod follow;
 mod halt;
 mod view;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
@@ -45,7 +46,7 @@ pub(crate) struct Nodes {
     #[arg(long, value_name = "IMAGE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     to: Option<String>,
     /// Nodes to upgrade [default: all]
-    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    #[arg(long, value_name = "NODE", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     nodes: Vec<String>,
     /// Nodes that may be upgraded at once, where they share no volume
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=100))]
@@ -54,13 +55,13 @@ pub(crate) struct Nodes {
     #[arg(long, default_value = USUAL_NAME)]
     name: String,
     /// Begin no further node; those that have begun go on
-    #[arg(long, conflicts_with_all = ["resume", "abort", "to", "nodes", "wait"])]
+    #[arg(long, conflicts_with_all = ["resume", "abort", "to", "nodes", "parallel", "wait"])]
     pause: bool,
     /// Go on after a pause, or where the upgrade has failed
-    #[arg(long, conflicts_with_all = ["abort", "to", "nodes"])]
+    #[arg(long, conflicts_with_all = ["abort", "to", "nodes", "parallel"])]
     resume: bool,
     /// Give the upgrade up: nodes that are under way go back into service, those that are upgraded stay so
-    #[arg(long, conflicts_with_all = ["to", "nodes"])]
+    #[arg(long, conflicts_with_all = ["to", "nodes", "parallel"])]
     abort: bool,
     /// Wait until it is over
     #[arg(long)]
@@ -107,14 +108,11 @@ impl Nodes {
             let pace = begun.map_or(Pace::ASSUMED, |plan| plan.pace);
             return follow::follow(session, &client, &self.name, pace, deadline).await;
         }
-        let is_new = begun.is_some();
-        let plan = match begun {
-            Some(plan) => plan,
-            None => self.plan(session, &client, None).await?,
-        };
+        // A plan that is made while an upgrade is under way finds the upgrade itself in the way.
+        let Some(plan) = begun else { return follow::show(session, &client, &self.name).await };
         session.answer(&shown(&plan))?;
         session.say(format_args!("`midflight upgrade nodes --name {} --wait` follows it", self.name));
-        if is_new { verdict(&plan) } else { Ok(()) }
+        verdict(&plan)
     }
 
     /// Makes the upgrade, in place of one that is over; says whether. One that is under way, or has left nothing to do, is followed.
@@ -136,14 +134,18 @@ impl Nodes {
                 }
             }
         }
-        let spec = DataEngineUpgradeManagerSpec {
+        drive::begin(halt.client, &self.name, self.spec()).await?;
+        Ok(true)
+    }
+
+    fn spec(&self) -> DataEngineUpgradeManagerSpec {
+        let nodes: BTreeSet<&str> = self.nodes.iter().map(String::as_str).collect();
+        DataEngineUpgradeManagerSpec {
             data_engine: DataEngine::V2,
-            nodes: self.nodes.iter().map(|node| node.as_str().into()).collect(),
+            nodes: nodes.into_iter().map(Into::into).collect(),
             max_parallel_nodes: self.parallel,
             paused: false,
-        };
-        drive::begin(halt.client, &self.name, spec).await?;
-        Ok(true)
+        }
     }
 
     /// What is refused when the object is created is in the way as everything else is, and told as such.
@@ -159,7 +161,7 @@ impl Nodes {
                 format!("the node upgrade `{other}` is not over, and nothing was changed"),
                 format!("`midflight upgrade nodes --name {other} --wait` follows it, --abort instead of --wait gives it up"),
             )),
-            None => Ok(()),
+            None => drive::may_begin(client, &self.name, self.spec()).await,
         }
     }
 

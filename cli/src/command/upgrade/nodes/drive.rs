@@ -61,12 +61,34 @@ pub(crate) async fn begin(
     name: &str,
     spec: DataEngineUpgradeManagerSpec,
 ) -> anyhow::Result<()> {
+    let made = create(client, name, spec, false).await;
+    made.map_err(target::refusal).with_context(|| format!("create the DataEngineUpgradeManager {name}"))
+}
+
+/// Whether the API would take such an upgrade, if there were none of that name. Nothing is changed.
+pub(crate) async fn may_begin(
+    client: &Client,
+    name: &str,
+    spec: DataEngineUpgradeManagerSpec,
+) -> anyhow::Result<()> {
+    let made = match create(client, name, spec, true).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        made => made,
+    };
+    made.map_err(target::refusal)
+        .with_context(|| format!("ask for the DataEngineUpgradeManager {name}; nothing was changed"))
+}
+
+async fn create(
+    client: &Client,
+    name: &str,
+    spec: DataEngineUpgradeManagerSpec,
+    dry_run: bool,
+) -> Result<(), kube::Error> {
     let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     let upgrade = DataEngineUpgradeManager { metadata, spec, status: None };
-    let made = upgrades.create(&PostParams::default(), &upgrade).await;
-    let doing = || format!("create the DataEngineUpgradeManager {name}");
-    made.map(drop).map_err(target::refusal).with_context(doing)
+    upgrades.create(&PostParams { dry_run, ..PostParams::default() }, &upgrade).await.map(drop)
 }
 
 /// Waits until the upgrade is completed. One that fails, or is not over in time, is an error.

@@ -61,7 +61,11 @@ struct Moved {
 
 impl Answer for Upgraded {
     fn to_table(&self, _: Paint) -> String {
-        let mut text = format!("{} to {}\n", self.state, self.image);
+        let to = if self.image.is_empty() { String::new() } else { format!(" to {}", self.image) };
+        let mut text = format!("{}{to}\n", self.state);
+        if self.nodes.is_empty() {
+            return text;
+        }
         let rows = self.nodes.iter().map(|one| {
             let took = one.seconds.map_or("-".to_owned(), duration);
             [
@@ -95,18 +99,14 @@ pub(super) async fn follow(
     deadline: Instant,
 ) -> anyhow::Result<()> {
     let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
-    let children: Api<NodeDataEngineUpgrade> = Api::namespaced(client.clone(), NAMESPACE);
     let (mut lookout, mut view) = (Lookout::until(deadline), View::default());
     loop {
         let look = async || {
             let upgrade = upgrades.get_opt(name).await.map_err(target::refusal);
             let upgrade = upgrade.context("look at the upgrade")?.ok_or_else(|| gone(name))?;
-            let of = children.list(&ListParams::default()).await.map_err(target::refusal)?;
-            Ok((upgrade, of))
+            Ok((upgrade, children_of(client, name).await?))
         };
         let (upgrade, of) = lookout.look(look).await?;
-        let of: Vec<NodeDataEngineUpgrade> =
-            of.into_iter().filter(|child| child.spec.data_engine_upgrade_manager == *name).collect();
         let status = upgrade.status.clone().unwrap_or_default();
         for line in view.news(&upgrade, &of, pace, Timestamp::now()) {
             session.say(line);
@@ -115,13 +115,7 @@ pub(super) async fn follow(
             UpgradeState::Completed => return session.answer(&upgraded(&status, &of)),
             UpgradeState::Error if is_told(&upgrade) => {
                 session.answer(&upgraded(&status, &of))?;
-                return Err(Failure::with(
-                    Exit::Blocked,
-                    format!("the node upgrade `{name}` has failed: {}", status.message),
-                    format!(
-                        "take away what is in the way, then `midflight upgrade nodes --name {name} --resume --wait`"
-                    ),
-                ));
+                return Err(failed(name, &status));
             }
             UpgradeState::Undefined
             | UpgradeState::Initializing
@@ -137,6 +131,39 @@ pub(super) async fn follow(
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// Tells where an upgrade stands.
+pub(super) async fn show(session: &Session, client: &Client, name: &str) -> anyhow::Result<()> {
+    let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
+    let upgrade = upgrades.get_opt(name).await.map_err(target::refusal).context("look at the upgrade")?;
+    let status = upgrade.ok_or_else(|| gone(name))?.status.unwrap_or_default();
+    session.answer(&upgraded(&status, &children_of(client, name).await?))?;
+    match status.state {
+        UpgradeState::Completed => Ok(()),
+        UpgradeState::Error => Err(failed(name, &status)),
+        UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
+            if !status.message.is_empty() {
+                session.say(&status.message);
+            }
+            session.say(format_args!("it is under way: `midflight upgrade nodes --name {name} --wait` follows it"));
+            Ok(())
+        }
+    }
+}
+
+fn failed(name: &str, status: &DataEngineUpgradeManagerStatus) -> anyhow::Error {
+    Failure::with(
+        Exit::Blocked,
+        format!("the node upgrade `{name}` has failed: {}", status.message),
+        format!("take away what is in the way, then `midflight upgrade nodes --name {name} --resume --wait`"),
+    )
+}
+
+async fn children_of(client: &Client, name: &str) -> anyhow::Result<Vec<NodeDataEngineUpgrade>> {
+    let children: Api<NodeDataEngineUpgrade> = Api::namespaced(client.clone(), NAMESPACE);
+    let all = children.list(&ListParams::default()).await.map_err(target::refusal)?;
+    Ok(all.into_iter().filter(|child| child.spec.data_engine_upgrade_manager == *name).collect())
 }
 
 /// An upgrade goes only when its nodes are back, or were done.

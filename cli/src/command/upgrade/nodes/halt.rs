@@ -49,7 +49,9 @@ impl Halt<'_> {
         if has_failed && !upgrade.spec.paused {
             self.set_paused(true).await?;
         }
-        self.set_paused(false).await
+        self.set_paused(false).await?;
+        // What it said before is of the pause, or of its failure.
+        self.seen(is_told).await.map(drop)
     }
 
     /// Brings every node back, and waits for that until then, if somebody does.
