@@ -80,7 +80,8 @@ fn whoever_waits_is_told_when_it_is_really_so() {
     let again = sandbox.json(&["upgrade", "nodes", "--name=other"]);
     assert_eq!(again["state"], "initializing", "it is shown how far that is which is under way: {again}");
     sandbox.ok(&["upgrade", "nodes", "--name=other", "--abort", "--wait"]);
-    let refused = sandbox.run(&["upgrade", "nodes", "--to=instance-manager:again", "--nodes=node-1", "--name=N_O"]);
+    let refused =
+        sandbox.run(&["upgrade", "nodes", "--to=instance-manager:again", "--nodes=node-1", "--name=N_O"]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert!(support::text(&refused.stderr).contains("nothing was changed"), "{refused:?}");
     assert_eq!(default(), before, "nor does a name that the API refuses");

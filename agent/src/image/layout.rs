@@ -13,7 +13,9 @@ use std::{
 
 use jiff::Timestamp;
 use midflight_plan::storage::engine_image::Ranges;
-use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageIndexBuilder, ImageManifest, MediaType, SCHEMA_VERSION};
+use oci_spec::image::{
+    Descriptor, ImageConfiguration, ImageIndex, ImageIndexBuilder, ImageManifest, MediaType, SCHEMA_VERSION,
+};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use tempfile::NamedTempFile;
@@ -88,7 +90,8 @@ impl Layout {
 
     /// What the program of an image speaks, if it is published here and its labels say so.
     pub fn speaks(&self, image: &ImageName) -> Result<Option<Ranges>, LayoutError> {
-        let Some(manifest) = image.digest().map_or_else(|| self.resolve(image), |it| Ok(Some(it.clone())))? else {
+        let Some(manifest) = image.digest().map_or_else(|| self.resolve(image), |it| Ok(Some(it.clone())))?
+        else {
             return Ok(None);
         };
         let Some(config) = digest_of(self.manifest(&manifest)?.config()) else { return Ok(None) };

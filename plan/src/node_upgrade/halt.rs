@@ -25,8 +25,9 @@ pub(super) fn paused(seen: &Observed, under_way: &[NodeName]) -> String {
         [one] => Some(format!("{one} goes on to its end")),
         many => Some(format!("{} go on to their end", some_of(many, ", "))),
     };
-    let waits = (!lost.is_empty())
-        .then(|| format!("{}, else what began there goes back when its step is out of time", bring_back(&lost)));
+    let waits = (!lost.is_empty()).then(|| {
+        format!("{}, else what began there goes back when its step is out of time", bring_back(&lost))
+    });
     let none = (!under_way.is_empty()).then(|| "no further node begins".to_owned());
     let nodes = goes_on.into_iter().chain(waits).chain(none).collect::<Vec<_>>().join("; ");
     let name = if seen.name == USUAL_NAME { String::new() } else { format!(" --name {}", seen.name) };
@@ -83,8 +84,9 @@ pub(super) fn aborted(seen: &Observed, left: &[&Child]) -> String {
             some_of(many.iter().map(|node| with_image(seen, node)), ", ")
         )),
     };
-    let waits = (!lost.is_empty())
-        .then(|| format!("{}, or detach what is attached there; this upgrade waits for that", bring_back(&lost)));
+    let waits = (!lost.is_empty()).then(|| {
+        format!("{}, or detach what is attached there; this upgrade waits for that", bring_back(&lost))
+    });
     let back = back.into_iter().chain(waits).collect::<Vec<_>>().join("; ");
     let image = &seen.status.instance_manager_image;
     let is_default = !image.is_empty() && seen.default_image == *image;

@@ -154,12 +154,15 @@ impl Nodes {
         plan.obstacles.retain(|one| matches!(one, Obstacle::SingleNode | Obstacle::UnknownNodes { .. }));
         verdict(&plan)?;
         let upgrades = all::<DataEngineUpgradeManager>(client).await?;
-        let is_active = |one: &&DataEngineUpgradeManager| one.name_any() != self.name && Stand::of(one).is_active();
+        let is_active =
+            |one: &&DataEngineUpgradeManager| one.name_any() != self.name && Stand::of(one).is_active();
         match upgrades.iter().find(is_active).map(ResourceExt::name_any) {
             Some(other) => Err(Failure::with(
                 Exit::Blocked,
                 format!("the node upgrade `{other}` is not over, and nothing was changed"),
-                format!("`midflight upgrade nodes --name {other} --wait` follows it, --abort instead of --wait gives it up"),
+                format!(
+                    "`midflight upgrade nodes --name {other} --wait` follows it, --abort instead of --wait gives it up"
+                ),
             )),
             None => drive::may_begin(client, &self.name, self.spec()).await,
         }

@@ -59,7 +59,13 @@ fn node(number: usize) -> Node {
     let old = manager(name(number).as_str(), OLD, 0);
     let stopped = InstanceManagerState::Stopped;
     let new = Manager { state: stopped, ..manager(name(number).as_str(), NEW, 0) };
-    Node { ready: true, requested: false, image: Image::There, labels: Ranges::default(), managers: vec![old, new] }
+    Node {
+        ready: true,
+        requested: false,
+        image: Image::There,
+        labels: Ranges::default(),
+        managers: vec![old, new],
+    }
 }
 
 fn nodes(count: usize) -> Nodes {

@@ -266,7 +266,8 @@ fn paused_means_that_no_further_node_begins_and_says_what_goes_on() {
         let lost = change(under_way(nodes), |s| s.nodes.get_mut("node-1").unwrap().ready = false);
         decide_run(&lost).status.message.to_string()
     };
-    let waits = "node-1 is not ready: bring it back, else what began there goes back when its step is out of time";
+    let waits =
+        "node-1 is not ready: bring it back, else what began there goes back when its step is out of time";
     assert_eq!(lost(&[1]), format!("paused: {waits}; no further node begins; {on}"));
     assert_eq!(
         lost(&[1, 2]),

@@ -93,8 +93,9 @@ struct Held {
 impl Held {
     fn of(image: &ImageRef, images: &[Image], machines: &[core::Node]) -> Held {
         let listed = machines.iter().map(|machine| (machine.name_any().into(), images_listed(machine)));
-        let labels =
-            machines.iter().filter_map(|one| Some((one.name_any().into(), speaks(image, one.annotations())?)));
+        let labels = machines
+            .iter()
+            .filter_map(|one| Some((one.name_any().into(), speaks(image, one.annotations())?)));
         Held { holders: holders(image, images, listed), labels: labels.collect() }
     }
 }

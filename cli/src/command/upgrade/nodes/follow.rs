@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use jiff::Timestamp;
-use kube::api::{Api, ListParams};
 use kube::Client;
+use kube::api::{Api, ListParams};
 use midflight_api::NodeName;
 use midflight_api::longhorn::{
     DataEngineUpgradeManager, DataEngineUpgradeManagerStatus, NAMESPACE, NodeDataEngineUpgrade,
@@ -146,7 +146,9 @@ pub(super) async fn show(session: &Session, client: &Client, name: &str) -> anyh
             if !status.message.is_empty() {
                 session.say(&status.message);
             }
-            session.say(format_args!("it is under way: `midflight upgrade nodes --name {name} --wait` follows it"));
+            session.say(format_args!(
+                "it is under way: `midflight upgrade nodes --name {name} --wait` follows it"
+            ));
             Ok(())
         }
     }

@@ -207,6 +207,10 @@ mod tests {
             (status.state, status.observed_generation, status.message) = (state, observed, message.into());
             assert_eq!(held(&upgrade).as_deref(), expected, "{state} {observed} {message:?}");
         }
-        assert_eq!(held(&DataEngineUpgradeManager::new("upgrade", Default::default())), None, "no status yet");
+        assert_eq!(
+            held(&DataEngineUpgradeManager::new("upgrade", Default::default())),
+            None,
+            "no status yet"
+        );
     }
 }

@@ -74,7 +74,8 @@ fn lines(
             }
             if entry.pause_us > 0 {
                 let there = &entry.temporary_node_id;
-                let pause = format!("{} while its engine moved to {there} or back", milliseconds(entry.pause_us));
+                let pause =
+                    format!("{} while its engine moved to {there} or back", milliseconds(entry.pause_us));
                 lines.push(Line::of(format!("{of}: longest pause"), pause));
             }
         }
@@ -144,8 +145,8 @@ fn rest<'a>(nodes: impl Iterator<Item = &'a UpgradeNodeStatus>, pace: Pace, now:
 
 #[cfg(test)]
 mod tests {
-    use midflight_api::longhorn::VolumeUpgradeStatus;
     use NodeUpgradeState::*;
+    use midflight_api::longhorn::VolumeUpgradeStatus;
 
     use super::*;
 
@@ -166,7 +167,8 @@ mod tests {
         let mut upgrade = DataEngineUpgradeManager::new("upgrade", Default::default());
         let status = upgrade.status.get_or_insert_default();
         status.state = UpgradeState::Upgrading;
-        let named = |(number, entry): (usize, &UpgradeNodeStatus)| (format!("node-{number}").into(), entry.clone());
+        let named =
+            |(number, entry): (usize, &UpgradeNodeStatus)| (format!("node-{number}").into(), entry.clone());
         status.upgrade_nodes = nodes.iter().enumerate().map(named).collect();
         upgrade
     }
@@ -207,12 +209,16 @@ mod tests {
         let children = [child];
         let first = view.news(&one, &children, Pace::ASSUMED, at(0));
         let expected = "about 2m0s to go, if each node takes about 1m0s";
-        assert_eq!(first, [format!("upgrade: upgrading, 0 of 2 nodes; {expected}"), "node-0: switching-over".into()]);
+        assert_eq!(
+            first,
+            [format!("upgrade: upgrading, 0 of 2 nodes; {expected}"), "node-0: switching-over".into()]
+        );
         assert!(view.news(&one, &children, Pace::ASSUMED, at(9)).is_empty());
 
         let [mut child] = children;
         let status = child.status.get_or_insert_default();
-        let moved = VolumeUpgradeStatus { pause_us: 1500, temporary_node_id: "node-1".into(), ..Default::default() };
+        let moved =
+            VolumeUpgradeStatus { pause_us: 1500, temporary_node_id: "node-1".into(), ..Default::default() };
         status.volumes = [("vol".into(), moved)].into();
         let told = view.news(&one, &[child], Pace::ASSUMED, at(10));
         assert_eq!(told, ["node-0: vol: longest pause: 1.50 ms while its engine moved to node-1 or back"]);
