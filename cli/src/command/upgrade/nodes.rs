@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use kube::api::{Api, DeleteParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use midflight_api::ImageRef;
 use midflight_api::longhorn::{
@@ -21,7 +21,7 @@ use midflight_api::longhorn::{
 use midflight_plan::node_upgrade::{Forecast, Obstacle, Pace, Stand, USUAL_NAME};
 use tokio::time::Instant;
 
-use self::halt::{Halt, until_gone};
+use self::halt::{Halt, delete, until_gone};
 use super::engines::set;
 use crate::command::plan::engine_upgrade::all;
 use crate::command::plan::node_upgrade::{Wish, default_image, known_images, look_ahead, shown, verdict};
@@ -126,16 +126,15 @@ impl Nodes {
                     return Ok(false);
                 }
                 UpgradeState::Completed | UpgradeState::Error => {
-                    upgrades.delete(&self.name, &DeleteParams::default()).await.map_err(target::refusal)?;
-                    until_gone(upgrades, &self.name, deadline, |_| {}).await?;
+                    delete(upgrades, &there).await?;
+                    until_gone(upgrades, &there, deadline, |_| {}).await?;
                 }
                 UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
                     return Ok(false);
                 }
             }
         }
-        drive::begin(halt.client, &self.name, self.spec()).await?;
-        Ok(true)
+        drive::begin(halt.client, &self.name, self.spec()).await
     }
 
     fn spec(&self) -> DataEngineUpgradeManagerSpec {

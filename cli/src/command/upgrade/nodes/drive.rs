@@ -56,12 +56,16 @@ async fn state(client: &Client, image: &str) -> anyhow::Result<Option<ImageState
     Ok(one.map(|one| one.status.unwrap_or_default().state))
 }
 
+/// Makes the upgrade; says whether, as somebody else may have made one of that name a moment ago.
 pub(crate) async fn begin(
     client: &Client,
     name: &str,
     spec: DataEngineUpgradeManagerSpec,
-) -> anyhow::Result<()> {
-    let made = create(client, name, spec, false).await;
+) -> anyhow::Result<bool> {
+    let made = match create(client, name, spec, false).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
+        made => made.map(|()| true),
+    };
     made.map_err(target::refusal).with_context(|| format!("create the DataEngineUpgradeManager {name}"))
 }
 

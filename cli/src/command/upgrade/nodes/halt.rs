@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{DataEngineUpgradeManager, UpgradeState};
 use midflight_plan::node_upgrade::{ABORTED, in_service, still_default};
@@ -56,12 +56,11 @@ impl Halt<'_> {
 
     /// Brings every node back, and waits for that until then, if somebody does.
     pub(super) async fn abort(&self, deadline: Option<Instant>) -> anyhow::Result<()> {
-        self.known().await?;
-        let deleted = self.upgrades.delete(self.name, &DeleteParams::default()).await;
-        let doing = || format!("abort the node upgrade `{}`", self.name);
-        deleted.map(drop).map_err(target::refusal).with_context(doing)?;
+        let upgrade = self.known().await?;
+        let deleted = delete(self.upgrades, &upgrade).await;
+        deleted.with_context(|| format!("abort the node upgrade `{}`", self.name))?;
         if let Some(deadline) = deadline {
-            until_gone(self.upgrades, self.name, deadline, |words| self.session.say(words)).await?;
+            until_gone(self.upgrades, &upgrade, deadline, |words| self.session.say(words)).await?;
             return self.say_gone().await;
         }
         let is_aborted = |upgrade: &DataEngineUpgradeManager| {
@@ -89,9 +88,9 @@ impl Halt<'_> {
 
     /// Waits until the nodes of one that somebody has given up are back: what is planned meanwhile finds them in the way.
     pub(super) async fn let_go_of_one_given_up(&self, deadline: Instant) -> anyhow::Result<()> {
-        let there = self.look().await?;
-        if there.is_some_and(|there| there.metadata.deletion_timestamp.is_some()) {
-            until_gone(self.upgrades, self.name, deadline, |words| self.session.say(words)).await?;
+        let is_given_up = |there: &DataEngineUpgradeManager| there.metadata.deletion_timestamp.is_some();
+        if let Some(there) = self.look().await?.filter(is_given_up) {
+            until_gone(self.upgrades, &there, deadline, |words| self.session.say(words)).await?;
         }
         Ok(())
     }
@@ -153,17 +152,31 @@ fn held(upgrade: &DataEngineUpgradeManager) -> Option<String> {
     }
 }
 
-/// Waits until an upgrade that was deleted is gone, and tells what it says meanwhile.
+/// Deletes this upgrade, and none of the same name that somebody has made since.
+pub(super) async fn delete(
+    upgrades: &Api<DataEngineUpgradeManager>,
+    upgrade: &DataEngineUpgradeManager,
+) -> anyhow::Result<()> {
+    let preconditions = Preconditions { uid: upgrade.uid(), resource_version: None };
+    let this = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match upgrades.delete(&upgrade.name_any(), &this).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        deleted => deleted.map(drop).map_err(target::refusal),
+    }
+}
+
+/// Waits until an upgrade that was deleted is gone, and tells what it says meanwhile. Another of the same name may come at once.
 pub(super) async fn until_gone(
     upgrades: &Api<DataEngineUpgradeManager>,
-    name: &str,
+    deleted: &DataEngineUpgradeManager,
     deadline: Instant,
     tell: impl Fn(&str),
 ) -> anyhow::Result<()> {
-    let mut lookout = Lookout::until(deadline);
+    let (name, mut lookout) = (&deleted.name_any(), Lookout::until(deadline));
     let mut told = String::new();
     let look = async || upgrades.get_opt(name).await.map_err(target::refusal);
-    while let Some(there) = lookout.look(&look).await? {
+    let is_same = |there: &DataEngineUpgradeManager| there.uid() == deleted.uid();
+    while let Some(there) = lookout.look(&look).await?.filter(is_same) {
         let words = there.status.map(|status| status.message.to_string()).unwrap_or_default();
         if lookout.is_over() {
             return Err(Failure::with(
@@ -184,6 +197,25 @@ pub(super) async fn until_gone(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two people begin at once: what one of them has made is not waited for by the other until it is gone.
+    #[tokio::test]
+    async fn an_upgrade_is_gone_when_another_has_its_name() {
+        let upgrade = |uid: &str| {
+            let mut upgrade = DataEngineUpgradeManager::new("upgrade", Default::default());
+            upgrade.metadata.uid = Some(uid.to_owned());
+            upgrade
+        };
+        let there = serde_json::to_vec(&upgrade("new")).unwrap();
+        let answer = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let there = there.clone();
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(there))) }
+        });
+        let upgrades = Api::namespaced(Client::new(answer, "default"), "longhorn-system");
+        let soon = || Instant::now() + Duration::from_millis(1);
+        until_gone(&upgrades, &upgrade("old"), soon(), |_| {}).await.unwrap();
+        until_gone(&upgrades, &upgrade("new"), soon(), |_| {}).await.expect_err("that one is still there");
+    }
 
     /// One that has just begun has nothing to say yet, and an empty line would be told.
     #[test]
