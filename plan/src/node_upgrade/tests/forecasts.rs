@@ -1,6 +1,6 @@
 //! The plan that people see is what the planner does.
 
-use midflight_api::longhorn::DataEngineUpgradeManagerSpec;
+use midflight_api::longhorn::{DataEngineUpgradeManager, DataEngineUpgradeManagerSpec, UpgradeNodeStatus};
 
 use super::super::run::Observed;
 use super::super::{Pace, forecast};
@@ -39,6 +39,32 @@ fn nodes_come_by_name_together_where_they_share_nothing() {
     let (two, together) = stages(2);
     assert_eq!(two, [["node-1", "node-4"], ["node-2", "node-5"], ["node-3", "node-6"]]);
     assert_eq!(together, 180);
+}
+
+#[test]
+fn the_pace_is_that_of_nodes_that_had_something_to_do() {
+    let upgrade = |took_ms: &[i64]| {
+        let mut upgrade = DataEngineUpgradeManager::new("upgrade", Default::default());
+        let entry = |ms: &i64| {
+            let ended = at(0).checked_add(jiff::SignedDuration::from_millis(*ms)).unwrap();
+            let mut entry = UpgradeNodeStatus::default();
+            (entry.started_at, entry.completed_at) = (at(0).to_string().into(), ended.to_string().into());
+            entry
+        };
+        let nodes = took_ms.iter().enumerate().map(|(number, ms)| (name(number), entry(ms)));
+        upgrade.status.get_or_insert_default().upgrade_nodes = nodes.collect();
+        upgrade
+    };
+    let learn = |took_ms: &[i64]| Pace::learn([&upgrade(took_ms)]);
+    let seconds = |count, learnt_from| Pace { node: Duration::from_secs(count), learnt_from };
+    assert_eq!(learn(&[]), Pace::ASSUMED);
+    assert_eq!(learn(&[9_000, 3_000, 5_000]), seconds(5, 3));
+    assert_eq!(
+        learn(&[20, 30, 10, 40, 4_000]),
+        seconds(4, 1),
+        "those that ran the image already do not count"
+    );
+    assert_eq!(learn(&[20, 30]), Pace::ASSUMED);
 }
 
 #[test]
