@@ -135,7 +135,11 @@ impl Forecast {
         let missing = self.obstacles.extract_if(.., is_lack).next();
         let Some(Obstacle::ImageMissing { image, nodes }) = missing else { return };
         match is_published {
-            Some(false) => self.obstacles.insert(0, Obstacle::Unpublished { image, nodes }),
+            Some(false) => {
+                // What nobody has says nothing.
+                self.caveat = None;
+                self.obstacles.insert(0, Obstacle::Unpublished { image, nodes });
+            }
             Some(true) | None if is_default => {
                 self.obstacles.insert(0, Obstacle::ImageMissing { image, nodes });
             }

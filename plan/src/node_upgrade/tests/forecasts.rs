@@ -159,6 +159,7 @@ fn an_image_that_nodes_lack_is_judged_by_what_is_published() {
             (expected, lacking),
             "{is_published:?} {is_default}"
         );
+        assert!(is_published != Some(false) || plan.caveat.is_none(), "what nobody has says nothing");
         if let Some(first) = plan.obstacles.first() {
             assert!(first.to_string().ends_with("not on node-2, node-3"), "{first}");
         }
