@@ -8,7 +8,7 @@ mod wait;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use kube::ResourceExt;
+use kube::{Client, ResourceExt};
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use midflight_api::Size;
 use midflight_api::longhorn::{
@@ -159,20 +159,21 @@ impl VolumeCommand {
             Command::Ls => {
                 let all = volumes.list(&ListParams::default()).await;
                 let all = all.map_err(target::refusal).context("list volumes")?;
-                session.answer(&Listed::of(&all.items))
+                session.answer(&Listed::of(&all.items, &nodes(&client).await?))
             }
             Command::Show { name } => {
                 let volume = find(&volumes, &name).await?;
                 let engines: Api<Engine> = Api::namespaced(client.clone(), NAMESPACE);
-                let replicas: Api<Replica> = Api::namespaced(client, NAMESPACE);
+                let replicas: Api<Replica> = Api::namespaced(client.clone(), NAMESPACE);
                 let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={name}"));
                 let engines = engines.list(&of_volume).await.map_err(target::refusal)?;
                 let replicas = replicas.list(&of_volume).await.map_err(target::refusal)?;
-                session.answer(&Shown::of(&volume, &engines.items, &replicas.items))
+                let nodes = nodes(&client).await?;
+                session.answer(&Shown::of(&volume, &nodes, &engines.items, &replicas.items))
             }
             Command::Attach(attach) => {
                 check_free(&find(&volumes, &attach.name).await?, &attach.node)?;
-                check_node(&Api::namespaced(client, NAMESPACE), &attach.node).await?;
+                check_node(&nodes(&client).await?, &attach.node)?;
                 change(&volumes, &attach.name, json!({ "nodeID": attach.node })).await?;
                 attach.patience.wait(&volumes, &attach.name, Goal::AttachedTo(&attach.node)).await
             }
@@ -245,10 +246,14 @@ fn check_free(volume: &Volume, node: &str) -> anyhow::Result<()> {
     ))
 }
 
+async fn nodes(client: &Client) -> anyhow::Result<Vec<Node>> {
+    let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
+    Ok(nodes.list(&ListParams::default()).await.map_err(target::refusal).context("list nodes")?.items)
+}
+
 /// Refuses a node that there is not: the volume would leave the one that it has, and wait.
-async fn check_node(nodes: &Api<Node>, name: &str) -> anyhow::Result<()> {
-    let all = nodes.list(&ListParams::default()).await.map_err(target::refusal).context("list nodes")?;
-    let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
+fn check_node(nodes: &[Node], name: &str) -> anyhow::Result<()> {
+    let names: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
     match names.iter().any(|known| known == name) {
         true => Ok(()),
         false => Err(Failure::error(

@@ -140,6 +140,13 @@ impl Controller for Volumes {
             let there = replicas.shown_by(on, &node);
             there.iter().map(|replica| key(replica.spec.instance.volume_name.as_str())).collect()
         });
+        // Whoever is attached to a node that is lost, or back, says so.
+        let (volumes, on) = (self.volumes.clone(), self.volumes_on);
+        wake.on_change(&self.nodes, move |old, new| {
+            let is_ready = |node: Option<&Node>| node.is_some_and(observe::is_ready);
+            let Some(node) = old.or(new).filter(|_| is_ready(old) != is_ready(new)) else { return Vec::new() };
+            volumes.shown_by(on, &node.name_any()).iter().map(|volume| Key::of(&**volume)).collect()
+        });
         // A frontend that begins may know of no volume, and nothing else tells so.
         let (volumes, on) = (self.volumes.clone(), self.volumes_on);
         wake.on_change(&self.pods, move |old, new| match pods::begun_frontend(old, new) {

@@ -293,7 +293,7 @@ fn disks(node: &Node) -> impl Iterator<Item = Disk> {
     })
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(super) fn is_ready(node: &Node) -> bool {
     node.status.as_ref().is_some_and(|status| status.conditions.holds("Ready"))
 }
 

@@ -16,7 +16,7 @@ use midflight_api::longhorn::{
 use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase};
 use midflight_plan::storage::snapshot::HEAD;
 use midflight_plan::storage::volume::{
-    Action, Decision, INTACT, Instance, Integrity, Manager, Observed, SETTLED, Standing, Unsettled,
+    Action, Decision, INTACT, Instance, Integrity, Manager, NODE_LOST, Observed, SETTLED, Standing, Unsettled,
     integrity_of, is_leaving, is_salvage_over, note_rebuild, rebuild_wanted, refused,
 };
 use tonic::Code;
@@ -152,6 +152,9 @@ fn news_of_robustness(standing: &Standing) -> Option<Told> {
         Robustness::Degraded => Some((Tone::Warning, "Degraded", waiting)),
         Robustness::Faulted => Some((Tone::Warning, "Faulted", waiting)),
         Robustness::Healthy => Some((Tone::Normal, "Healthy", "every replica is in service".into())),
+        Robustness::Unknown if matches!(standing.waiting, Some(Unsettled::NodeLost(_))) => {
+            Some((Tone::Warning, NODE_LOST, waiting))
+        }
         Robustness::Undefined | Robustness::Unknown | Robustness::Unrecognised => None,
     }
 }

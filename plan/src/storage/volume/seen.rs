@@ -239,6 +239,12 @@ impl Observed {
         self.record.as_ref()?.frontend.as_ref().map(|frontend| &frontend.node_id)
     }
 
+    /// The same, if that is lost with the clients.
+    pub(super) fn lost_home(&self) -> Option<&NodeName> {
+        let is_lost = |node: &&NodeName| self.lost.contains(*node) && self.manager(node, "").is_none();
+        self.attached_node().filter(|node| self.asked_node() == Some(node)).filter(is_lost)
+    }
+
     pub(super) fn members(&self) -> &[Member] {
         self.record.as_ref().map_or(&[], |record| &record.members)
     }

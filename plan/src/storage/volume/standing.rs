@@ -60,6 +60,9 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
         Ok(action) => (Ok(()), unsettled::of_step(seen, action)),
         Err(wait) => (Ok(()), Some(Unsettled::Waiting(wait.to_string()))),
     };
+    // Whatever else is waited for is not what keeps it from its clients.
+    let lost = seen.lost_home().filter(|_| matches!(next, Err(Wait::NoManager(_) | Wait::Content)));
+    let waiting = lost.map(|node| Unsettled::NodeLost(node.clone())).or(waiting);
     Standing {
         state,
         robustness: robustness(seen, state),
@@ -118,7 +121,8 @@ fn robustness(seen: &Observed, state: VolumeState) -> Robustness {
     };
     match seen.in_service().filter(up).count() {
         0 if state == VolumeState::Attached => Robustness::Faulted,
-        _ if state == VolumeState::Attaching => Robustness::Unknown,
+        // As upstream: nobody is left who could say how the copies are.
+        _ if state == VolumeState::Attaching || seen.lost_home().is_some() => Robustness::Unknown,
         count if count >= seen.wanted_replicas() => Robustness::Healthy,
         _ => Robustness::Degraded,
     }

@@ -10,6 +10,8 @@ use super::seen::Observed;
 
 /// Condition of a volume: whether nothing is waited for.
 pub const SETTLED: &str = "Settled";
+/// Reason of that condition: the node that the volume is attached to is lost, and nobody is served.
+pub const NODE_LOST: &str = "NodeLost";
 /// How much of a refusal is told.
 const LONGEST: usize = 1000;
 
@@ -18,6 +20,10 @@ const LONGEST: usize = 1000;
 pub enum Unsettled {
     #[error("{0}")]
     Waiting(String),
+    #[error(
+        "node {0}, to which it is attached, is lost, and its clients with it: the node is not Ready, and no instance manager answers there; it serves there again when the node is back, and elsewhere as soon as it is detached and attached to another node"
+    )]
+    NodeLost(NodeName),
     #[error(
         "there is no EngineImage of {0}, so that no node has it; create one, or set spec.image to an image that there is"
     )]
@@ -37,6 +43,7 @@ impl Unsettled {
     pub fn reason(&self) -> &'static str {
         match self {
             Unsettled::Waiting(_) => "Waiting",
+            Unsettled::NodeLost(_) => NODE_LOST,
             Unsettled::NoEngineImage(_) => "NoEngineImage",
             Unsettled::ImageOnNoNode { .. } => "ImageOnNoNode",
             Unsettled::ImageNotOnNode { .. } => "ImageNotOnNode",
@@ -50,6 +57,7 @@ impl Unsettled {
         let says = match self {
             Unsettled::Refused { doing, .. } => message.starts_with(&format!("{doing}: ")),
             Unsettled::Waiting(_)
+            | Unsettled::NodeLost(_)
             | Unsettled::NoEngineImage(_)
             | Unsettled::ImageOnNoNode { .. }
             | Unsettled::ImageNotOnNode { .. }

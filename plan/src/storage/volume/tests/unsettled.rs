@@ -150,3 +150,29 @@ fn a_volume_of_which_nothing_runs_takes_another_image_at_once() {
     assert_eq!((world.image().as_str(), world.programs()), (NEW, vec![binary(&NEW.into())]));
     assert_eq!(world.record().term.number(), 1, "nobody had the volume, so nothing changed hands");
 }
+
+#[test]
+fn a_volume_whose_node_is_lost_says_so_until_the_node_is_back() {
+    let mut world = World::attached();
+    world.seen.lost.insert("n-1".into());
+    world.settle();
+    assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy), "only its agent is gone");
+    assert_eq!(told(&world), None);
+
+    world.lose("n-1");
+    world.settle();
+    assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Unknown));
+    let (reason, why) = told(&world).unwrap();
+    assert_eq!(reason, NODE_LOST);
+    assert!(why.contains("node n-1") && why.contains("attached to another node"), "{why}");
+
+    world.attach("n-2");
+    world.settle();
+    assert_eq!((world.standing().0, decide(&world.seen).standing.node.as_str()), (VolumeState::Attached, "n-2"));
+    assert_ne!(told(&world).map(|(reason, _)| reason), Some(NODE_LOST));
+
+    world.attach("n-1");
+    world.return_of("n-1");
+    world.settle();
+    assert_eq!(world.standing(), (VolumeState::Attached, Robustness::Healthy));
+}
