@@ -32,9 +32,9 @@ enum Command {
     Ls,
     /// Show a node with what it runs and holds
     Show { name: String },
-    /// Let nothing new come to a node, and its replicas go to others
+    /// Let no new replicas, pods and volumes come to a node, and its replicas go to others
     ///
-    /// Volumes that are attached there stay: detach or move them. Exits with 3 if replicas or volumes cannot leave that
+    /// Volumes that are attached there stay: detach or move them. `volume attach` refuses the node from then on. Exits with 3 if replicas or volumes cannot leave that
     /// the setting node-drain-policy wants gone.
     Drain {
         name: String,
@@ -45,7 +45,7 @@ enum Command {
         #[arg(long, default_value_t = 600, requires = "wait")]
         timeout: u64,
     },
-    /// Let replicas and pods come to a node again
+    /// Let replicas, pods and volumes come to a node again
     Uncordon { name: String },
 }
 

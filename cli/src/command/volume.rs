@@ -42,7 +42,9 @@ enum Command {
     Ls,
     /// Show a volume with its replicas, and what it waits for
     Show { name: String },
-    /// Attach a volume to a node; one that is attached elsewhere is detached before, by `volume detach`
+    /// Attach a volume to a node
+    ///
+    /// One that is attached elsewhere has to be detached before (`volume detach`), and a node that was drained to be taken back (`node uncordon`).
     Attach(Attach),
     /// Detach a volume from its node
     Detach(Named),
@@ -172,8 +174,9 @@ impl VolumeCommand {
                 session.answer(&Shown::of(&volume, &nodes, &engines.items, &replicas.items))
             }
             Command::Attach(attach) => {
-                check_free(&find(&volumes, &attach.name).await?, &attach.node)?;
-                check_node(&nodes(&client).await?, &attach.node)?;
+                let volume = find(&volumes, &attach.name).await?;
+                check_free(&volume, &attach.node)?;
+                check_node(&volume, &nodes(&client).await?, &attach.node)?;
                 change(&volumes, &attach.name, json!({ "nodeID": attach.node })).await?;
                 attach.patience.wait(&volumes, &attach.name, Goal::AttachedTo(&attach.node)).await
             }
@@ -251,16 +254,23 @@ async fn nodes(client: &Client) -> anyhow::Result<Vec<Node>> {
     Ok(nodes.list(&ListParams::default()).await.map_err(target::refusal).context("list nodes")?.items)
 }
 
-/// Refuses a node that there is not: the volume would leave the one that it has, and wait.
-fn check_node(nodes: &[Node], name: &str) -> anyhow::Result<()> {
-    let names: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
-    match names.iter().any(|known| known == name) {
-        true => Ok(()),
-        false => Err(Failure::error(
+/// Refuses a node that there is not, where the volume would wait, and one that is emptied, which it would keep from that.
+fn check_node(volume: &Volume, nodes: &[Node], name: &str) -> anyhow::Result<()> {
+    let Some(node) = nodes.iter().find(|node| node.name_any() == name) else {
+        let names: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
+        return Err(Failure::error(
             format!("there is no node {name}"),
             format!("name one of these: {}", names.join(", ")),
-        )),
+        ));
+    };
+    if !node.spec.eviction_requested || volume.spec.node_id == name {
+        return Ok(());
     }
+    Err(Failure::with(
+        Exit::Blocked,
+        format!("node {name} is being emptied, or is empty, since somebody drained it"),
+        format!("attach the volume to another node, or take this one back: `midflight node uncordon {name}`"),
+    ))
 }
 
 async fn change(volumes: &Api<Volume>, name: &str, spec: Value) -> anyhow::Result<()> {
@@ -274,6 +284,7 @@ async fn change(volumes: &Api<Volume>, name: &str, spec: Value) -> anyhow::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Report;
 
     #[test]
     fn a_volume_is_not_taken_from_another_node() {
@@ -286,6 +297,29 @@ mod tests {
         assert_eq!(refused(&volume("")), None);
         assert_eq!(refused(&volume("node-1")), None);
         assert_eq!(refused(&volume("node-2")).as_deref(), Some("volume vol-1 is attached to node node-2"));
+    }
+
+    #[test]
+    fn a_volume_comes_to_no_node_that_is_unknown_or_drained() {
+        let node = |name: &str, is_drained| {
+            let mut node = Node::new(name, Default::default());
+            node.spec.eviction_requested = is_drained;
+            node
+        };
+        // A node that takes no new replicas serves volumes still.
+        let mut closed = node("node-3", false);
+        closed.spec.allow_scheduling = false;
+        let nodes = [node("node-1", false), node("node-2", true), closed];
+        let refused = |has: &str, wanted: &str| {
+            let mut volume = Volume::new("vol-1", Default::default());
+            volume.spec.node_id = has.into();
+            let report = check_node(&volume, &nodes, wanted).err().map(|error| Report::of(&error))?;
+            Some(format!("{report}; {}", report.try_this.as_deref().unwrap_or_default()))
+        };
+        assert_eq!((refused("", "node-1"), refused("", "node-3")), (None, None));
+        assert_eq!(refused("node-2", "node-2"), None, "it is there already");
+        assert!(refused("", "node-2").is_some_and(|why| why.contains("`midflight node uncordon node-2`")));
+        assert!(refused("", "node-4").is_some_and(|why| why.contains("node-1, node-2, node-3")));
     }
 
     #[test]
