@@ -255,8 +255,8 @@ async fn live(seed: u64) -> anyhow::Result<()> {
         life.holds(name, written).await;
     }
     life.cluster.midflight(&["volume", "backup", "rm", "b-1", "--wait"]).await?;
-    life.cluster.midflight(&["volume", "rm", "vol-2", "--wait"]).await?;
-    life.part(&["volume", "rm", "vol-1"], gone).await;
+    life.cluster.midflight(&["volume", "rm", "vol-2", "--force", "--wait"]).await?;
+    life.part(&["volume", "rm", "vol-1", "--force"], gone).await;
     life.before.until_no_more(&folder, &life.client).await?;
 
     life.cluster.purge().await?;

@@ -59,7 +59,7 @@ enum Command {
     /// Let a standby volume serve clients
     Activate(Named),
     /// Remove a volume and its data
-    Rm(Named),
+    Rm(Rm),
 }
 
 #[derive(Debug, Args)]
@@ -116,6 +116,15 @@ struct Named {
     name: String,
     #[command(flatten)]
     patience: Patience,
+}
+
+#[derive(Debug, Args)]
+struct Rm {
+    #[command(flatten)]
+    named: Named,
+    /// Also if it is attached: whoever uses it is told of errors
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -192,8 +201,8 @@ impl VolumeCommand {
             Command::Backup(backups) => backups.run(session, client).await,
             Command::Restore(restore) => restore.run(client).await,
             Command::Activate(named) => restore::activate(named, client).await,
-            Command::Rm(named) => {
-                find(&volumes, &named.name).await?;
+            Command::Rm(Rm { named, force }) => {
+                check_unused(&find(&volumes, &named.name).await?, force)?;
                 let gone = volumes.delete(&named.name, &DeleteParams::default()).await;
                 gone.map_err(target::refusal).with_context(|| format!("remove volume {}", named.name))?;
                 named.patience.wait(&volumes, &named.name, Goal::Gone).await
@@ -249,6 +258,22 @@ fn check_free(volume: &Volume, node: &str) -> anyhow::Result<()> {
     ))
 }
 
+/// Refuses to remove a volume under its clients, unless that is meant.
+fn check_unused(volume: &Volume, force: bool) -> anyhow::Result<()> {
+    let node = volume.spec.node_id.as_str();
+    if node.is_empty() || force {
+        return Ok(());
+    }
+    let name = volume.name_any();
+    Err(Failure::with(
+        Exit::Blocked,
+        format!("volume {name} is attached to node {node}, and whoever uses it there would lose it"),
+        format!(
+            "detach it first, when nobody uses it: `midflight volume detach {name} --wait`; --force removes it nevertheless, with its data"
+        ),
+    ))
+}
+
 async fn nodes(client: &Client) -> anyhow::Result<Vec<Node>> {
     let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
     Ok(nodes.list(&ListParams::default()).await.map_err(target::refusal).context("list nodes")?.items)
@@ -297,6 +322,18 @@ mod tests {
         assert_eq!(refused(&volume("")), None);
         assert_eq!(refused(&volume("node-1")), None);
         assert_eq!(refused(&volume("node-2")).as_deref(), Some("volume vol-1 is attached to node node-2"));
+    }
+
+    #[test]
+    fn a_volume_is_removed_under_its_clients_only_if_that_is_meant() {
+        let mut volume = Volume::new("vol-1", Default::default());
+        assert!(check_unused(&volume, false).is_ok());
+        volume.spec.node_id = "node-2".into();
+        assert!(check_unused(&volume, true).is_ok());
+        let refused = Report::of(&check_unused(&volume, false).unwrap_err());
+        assert_eq!(refused.exit, Exit::Blocked);
+        assert!(refused.to_string().contains("attached to node node-2"), "{refused}");
+        assert!(refused.try_this.is_some_and(|hint| hint.contains("detach vol-1") && hint.contains("--force")));
     }
 
     #[test]
