@@ -1,4 +1,4 @@
-//! Answers the API server's questions: whether a volume may be asked for another engine image or attached to a node,
+//! Answers the API server's questions: whether a volume may be asked for another engine image, attached to a node or served from one,
 //! whether an image may be called so, an engine image be made, something be deleted, and an upgrade of nodes begin.
 //!
 //! A webhook, so that the same guards hold on every API server, whoever writes. The invariant: a
@@ -140,6 +140,7 @@ type Verdict = Result<Result<(), String>, kube::Error>;
 async fn judge(about: &str, request: &Value, client: &Client) -> Verdict {
     match about {
         register::ATTACHMENT => nodes::may_be_attached(&request["object"], client).await,
+        register::TARGET => nodes::may_be_target(&request["object"], client).await,
         register::NODE_UPGRADE => nodes::may_begin(request, client).await,
         register::ENGINE_IMAGE_OBJECT if request["operation"] == "CREATE" => {
             images::may_be_made(&request["object"])

@@ -5,7 +5,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{DataEngineUpgradeManager, NAMESPACE, Node, Replica, VOLUME_LABEL, Volume};
 use midflight_api::{NodeName, VolumeRecord};
-use midflight_plan::node_upgrade::{self as plan, Nodes, Stand, attach, create, resume};
+use midflight_plan::node_upgrade::{self as plan, Nodes, Stand, attach, create, resume, target};
 use serde_json::Value;
 
 use super::Verdict;
@@ -25,6 +25,13 @@ pub(super) async fn may_be_attached(object: &Value, client: &Client) -> Verdict 
     let (record, replicas) = tokio::try_join!(records.get_opt(&name), replicas.list(&of_volume))?;
     let seen = plan::Volume::of(&volume, record.as_ref().map(|record| &record.spec), &replicas);
     Ok(attach(&seen, &volume.spec.node_id, &nodes).map_err(|refusal| refusal.to_string()))
+}
+
+/// Whether the target of a volume may come to the node that is asked for, also while the volume is detached.
+pub(super) async fn may_be_target(object: &Value, client: &Client) -> Verdict {
+    let asked = NodeName::from(object["spec"]["targetNodeID"].as_str().unwrap_or_default());
+    let nodes = nodes(client, &asked).await?;
+    Ok(target(&asked, &nodes).map_err(|refusal| refusal.to_string()))
 }
 
 /// All nodes, and this one also if storage has not seen it yet.

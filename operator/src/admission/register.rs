@@ -25,6 +25,7 @@ pub(super) const ENGINE_IMAGE_OBJECT: &str = "engine-image-object";
 pub(super) const PLACE: &str = "place";
 pub(super) const IMAGE_NAME: &str = "image-name";
 pub(super) const ATTACHMENT: &str = "attachment";
+pub(super) const TARGET: &str = "target";
 pub(super) const NODE_UPGRADE: &str = "node-upgrade";
 pub(super) const SETTING: &str = "setting";
 pub(super) const NODE: &str = "node";
@@ -54,6 +55,8 @@ pub(super) async fn register(
     let somebody_else_asks = json!({ "name": "somebody-else-asks", "expression": format!("request.userInfo.username != {user:?}") });
     let is_attached = "has(object.spec.nodeID) && object.spec.nodeID != '' && \
          (oldObject == null || !has(oldObject.spec.nodeID) || object.spec.nodeID != oldObject.spec.nodeID)";
+    let is_moved = "has(object.spec.targetNodeID) && object.spec.targetNodeID != '' && \
+         (oldObject == null || !has(oldObject.spec.targetNodeID) || object.spec.targetNodeID != oldObject.spec.targetNodeID)";
     let has_host = format!(".matches('{NAMES_ITS_REGISTRY}')");
     let is_short_default = format!(
         "object.metadata.name in ['default-engine-image', 'default-instance-manager-image', 'default-share-manager-image'] && \
@@ -135,6 +138,16 @@ pub(super) async fn register(
             "matchConditions": [{ "name": "it-is-attached", "expression": is_attached }],
             // A volume that comes to an upgraded node nevertheless is moved on, and one of a node that nobody knows waits for it; one that
             // cannot come at all is worse.
+            "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
+        }, {
+            "name": "target.midflight.dev",
+            "clientConfig": client_config(TARGET),
+            "rules": [{
+                "apiGroups": ["longhorn.io"], "apiVersions": ["v1beta2"], "resources": ["volumes"],
+                "operations": ["CREATE", "UPDATE"], "scope": "Namespaced",
+            }],
+            "matchConditions": [{ "name": "its-target-is-moved", "expression": is_moved }, somebody_else_asks],
+            // A target that is to be on a node that nobody knows stays where it is, and says so.
             "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10,
         }, {
             "name": "node-upgrade.midflight.dev",

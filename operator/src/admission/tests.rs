@@ -448,6 +448,45 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     cluster.close().await;
 }
 
+/// Also while the volume is detached: it would say so only when it is next attached, and then to somebody else.
+#[tokio::test]
+async fn a_target_is_on_a_node_that_there_is() {
+    let Guarded { cluster, serving } = Guarded::open().await;
+    let (own, user) = (&cluster.client, &cluster.user("user"));
+    for node in ["node-1", "node-2"] {
+        make::<Node>(own, node, json!({ "name": node }), json!({})).await;
+    }
+    let volumes: Api<Volume> = Api::namespaced(user.clone(), NAMESPACE);
+    let create = async |name: &str, target: &str| {
+        let spec = json!({ "size": "1073741824", "dataEngine": "v2", "targetNodeID": target });
+        let volume = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+            "metadata": { "name": name }, "spec": spec });
+        let volume = serde_json::from_value(volume).unwrap();
+        volumes.create(&PostParams::default(), &volume).await.map(drop).map_err(|error| error.to_string())
+    };
+    let ask = async |client: &Client, target: &str| {
+        let volumes: Api<Volume> = Api::namespaced(client.clone(), NAMESPACE);
+        let patch = Patch::Merge(json!({ "spec": { "targetNodeID": target } }));
+        let asked = volumes.patch("v", &PatchParams::default(), &patch).await;
+        asked.map(drop).map_err(|error| error.to_string())
+    };
+    create("v", "node-1").await.unwrap();
+    for refused in [create("astray", "node-9").await, ask(user, "node-9").await] {
+        let refused = refused.unwrap_err();
+        let why = "spec.targetNodeID is node-9, which is no node of the cluster; it has node-1, node-2; name one of its nodes";
+        assert!(refused.contains(why), "{refused}");
+    }
+    ask(user, "node-2").await.unwrap();
+    // What is there already keeps nobody from changing something else.
+    ask(own, "node-9").await.expect("the controllers have looked before");
+    let other = Patch::Merge(json!({ "spec": { "numberOfReplicas": 2 } }));
+    volumes.patch("v", &PatchParams::default(), &other).await.unwrap();
+    ask(user, "").await.unwrap();
+    serving.abort();
+    ask(user, "node-1").await.expect("where nobody answers it stays where it is, and says so");
+    cluster.close().await;
+}
+
 #[tokio::test]
 async fn a_node_that_holds_or_serves_something_cannot_be_taken_out_of_storage() {
     let Guarded { cluster, serving } = Guarded::open().await;

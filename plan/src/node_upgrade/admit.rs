@@ -16,6 +16,11 @@ pub enum Refusal {
     #[error("spec.nodeID is {node}, which is no node of the cluster; {}", list(.known))]
     UnknownNode { node: NodeName, known: Vec<NodeName> },
     #[error(
+        "spec.targetNodeID is {node}, which is no node of the cluster; {}; name one of its nodes, or clear it for that of spec.nodeID",
+        list(.known)
+    )]
+    UnknownTarget { node: NodeName, known: Vec<NodeName> },
+    #[error(
         "the data engine of node {0} is being upgraded; attach the volume to another node, or wait until it is done"
     )]
     NodeUpgrading(NodeName),
@@ -54,6 +59,14 @@ pub fn attach(volume: &Volume, to: &NodeName, nodes: &Nodes) -> Result<(), Refus
         return Err(Refusal::NoCopy);
     }
     Ok(())
+}
+
+/// Whether the target of a volume may be asked for on a node.
+pub fn target(to: &NodeName, nodes: &Nodes) -> Result<(), Refusal> {
+    match nodes.contains_key(to) {
+        true => Ok(()),
+        false => Err(Refusal::UnknownTarget { node: to.clone(), known: nodes.keys().cloned().collect() }),
+    }
 }
 
 /// Whether an upgrade of nodes may be asked for, while another may be under way.

@@ -30,7 +30,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-pub use admit::{Refusal, Stand, attach, create, is_rival, resume};
+pub use admit::{Refusal, Stand, attach, create, is_rival, resume, target};
 pub use facts::{Copy, Image, Manager, MoveFailure, Moved, Node, Nodes, Policy, Replica, Volume};
 pub use forecast::{Forecast, Pace, Stage, Target, forecast};
 pub use halt::{ABORTED, USUAL_NAME, in_service, still_default};
