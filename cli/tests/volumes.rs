@@ -173,6 +173,8 @@ fn a_wait_outlives_the_control_plane_and_whoever_does_not_wait_is_told_what_to_s
 fn a_backup_may_have_the_name_of_one_that_was_removed_and_outlives_a_purge() {
     let sandbox = up("1");
     sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
+    let refused = sandbox.fails(1, &["volume", "backup", "create", "v", "--snapshot=nope", "--wait"]);
+    assert!(refused.contains("volume v has no snapshot nope"), "{refused}");
     for _ in 0..2 {
         sandbox.ok(&["volume", "backup", "create", "v", "--name=b", "--wait"]);
         let refused = sandbox.fails(1, &["volume", "backup", "create", "v", "--name=b"]);

@@ -12,6 +12,7 @@ use midflight_api::longhorn::{
     EngineImageState, InstanceManager, NAMESPACE, Replica, Robustness, Setting, Snapshot, Volume,
     VolumeState,
 };
+use midflight_plan::storage::backup::VOLUME as BACKUP_VOLUME;
 use midflight_plan::storage::usage::REPLICAS_KNOWN;
 use midflight_plan::storage::volume::INTACT;
 use serde::Serialize;
@@ -159,7 +160,9 @@ impl Storage {
             storage.place(&format!("pod {namespace}/{}", pod.name_any()), pods::does(pod));
         }
         for backup in &objects.backups {
-            storage.place(&format!("backup {}", backup.name_any()), backup_does(backup));
+            let volume = backup.labels().get(BACKUP_VOLUME).map(String::as_str).unwrap_or_default();
+            let has_volume = volume.is_empty() || objects.volumes.iter().any(|one| one.name_any() == volume);
+            storage.place(&format!("backup {}", backup.name_any()), backup_does(backup, has_volume));
         }
         for target in &objects.targets {
             let status = target.status.clone().unwrap_or_default();
@@ -290,14 +293,21 @@ fn snapshot_does(snapshot: &Snapshot, is_detached: bool) -> Option<Does> {
     }
 }
 
-fn backup_does(backup: &Backup) -> Option<Does> {
+/// One that failed, or has not begun, waits for nobody when its volume is gone: `volume backup ls` tells of it.
+fn backup_does(backup: &Backup, has_volume: bool) -> Option<Does> {
     let status = backup.status.clone().unwrap_or_default();
     match status.state {
         BackupState::Completed => None,
+        BackupState::Error | BackupState::Pending if !has_volume => None,
+        BackupState::Error => Some(Does::Waits(format!(
+            "has failed: {}; `midflight volume backup rm {}` removes it",
+            status.error,
+            backup.name_any()
+        ))),
         BackupState::InProgress if status.error.is_empty() => {
             Some(Does::Moves(format!("{} percent are copied", status.progress)))
         }
-        BackupState::Error | BackupState::Pending | BackupState::InProgress | BackupState::Unknown => {
+        BackupState::Pending | BackupState::InProgress | BackupState::Unknown => {
             Some(Does::Waits(status.error.to_string()))
         }
         BackupState::New | BackupState::Deleting | BackupState::Unrecognised => Some(Does::Moves(
@@ -397,6 +407,31 @@ mod tests {
             ]
         );
         assert_eq!(told(&storage.going_on), ["snapshot goes: goes when its volume is next attached"]);
+    }
+
+    #[test]
+    fn backups_of_a_volume_that_is_gone_wait_for_nobody() {
+        let backup = |name: &str, volume: &str, state: BackupState| {
+            let mut backup = Backup::new(name, Default::default());
+            backup.labels_mut().insert(BACKUP_VOLUME.into(), volume.into());
+            let status = backup.status.get_or_insert_default();
+            (status.state, status.error) = (state, "no snapshot monday".into());
+            backup
+        };
+        let seen = Objects {
+            volumes: vec![volume("v", VolumeState::Detached, Robustness::Unknown)],
+            backups: vec![
+                backup("a", "v", BackupState::Error),
+                backup("b", "v", BackupState::Pending),
+                backup("c", "gone", BackupState::Error),
+                backup("d", "gone", BackupState::Pending),
+            ],
+            ..Objects::default()
+        };
+        let blocked = Storage::of(&seen).blocked;
+        let told: Vec<String> = blocked.iter().map(|item| format!("{}: {}", item.what, item.why)).collect();
+        let failed = "backup a: has failed: no snapshot monday; `midflight volume backup rm a` removes it";
+        assert_eq!(told, [failed, "backup b: no snapshot monday"]);
     }
 
     #[test]

@@ -5,7 +5,9 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
-use midflight_api::longhorn::{Backup, BackupSpec, BackupState, NAMESPACE, Snapshot, Volume};
+use midflight_api::longhorn::{
+    Backup, BackupSpec, BackupState, Engine, NAMESPACE, Snapshot, VOLUME_LABEL, Volume,
+};
 use serde::Serialize;
 
 use super::wait::{Patience, Progress};
@@ -66,7 +68,10 @@ impl BackupCommand {
                     .unwrap_or_else(|| format!("{volume}-{}", Timestamp::now().strftime("%Y%m%d-%H%M%S%3f")));
                 check_free(&backups, &name).await?;
                 let snapshot = match snapshot {
-                    Some(snapshot) => snapshot,
+                    Some(snapshot) => {
+                        check_there(&client, &volume, &snapshot).await?;
+                        snapshot
+                    }
                     None => take_for(&Api::namespaced(client, NAMESPACE), &name, &volume).await?,
                 };
                 let made = backups.create(&PostParams::default(), &object(&name, &volume, &snapshot)).await;
@@ -111,6 +116,30 @@ async fn check_free(backups: &Api<Backup>, name: &str) -> anyhow::Result<()> {
         Some(false) => Err(Failure::error(
             format!("there is a backup {name} already"),
             format!("choose another name, or remove it with `midflight volume backup rm {name} --wait`"),
+        )),
+    }
+}
+
+/// Refuses a snapshot that the volume does not have and nobody has asked for: the backup would never be made.
+async fn check_there(client: &Client, volume: &str, name: &str) -> anyhow::Result<()> {
+    let looking = || format!("look for snapshot {name}");
+    let snapshots: Api<Snapshot> = Api::namespaced(client.clone(), NAMESPACE);
+    let asked = snapshots.get_opt(name).await.map_err(target::refusal).with_context(looking)?;
+    if asked.is_some_and(|snapshot| snapshot.spec.volume == volume) {
+        return Ok(());
+    }
+    // One that somebody has taken without an object.
+    let engines: Api<Engine> = Api::namespaced(client.clone(), NAMESPACE);
+    let of_volume = ListParams::default().labels(&format!("{VOLUME_LABEL}={volume}"));
+    let engines = engines.list(&of_volume).await.map_err(target::refusal).with_context(looking)?;
+    let mut known = engines.iter().filter_map(|engine| engine.status.as_ref());
+    match known.any(|status| status.snapshots.contains_key(name)) {
+        true => Ok(()),
+        false => Err(Failure::error(
+            format!("volume {volume} has no snapshot {name}"),
+            format!(
+                "`midflight volume snapshot ls {volume}` lists those that it has; without --snapshot one is taken"
+            ),
         )),
     }
 }

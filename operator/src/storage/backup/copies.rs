@@ -270,6 +270,7 @@ impl Controller for Backups {
                 | Wait::Detached(_)
                 | Wait::Silent(_)
                 | Wait::NoSnapshot { .. }
+                | Wait::NotTaken(_)
                 | Wait::Upgrading
                 | Wait::Copying { .. },
             ) => Ok(Next::After(LOOK_AGAIN)),

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! asked for ──▶ Pending ──▶ InProgress ──▶ Completed ──deleted──▶ removed from the target ──▶ gone
-//!                               └────────▶ Error             found in the target ──▶ Completed
+//!                  └────────────┴────────▶ Error             found in the target ──▶ Completed
 //! ```
 //!
 //! The invariant: a backup is `Completed` only when its target has said that it has it, and removed only when nobody makes it any more.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use midflight_api::Size;
 use midflight_api::longhorn::{
@@ -16,6 +16,9 @@ use midflight_api::longhorn::{
 
 use super::{BadPlace, Folder, Place, TARGET, VOLUME, Work};
 use crate::storage::volume::Serving;
+
+/// What a backup names may be made after it, by whoever makes all of it at once, and within this.
+const COMES_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// A backup and what it hangs on.
 #[derive(Debug, Clone)]
@@ -84,8 +87,12 @@ pub enum Wait {
     Detached(String),
     #[error("the engine of volume {0} does not answer")]
     Silent(String),
-    #[error("volume {volume} has no snapshot {snapshot}; take it first")]
+    #[error(
+        "volume {volume} has no snapshot {snapshot}; `midflight volume snapshot ls {volume}` lists those that it has"
+    )]
     NoSnapshot { volume: String, snapshot: String },
+    #[error("snapshot {0} is not taken yet")]
+    NotTaken(String),
     #[error("the node of its engine is being upgraded; it is backed up afterwards")]
     Upgrading,
     #[error("{percent} percent are copied")]
@@ -132,6 +139,29 @@ impl Observed {
         self.backup.status.as_ref().map(|status| status.state).unwrap_or_default()
     }
 
+    /// Whether what it names should be there by now.
+    fn is_late(&self) -> bool {
+        let made = self.backup.metadata.creation_timestamp.as_ref().map(|made| made.0);
+        made.is_some_and(|made| made.saturating_add(COMES_WITHIN).is_ok_and(|until| until <= self.now))
+    }
+
+    /// Whether its snapshot was asked for, and can still be taken.
+    fn is_to_be_taken(&self) -> bool {
+        let is_asked = |snapshot: &&Snapshot| {
+            let was_taken = snapshot.status.as_ref().is_some_and(|status| !status.creation_time.is_empty());
+            let is_going = snapshot.metadata.deletion_timestamp.is_some();
+            snapshot.spec.volume == self.volume_name.as_str() && !was_taken && !is_going
+        };
+        self.snapshot.as_ref().filter(is_asked).is_some()
+    }
+
+    /// Whether what the target has under its name is another's.
+    fn is_anothers(&self) -> bool {
+        let asked = &self.backup.spec.snapshot_name;
+        let found = self.found.as_ref().and_then(|found| found.as_ref().ok()?.as_ref());
+        found.is_some_and(|found| !asked.is_empty() && found.snapshot != asked.as_str())
+    }
+
     /// Whether a copy was ordered, and nobody here knows what became of it.
     pub fn is_unheard_of(&self) -> bool {
         self.state() == BackupState::InProgress && self.work == Work::None && !self.volume_name.is_empty()
@@ -140,7 +170,8 @@ impl Observed {
     /// Whether the target has to be asked what it has under this name.
     pub fn wants_to_know(&self) -> bool {
         if self.backup.metadata.deletion_timestamp.is_some() {
-            return false;
+            // One that failed may have done so because its name was taken.
+            return matches!(self.state(), BackupState::Error | BackupState::Deleting);
         }
         let is_foreign = self.backup.spec.snapshot_name.is_empty();
         match self.state() {
@@ -164,11 +195,12 @@ fn next(seen: &Observed) -> Result<Action, Wait> {
     if seen.backup.metadata.deletion_timestamp.is_some() {
         return if is_protected { delete(seen) } else { Err(Wait::Content) };
     }
-    if seen.volume_name.is_empty() {
+    if seen.volume_name.is_empty() && seen.state() != BackupState::Error {
         return Err(Wait::NoVolumeName);
     }
     let says = |label: &str, value: &str| seen.backup.labels().get(label).is_some_and(|there| there == value);
-    if !is_protected || !says(VOLUME, &seen.volume_name) || !says(TARGET, &seen.target_name) {
+    let is_labelled = says(VOLUME, &seen.volume_name) && says(TARGET, &seen.target_name);
+    if !seen.volume_name.is_empty() && (!is_protected || !is_labelled) {
         return Ok(Action::Protect);
     }
     match seen.state() {
@@ -188,10 +220,8 @@ fn next(seen: &Observed) -> Result<Action, Wait> {
     let asked = &seen.backup.spec.snapshot_name;
     match &seen.found {
         Some(Err(why)) => return Err(Wait::Unreachable(why.clone())),
-        Some(Ok(Some(found))) if asked.is_empty() || found.snapshot == asked.as_str() => {
-            return Err(Wait::Content);
-        }
-        Some(Ok(Some(_))) => return Err(Wait::OtherThere),
+        Some(Ok(Some(_))) if seen.is_anothers() => return Err(Wait::OtherThere),
+        Some(Ok(Some(_))) => return Err(Wait::Content),
         Some(Ok(None)) if asked.is_empty() => return Err(Wait::NotThere),
         Some(Ok(None)) | None => {}
     }
@@ -221,7 +251,10 @@ fn copy(seen: &Observed, folder: Folder) -> Result<Action, Wait> {
     };
     let snapshot = seen.backup.spec.snapshot_name.as_str();
     if !engine.snapshots.iter().any(|known| known == snapshot) {
-        return Err(Wait::NoSnapshot { volume: name(), snapshot: snapshot.to_owned() });
+        return Err(match seen.is_to_be_taken() {
+            true => Wait::NotTaken(snapshot.to_owned()),
+            false => Wait::NoSnapshot { volume: name(), snapshot: snapshot.to_owned() },
+        });
     }
     if seen.is_upgrading {
         return Err(Wait::Upgrading);
@@ -241,6 +274,7 @@ fn delete(seen: &Observed) -> Result<Action, Wait> {
         Ok(folder) if seen.is_unheard_of() && seen.engine.as_ref().is_some_and(|engine| engine.serving) => {
             Ok(Action::Copy { folder })
         }
+        Ok(_) if seen.is_anothers() => Ok(Action::Release),
         Ok(folder) if was_ordered && !seen.volume_name.is_empty() => Ok(Action::Remove { folder }),
         Ok(_) | Err(_) => Ok(Action::Release),
     }
@@ -262,6 +296,9 @@ fn status(seen: &Observed, next: &Result<Action, Wait>) -> BackupStatus {
         Err(Wait::NotThere | Wait::OtherThere | Wait::GivenUp(_)) => BackupState::Error,
         // The volume will not come back, and half a backup is none.
         Err(Wait::NoVolume(_)) if status.state == BackupState::InProgress => BackupState::Error,
+        Err(Wait::NoVolumeName | Wait::NoVolume(_) | Wait::NoSnapshot { .. }) if seen.is_late() => {
+            BackupState::Error
+        }
         Err(_) if matches!(status.state, BackupState::New | BackupState::Pending) => BackupState::Pending,
         Err(_) => status.state,
     };
@@ -380,6 +417,23 @@ mod tests {
         })
     }
 
+    /// Long after it was asked for.
+    fn late(change: impl FnOnce(&mut Observed)) -> Observed {
+        with(|seen| {
+            seen.backup.metadata.creation_timestamp = Some(Time(at(970)));
+            change(seen);
+        })
+    }
+
+    /// The engine has no snapshot; this object asks for one.
+    fn snapshot(seen: &mut Observed, volume: &str, taken: &str) {
+        seen.engine.as_mut().unwrap().snapshots.clear();
+        let mut snapshot = Snapshot::new("monday", Default::default());
+        snapshot.spec.volume = volume.into();
+        snapshot.status.get_or_insert_default().creation_time = taken.into();
+        seen.snapshot = Some(snapshot);
+    }
+
     fn deleted(state: BackupState, change: impl FnOnce(&mut Observed)) -> Observed {
         in_state(state, |seen| {
             seen.backup.metadata.deletion_timestamp = Some(Time(seen.now));
@@ -408,6 +462,14 @@ mod tests {
             ("detached",          with(|seen| { seen.engine = None; seen.volume.as_mut().unwrap().status = None; }), Err(Wait::Detached(name())), Pending),
             ("silent",            with(|seen| seen.engine = None),                     Err(Wait::Silent(name())),               Pending),
             ("no snapshot",       with(|seen| seen.engine.as_mut().unwrap().snapshots.clear()), Err(Wait::NoSnapshot { volume: name(), snapshot: "monday".into() }), Pending),
+            ("and not to be had", late(|seen| seen.engine.as_mut().unwrap().snapshots.clear()), Err(Wait::NoSnapshot { volume: name(), snapshot: "monday".into() }), Error),
+            ("of another volume", late(|seen| snapshot(seen, "vol-2", "")), Err(Wait::NoSnapshot { volume: name(), snapshot: "monday".into() }), Error),
+            ("taken once, and lost", late(|seen| snapshot(seen, "vol-1", "1970-01-01T00:00:00Z")), Err(Wait::NoSnapshot { volume: name(), snapshot: "monday".into() }), Error),
+            ("yet to be taken",   late(|seen| snapshot(seen, "vol-1", "")), Err(Wait::NotTaken("monday".into())), Pending),
+            ("nobody says of what", late(|seen| seen.volume_name.clear()),             Err(Wait::NoVolumeName),                 Error),
+            ("and never will",    in_state(Error, |seen| seen.volume_name.clear()),    Err(Wait::GivenUp(String::new())),       Error),
+            ("volume is gone",    late(|seen| seen.volume = None),                     Err(Wait::NoVolume(name())),             Error),
+            ("detached for long", late(|seen| { seen.engine = None; seen.volume.as_mut().unwrap().status = None; }), Err(Wait::Detached(name())), Pending),
             ("no volume",         with(|seen| seen.volume = None),                     Err(Wait::NoVolume(name())),             Pending),
             ("of a standby",      with(|seen| seen.volume.as_mut().unwrap().spec.standby = true), Err(Wait::Standby(name())),   Pending),
             ("node is upgraded",  with(|seen| seen.is_upgrading = true),               Err(Wait::Upgrading),                    Pending),
@@ -432,6 +494,9 @@ mod tests {
             ("deleted, it ended", deleted(InProgress, |seen| seen.work = Work::Done { new_bytes: 1 }), Ok(Action::Remove { folder: folder() }), Deleting),
             ("deleted, it failed", deleted(InProgress, |seen| seen.work = failed(false, 1001)), Ok(Action::Remove { folder: folder() }), Deleting),
             ("deleted, removed half", deleted(Deleting, |_| {}),                       Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted, name was taken", deleted(Error, |seen| { there(seen); seen.backup.spec.snapshot_name = "tuesday".into(); }), Ok(Action::Release), Deleting),
+            ("and again",         deleted(Deleting, |seen| { there(seen); seen.backup.spec.snapshot_name = "tuesday".into(); }), Ok(Action::Release), Deleting),
+            ("deleted, ours after all", deleted(Error, there),                         Ok(Action::Remove { folder: folder() }), Deleting),
             ("deleted, target gone", deleted(Completed, |seen| seen.target = None),    Ok(Action::Release),                     Deleting),
         ];
         for (case, seen, expected, state) in cases {
