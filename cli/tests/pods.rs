@@ -128,6 +128,31 @@ fn a_container_that_fails_is_seen_to_and_started_again() {
     assert_eq!(left(&cluster.sandbox.dir()), Vec::<String>::new(), "down ends pods too");
 }
 
+/// As by kubelet: one event that counts, however often it is tried.
+#[test]
+fn a_pod_whose_claim_is_missing_is_one_event_that_counts() {
+    let cluster = Cluster::up();
+    cluster.pack("hello:v1", "#!/bin/sh\nexec sleep 600\n");
+    let waits = json!({ "name": "c", "image": "hello:v1", "volumeMounts": [{ "name": "data", "mountPath": "/data" }] });
+    let missing = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "nobodys" } });
+    cluster.create("waits", json!({ "containers": [waits], "volumes": [missing] }));
+    let failed = || -> Vec<Value> {
+        let events = cluster.sandbox.get("/api/v1/namespaces/default/events").unwrap();
+        let events: Value = serde_json::from_str(&events).unwrap();
+        let is_it = |event: &&Value| event["reason"] == "Failed" && event["involvedObject"]["name"] == "waits";
+        events["items"].as_array().unwrap().iter().filter(is_it).cloned().collect()
+    };
+    eventually("it is tried, and told, again", || {
+        failed().iter().any(|event| event["series"]["count"].as_i64() >= Some(3))
+    });
+    let failed = failed();
+    assert_eq!(failed.len(), 1, "{failed:#?}");
+    assert!(failed[0]["message"].as_str().unwrap().contains("there is no claim nobodys"), "{failed:#?}");
+    cluster.eventually("it says so itself", "waits", |pod| {
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerError"
+    });
+}
+
 #[test]
 fn an_image_that_is_not_what_it_says_is_refused_until_it_is() {
     let cluster = Cluster::up();

@@ -14,7 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use midflight_plan::pod::{
-    self as plan, Container, Image, Observed, PULL, Plan, Process, Restart, Step, Stop, Wait,
+    self as plan, Container, Image, Observed, PULL, Plan, Process, Restart, START, Step, Stop, Wait, is_told,
 };
 use serde_json::Value;
 use tokio::{
@@ -23,6 +23,7 @@ use tokio::{
 };
 use tracing::warn;
 
+use self::tell::Recorders;
 use super::{
     Shell,
     health::Watching,
@@ -65,6 +66,7 @@ pub(super) struct Worker {
     live: BTreeMap<String, Live>,
     reported: Option<Value>,
     gone_since: Option<Timestamp>,
+    recorders: Recorders,
 }
 
 /// What is remembered of a container while the worker lives.
@@ -73,6 +75,9 @@ struct Live {
     image: Option<Image>,
     held: Option<Held>,
     pull_failures: u32,
+    /// Starts that failed since it last ran, and what was told of them. Its image is looked for before each.
+    start_failures: u32,
+    not_started: Option<String>,
     /// Why its image or its start was refused: a word and a sentence.
     refused: Option<(&'static str, String)>,
     /// Of the run with that id.
@@ -119,6 +124,7 @@ impl Worker {
             live: BTreeMap::new(),
             reported: None,
             gone_since: None,
+            recorders: Recorders::default(),
         }
     }
 
@@ -361,8 +367,25 @@ impl Live {
 
     fn refuse(&mut self, reason: &'static str, message: String) {
         self.pull_failures += 1;
-        let again_at = Timestamp::now() + PULL.wait(self.pull_failures);
-        self.image = Some(Image::Refused { again_at });
+        self.wait(PULL.wait(self.pull_failures), reason, message);
+    }
+
+    fn started(&mut self) {
+        (self.image, self.refused) = (None, None);
+        (self.start_failures, self.not_started) = (0, None);
+    }
+
+    /// It could not be started. Says whether people are to be told.
+    fn not_started(&mut self, message: String) -> bool {
+        self.start_failures = self.start_failures.saturating_add(1);
+        self.wait(START.wait(self.start_failures), NOT_STARTED, message.clone());
+        let is_news = self.not_started.as_ref() != Some(&message);
+        self.not_started = Some(message);
+        is_news || is_told(self.start_failures)
+    }
+
+    fn wait(&mut self, wait: Duration, reason: &'static str, message: String) {
+        self.image = Some(Image::Refused { again_at: Timestamp::now() + wait });
         self.refused = Some((reason, message));
     }
 }
@@ -395,4 +418,27 @@ fn known_before(pod: &Pod, id: &str) -> (bool, bool) {
     let id = format!("midflight://{id}");
     let known = statuses.into_iter().find(|status| status.container_id.as_ref() == Some(&id));
     (known.is_some(), known.is_some_and(|status| status.ready))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A claim that is missing: the image is found each time, and the start fails each time.
+    #[test]
+    fn a_start_that_fails_again_and_again_is_told_ever_more_seldom() {
+        let mut live = Live::default();
+        let mut fail = |why: &str| {
+            let told = live.not_started(why.to_owned());
+            let Some(Image::Refused { again_at }) = live.image else { panic!("{live:?}") };
+            let wait = again_at.duration_since(Timestamp::now()).as_secs_f64().round() as u64;
+            (live.image, live.refused, live.pull_failures) = (Some(Image::Present), None, 0);
+            (told, wait)
+        };
+        let told: Vec<(bool, u64)> = (0..5).map(|_| fail("there is no claim c")).collect();
+        assert_eq!(told, [(true, 1), (true, 2), (false, 4), (true, 4), (false, 4)]);
+        assert_eq!(fail("claim c has no volume yet"), (true, 4), "that is news");
+        live.started();
+        assert!(live.not_started("there is no claim c".into()), "it ran in between");
+    }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use backoff::{CRASH, Ladder, PULL};
+pub use backoff::{CRASH, Ladder, PULL, START, is_told};
 pub use probe::{Health, Thresholds};
 
 /// When a container that has ended is started again.

@@ -18,7 +18,7 @@ use super::{
         probe::hook,
         start::{Start, run_shim},
     },
-    Assigned, Done, Look, NOT_STARTED, Pulling, RETRY, Turn, Worker, container_of, target,
+    Assigned, Done, Look, Pulling, RETRY, Turn, Worker, container_of, target,
     tell::told_of,
 };
 use crate::{
@@ -159,13 +159,13 @@ impl Worker {
         match started {
             Ok(()) => {
                 info!(pod = pod.name_any(), container, "started");
-                live.image = None;
-                live.refused = None;
+                live.started();
                 self.tell(pod, EventType::Normal, "Started", format!("Started container {container}")).await;
             }
             Err(error) => {
-                live.refuse(NOT_STARTED, error.clone());
-                self.tell(pod, EventType::Warning, "Failed", format!("Error: {error}")).await;
+                if live.not_started(error.clone()) {
+                    self.tell(pod, EventType::Warning, "Failed", format!("Error: {error}")).await;
+                }
             }
         }
     }

@@ -1,4 +1,8 @@
 //! What the worker of a pod tells people, as events.
+//!
+//! The invariant: the same news again is no new event: the one that there is counts.
+
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,11 +17,29 @@ use crate::{chain, image::Held, node::FIELD_MANAGER};
 
 /// What the API takes of an event's note, in bytes.
 const LONGEST_NOTE: usize = 1000;
+/// Different news of a pod that are known to be told again.
+const KNOWN: usize = 32;
+
+/// Those who count the events of a pod: one for each note, since a recorder takes all of one reason for the same.
+#[derive(Default)]
+pub(super) struct Recorders(HashMap<String, Recorder>);
+
+impl Recorders {
+    fn of(&mut self, note: &str, client: &Client, shell: &Shell) -> &Recorder {
+        if self.0.len() >= KNOWN && !self.0.contains_key(note) {
+            self.0.clear();
+        }
+        self.0.entry(note.to_owned()).or_insert_with(|| {
+            let instance = Some(shell.config.name.clone());
+            Recorder::new(client.clone(), Reporter { controller: FIELD_MANAGER.to_owned(), instance })
+        })
+    }
+}
 
 impl Worker {
     /// Says once what a probe complains about.
     pub(super) async fn complain(&mut self, pod: Option<&Pod>) {
-        let (Some(pod), Some(client)) = (pod, self.client()) else { return };
+        let Some(pod) = pod.filter(|_| self.client().is_some()) else { return };
         let mut said = Vec::new();
         for live in self.live.values_mut() {
             let verdict = live.watching.as_ref().map(|(_, watching)| watching.verdict());
@@ -28,13 +50,30 @@ impl Worker {
             }
         }
         for (reason, text) in said {
-            publish(&client, &self.shell, pod, (EventType::Warning, reason, text)).await;
+            self.tell(pod, EventType::Warning, reason, text).await;
         }
     }
 
-    pub(super) async fn tell(&self, pod: &Pod, kind: EventType, reason: &str, note: String) {
-        if let Some(client) = self.client() {
-            publish(&client, &self.shell, pod, (kind, reason, note)).await;
+    pub(super) async fn tell(&mut self, pod: &Pod, kind: EventType, reason: &str, mut note: String) {
+        // Whoever was connected anew may have been moved.
+        if self.clients.has_changed().unwrap_or_default() {
+            self.clients.mark_unchanged();
+            self.recorders = Recorders::default();
+        }
+        let Some(client) = self.client() else { return };
+        note.truncate(note.floor_char_boundary(LONGEST_NOTE));
+        let recorder = self.recorders.of(&note, &client, &self.shell);
+        let event = Event {
+            type_: kind,
+            reason: reason.to_owned(),
+            note: Some(note.clone()),
+            action: reason.to_owned(),
+            secondary: None,
+        };
+        if let Err(error) = recorder.publish(&event, &pod.object_ref(&())).await {
+            warn!(pod = pod.name_any(), reason, error = chain(&error), "could not record an event");
+            // Somebody may have removed the event that counts.
+            self.recorders.0.remove(&note);
         }
     }
 }
@@ -57,23 +96,5 @@ pub(super) fn told_of(
         Err(error) => {
             Some((EventType::Warning, "Failed", format!("Failed to pull image {image:?}: {error}")))
         }
-    }
-}
-
-async fn publish(client: &Client, shell: &Shell, pod: &Pod, (kind, reason, note): (EventType, &str, String)) {
-    let reporter =
-        Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(shell.config.name.clone()) };
-    let mut note = note;
-    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-    let event = Event {
-        type_: kind,
-        reason: reason.to_owned(),
-        note: Some(note),
-        action: reason.to_owned(),
-        secondary: None,
-    };
-    let recorder = Recorder::new(client.clone(), reporter);
-    if let Err(error) = recorder.publish(&event, &pod.object_ref(&())).await {
-        warn!(pod = pod.name_any(), reason, error = chain(&error), "could not record an event");
     }
 }
