@@ -2,6 +2,9 @@
 //!
 //! The invariant: every volume is counted once, and what waits says for what in its own words.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -14,7 +17,7 @@ use midflight_api::longhorn::{
 };
 use midflight_plan::storage::backup::VOLUME as BACKUP_VOLUME;
 use midflight_plan::storage::usage::REPLICAS_KNOWN;
-use midflight_plan::storage::volume::INTACT;
+use midflight_plan::storage::volume::{INTACT, MOVING, REPLICAS_AWAY, SETTLED};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -120,12 +123,23 @@ impl Storage {
         for upgrade in &objects.node_upgrades {
             storage.place(&format!("node upgrade {}", upgrade.name_any()), upgrades::nodes(upgrade));
         }
+        let is_upgraded = !storage.going_on.is_empty();
         let Objects { volumes, replicas, images, settings, .. } = objects;
         let (world, planned) = seen(volumes, replicas, images, settings);
         storage.place("engine upgrades", upgrades::engines(&world, &planned, Timestamp::now()));
+        let mut moving = BTreeSet::new();
         for volume in &objects.volumes {
-            storage.place(&format!("volume {}", volume.name_any()), volume_does(volume));
+            let does = volume_does(volume, is_upgraded);
+            if matches!(does, Some(Does::Moves(_))) {
+                moving.insert(volume.name_any());
+            }
+            storage.place(&format!("volume {}", volume.name_any()), does);
         }
+        // What waits for a volume that moves waits for nobody else.
+        let with_volume = |does: Option<Does>, volume: &str| match does {
+            Some(Does::Waits(why)) if moving.contains(volume) => Some(Does::Moves(why)),
+            does => does,
+        };
         let is_needed = |image: &&EngineImage| {
             let references = image.status.as_ref().map_or(0, |status| status.ref_count);
             image.spec.image.as_str() == default || references > 0
@@ -153,7 +167,8 @@ impl Storage {
             objects.volumes.iter().filter(is_detached).map(ResourceExt::name_any).collect();
         for snapshot in &objects.snapshots {
             let is_detached = detached.contains(snapshot.spec.volume.as_str());
-            storage.place(&format!("snapshot {}", snapshot.name_any()), snapshot_does(snapshot, is_detached));
+            let does = with_volume(snapshot_does(snapshot, is_detached), snapshot.spec.volume.as_str());
+            storage.place(&format!("snapshot {}", snapshot.name_any()), does);
         }
         for pod in objects.pods.iter().filter(|pod| !is_left(pod)) {
             let namespace = pod.namespace().unwrap_or_default();
@@ -162,7 +177,10 @@ impl Storage {
         for backup in &objects.backups {
             let volume = backup.labels().get(BACKUP_VOLUME).map(String::as_str).unwrap_or_default();
             let has_volume = volume.is_empty() || objects.volumes.iter().any(|one| one.name_any() == volume);
-            storage.place(&format!("backup {}", backup.name_any()), backup_does(backup, has_volume));
+            let does = backup_does(backup, has_volume);
+            let is_over = backup.status.as_ref().is_some_and(|status| status.state == BackupState::Error);
+            let does = if is_over { does } else { with_volume(does, volume) };
+            storage.place(&format!("backup {}", backup.name_any()), does);
         }
         for target in &objects.targets {
             let status = target.status.clone().unwrap_or_default();
@@ -248,7 +266,8 @@ fn groups(volumes: &[Volume]) -> Vec<Group> {
     counts.into_iter().map(group).collect()
 }
 
-fn volume_does(volume: &Volume) -> Option<Does> {
+/// `is_upgraded` says whether an upgrade of nodes is under way.
+fn volume_does(volume: &Volume, is_upgraded: bool) -> Option<Does> {
     let Some(status) = &volume.status else {
         return Some(Does::Moves("no controller has looked at it yet".into()));
     };
@@ -259,10 +278,13 @@ fn volume_does(volume: &Volume) -> Option<Does> {
     if let Some(how_far) = message("Restore", ConditionStatus::True) {
         return Some(Does::Moves(format!("is restored: {how_far}")));
     }
-    if let Some(why) =
-        message("Restore", ConditionStatus::False).or_else(|| message("Settled", ConditionStatus::False))
-    {
+    if let Some(why) = message("Restore", ConditionStatus::False) {
         return Some(Does::Waits(why));
+    }
+    if let Some(why) = message(SETTLED, ConditionStatus::False) {
+        let reason = status.conditions.get(SETTLED).map(|settled| settled.reason.as_str());
+        let goes_on = reason == Some(MOVING) || reason == Some(REPLICAS_AWAY) && is_upgraded;
+        return Some(if goes_on { Does::Moves(why) } else { Does::Waits(why) });
     }
     if let Some(damage) = status.conditions.get(INTACT).filter(|one| one.status == ConditionStatus::False) {
         let why = damage.message.to_string();
@@ -313,205 +335,5 @@ fn backup_does(backup: &Backup, has_volume: bool) -> Option<Does> {
         BackupState::New | BackupState::Deleting | BackupState::Unrecognised => Some(Does::Moves(
             if status.state == BackupState::Deleting { "is removed" } else { "is new" }.into(),
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use midflight_api::longhorn::Condition;
-    use serde_json::json;
-
-    use super::*;
-
-    fn volume(name: &str, state: VolumeState, robustness: Robustness) -> Volume {
-        let mut volume = Volume::new(name, Default::default());
-        volume.spec.image = "engine:1".into();
-        let status = volume.status.get_or_insert_default();
-        (status.state, status.robustness, status.current_image) = (state, robustness, "engine:1".into());
-        volume
-    }
-
-    fn says(mut volume: Volume, kind: &str, holds: ConditionStatus, message: &str) -> Volume {
-        let condition =
-            Condition { kind: kind.into(), status: holds, message: message.into(), ..Condition::default() };
-        volume.status.get_or_insert_default().conditions.set(condition);
-        volume
-    }
-
-    #[test]
-    fn damage_that_heals_goes_on_and_what_is_lost_is_blocked() {
-        let damaged = |name: &str, reason: &str| {
-            let mut volume = volume(name, VolumeState::Attached, Robustness::Healthy);
-            let condition = Condition {
-                kind: INTACT.into(),
-                status: if reason == "Repaired" { ConditionStatus::True } else { ConditionStatus::False },
-                reason: reason.into(),
-                message: format!("{name} is damaged").into(),
-                ..Condition::default()
-            };
-            volume.status.get_or_insert_default().conditions.set(condition);
-            volume
-        };
-        let volumes =
-            vec![damaged("a", "ReplicaDamaged"), damaged("b", "ReplicaFailed"), damaged("c", "Repaired")];
-        let mut image = EngineImage::new("ei-1", Default::default());
-        image.spec.image = "engine:2".into();
-        let status = image.status.get_or_insert_default();
-        status.state = EngineImageState::Deploying;
-        status.node_deployment_map = [("n-1".into(), true), ("n-2".into(), false)].into();
-        let seen = Objects { volumes, images: vec![image], ..Objects::default() };
-        let storage = Storage::of(&seen);
-        let told = |items: &[Item]| -> Vec<String> {
-            items.iter().map(|item| format!("{}: {}", item.what, item.why)).collect()
-        };
-        assert_eq!(told(&storage.blocked), ["volume b: b is damaged"]);
-        assert_eq!(
-            told(&storage.going_on),
-            ["volume a: a is damaged", "engine image engine:2: is brought to 1 of 2 nodes"]
-        );
-    }
-
-    #[test]
-    fn snapshots_of_a_detached_volume_rest_with_it() {
-        let snapshot = |name: &str, volume: &str, taken: &str| {
-            let mut snapshot = Snapshot::new(name, Default::default());
-            snapshot.spec.volume = volume.into();
-            let status = snapshot.status.get_or_insert_default();
-            (status.creation_time, status.error) = (taken.into(), "its volume is not attached".into());
-            snapshot
-        };
-        let mut goes = snapshot("goes", "idle", "2026-11-17T10:00:00Z");
-        goes.metadata.deletion_timestamp = Some(serde_json::from_str("\"2026-11-17T10:00:00Z\"").unwrap());
-        let seen = Objects {
-            volumes: vec![
-                volume("idle", VolumeState::Detached, Robustness::Unknown),
-                volume("busy", VolumeState::Attached, Robustness::Healthy),
-            ],
-            snapshots: vec![
-                snapshot("taken", "idle", "2026-11-17T10:00:00Z"),
-                snapshot("asked-for", "idle", ""),
-                snapshot("silent", "busy", "2026-11-17T10:00:00Z"),
-                goes,
-            ],
-            ..Objects::default()
-        };
-        let storage = Storage::of(&seen);
-        let told = |items: &[Item]| -> Vec<String> {
-            items.iter().map(|item| format!("{}: {}", item.what, item.why)).collect()
-        };
-        assert_eq!(
-            told(&storage.blocked),
-            [
-                "snapshot asked-for: is taken when its volume is next attached",
-                "snapshot silent: its volume is not attached"
-            ]
-        );
-        assert_eq!(told(&storage.going_on), ["snapshot goes: goes when its volume is next attached"]);
-    }
-
-    #[test]
-    fn backups_of_a_volume_that_is_gone_wait_for_nobody() {
-        let backup = |name: &str, volume: &str, state: BackupState| {
-            let mut backup = Backup::new(name, Default::default());
-            backup.labels_mut().insert(BACKUP_VOLUME.into(), volume.into());
-            let status = backup.status.get_or_insert_default();
-            (status.state, status.error) = (state, "no snapshot monday".into());
-            backup
-        };
-        let seen = Objects {
-            volumes: vec![volume("v", VolumeState::Detached, Robustness::Unknown)],
-            backups: vec![
-                backup("a", "v", BackupState::Error),
-                backup("b", "v", BackupState::Pending),
-                backup("c", "gone", BackupState::Error),
-                backup("d", "gone", BackupState::Pending),
-            ],
-            ..Objects::default()
-        };
-        let blocked = Storage::of(&seen).blocked;
-        let told: Vec<String> = blocked.iter().map(|item| format!("{}: {}", item.what, item.why)).collect();
-        let failed = "backup a: has failed: no snapshot monday; `midflight volume backup rm a` removes it";
-        assert_eq!(told, [failed, "backup b: no snapshot monday"]);
-    }
-
-    #[test]
-    fn counts_volumes_and_tells_what_moves_from_what_waits() {
-        use {Robustness::*, VolumeState::*};
-        let waiting = |image: &str| -> Pod {
-            serde_json::from_value(json!({
-                "metadata": { "name": format!("brings-{image}"), "namespace": "ns", "labels": { ENGINE_IMAGE: image } },
-                "status": { "conditions": [
-                    { "type": "PodScheduled", "status": "False", "reason": "no", "message": "no node" },
-                ] },
-            }))
-            .unwrap()
-        };
-        let mut upgrading = volume("up", Attached, Healthy);
-        upgrading.spec.image = "engine:2".into();
-        let mut made = Backup::new("b-1", Default::default());
-        made.status.get_or_insert_default().state = BackupState::InProgress;
-        made.status.get_or_insert_default().progress = 40;
-        let mut image = EngineImage::new("ei-2", Default::default());
-        image.spec.image = "engine:2".into();
-        let status = image.status.get_or_insert_default();
-        status.state = EngineImageState::Error;
-        status.ref_count = 1;
-        let message = "engine:2 on node-2: ErrImagePull: no".into();
-        status.conditions.set(Condition { kind: "ready".into(), message, ..Condition::default() });
-        // It was mistyped, or its last volume has left it.
-        let mut left = image.clone();
-        (left.metadata.name, left.spec.image) = (Some("ei-0".into()), "engine:0".into());
-        left.status.get_or_insert_default().ref_count = 0;
-        let mut manager = InstanceManager::new("im-1", Default::default());
-        manager.spec.node_id = "node-1".into();
-        let condition = Condition {
-            kind: REPLICAS_KNOWN.into(),
-            status: ConditionStatus::False,
-            message: "nobody knows x-r-1".into(),
-            ..Condition::default()
-        };
-        manager.status.get_or_insert_default().conditions.set(condition);
-        let seen = Objects {
-            images: vec![image, left],
-            managers: vec![manager],
-            pods: vec![waiting("ei-0"), waiting("ei-2")],
-            volumes: vec![
-                volume("a", Attached, Healthy),
-                volume("b", Attached, Healthy),
-                volume("c", Detached, Unknown),
-                upgrading,
-                says(
-                    volume("d", Attached, Degraded),
-                    "Settled",
-                    ConditionStatus::False,
-                    "no node for another replica",
-                ),
-                says(volume("e", Attached, Healthy), "Restore", ConditionStatus::True, "7 percent"),
-            ],
-            backups: vec![made],
-            ..Objects::default()
-        };
-        let storage = Storage::of(&seen);
-        assert_eq!(storage.volumes.iter().map(|group| group.count).sum::<usize>(), 6);
-        let told = |items: &[Item]| -> Vec<String> {
-            items.iter().map(|item| format!("{}: {}", item.what, item.why)).collect()
-        };
-        assert_eq!(
-            told(&storage.blocked),
-            [
-                "volume d: no node for another replica",
-                "engine image engine:2: engine:2 on node-2: ErrImagePull: no",
-                "v1 replicas on node-1: nobody knows x-r-1",
-                "pod ns/brings-ei-2: no node"
-            ]
-        );
-        assert_eq!(
-            told(&storage.going_on),
-            [
-                "volume up: goes from engine:1 to engine:2",
-                "volume e: is restored: 7 percent",
-                "backup b-1: 40 percent are copied"
-            ]
-        );
     }
 }

@@ -36,7 +36,7 @@ pub use rebuild::{Rebuild, ends_a_turn, note as note_rebuild, wanted as rebuild_
 pub use salvage::is_over as is_salvage_over;
 pub use seen::{Deployed, Flaw, Instance, Manager, Observed, Serving, is_leaving};
 pub use standing::Standing;
-pub use unsettled::{NODE_LOST, SETTLED, Unsettled, refused};
+pub use unsettled::{MOVING, NODE_LOST, REPLICAS_AWAY, SETTLED, Unsettled, refused};
 
 use super::schedule::NoPlace;
 

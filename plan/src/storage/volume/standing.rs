@@ -58,7 +58,7 @@ pub(super) fn standing(seen: &Observed, next: &Step) -> Standing {
         Err(Wait::NoPlace(why)) => (Err(why.to_string()), Some(Unsettled::Waiting(why.to_string()))),
         Err(Wait::Content) => (Ok(()), None),
         Ok(action) => (Ok(()), unsettled::of_step(seen, action)),
-        Err(wait) => (Ok(()), Some(Unsettled::Waiting(wait.to_string()))),
+        Err(wait) => (Ok(()), Some(unsettled::of_wait(wait))),
     };
     // Whatever else is waited for is not what keeps it from its clients.
     let lost = seen.lost_home().filter(|_| matches!(next, Err(Wait::NoManager(_) | Wait::Content)));

@@ -5,11 +5,15 @@
 use midflight_api::longhorn::InstanceState;
 use midflight_api::{ImageRef, NodeName};
 
-use super::Action;
 use super::seen::Observed;
+use super::{Action, Wait};
 
 /// Condition of a volume: whether nothing is waited for.
 pub const SETTLED: &str = "Settled";
+/// Reason of that condition: what is waited for comes by itself.
+pub const MOVING: &str = "Moving";
+/// Reason of that condition: replicas were told to leave for a while, by an upgrade of their nodes or by somebody.
+pub const REPLICAS_AWAY: &str = "ReplicasAway";
 /// Reason of that condition: the node that the volume is attached to is lost, and nobody is served.
 pub const NODE_LOST: &str = "NodeLost";
 /// How much of a refusal is told.
@@ -20,6 +24,12 @@ const LONGEST: usize = 1000;
 pub enum Unsettled {
     #[error("{0}")]
     Waiting(String),
+    /// It ends by itself.
+    #[error("{0}")]
+    Moving(String),
+    /// Copies are away that come back when they are told to.
+    #[error("{0}")]
+    Away(String),
     #[error(
         "node {0}, to which it is attached, is lost, and its clients with it: the node is not Ready, and no instance manager answers there; it serves there again when the node is back, and elsewhere as soon as it is detached and attached to another node"
     )]
@@ -43,6 +53,8 @@ impl Unsettled {
     pub fn reason(&self) -> &'static str {
         match self {
             Unsettled::Waiting(_) => "Waiting",
+            Unsettled::Moving(_) => MOVING,
+            Unsettled::Away(_) => REPLICAS_AWAY,
             Unsettled::NodeLost(_) => NODE_LOST,
             Unsettled::NoEngineImage(_) => "NoEngineImage",
             Unsettled::ImageOnNoNode { .. } => "ImageOnNoNode",
@@ -57,6 +69,8 @@ impl Unsettled {
         let says = match self {
             Unsettled::Refused { doing, .. } => message.starts_with(&format!("{doing}: ")),
             Unsettled::Waiting(_)
+            | Unsettled::Moving(_)
+            | Unsettled::Away(_)
             | Unsettled::NodeLost(_)
             | Unsettled::NoEngineImage(_)
             | Unsettled::ImageOnNoNode { .. }
@@ -69,6 +83,36 @@ impl Unsettled {
     /// Whether a condition with this reason ends when nodes get an image.
     pub fn waits_for_image(reason: &str) -> bool {
         matches!(reason, "NoEngineImage" | "ImageOnNoNode" | "ImageNotOnNode")
+    }
+}
+
+/// What to say of something that is waited for.
+pub(super) fn of_wait(wait: &Wait) -> Unsettled {
+    let why = wait.to_string();
+    match wait {
+        Wait::ReplicaStarts(_)
+        | Wait::EngineStarts
+        | Wait::Missing { .. }
+        | Wait::Rebuilding
+        | Wait::Turn { .. }
+        | Wait::Proving { .. }
+        | Wait::NotHome { .. }
+        | Wait::NodeUpgraded(_) => Unsettled::Moving(why),
+        Wait::Left(_) => Unsettled::Away(why),
+        Wait::Content
+        | Wait::NoImage
+        | Wait::NoSize
+        | Wait::NoManager(_)
+        | Wait::NoCopy(_)
+        | Wait::NotSalvaged(_)
+        | Wait::NoPlace(_)
+        | Wait::CannotLeave { .. }
+        | Wait::RebuildsOff
+        | Wait::NoTarget(_)
+        | Wait::TargetFailed { .. }
+        | Wait::LastCopy { .. }
+        | Wait::LastWhole { .. }
+        | Wait::CannotRemove { .. } => Unsettled::Waiting(why),
     }
 }
 
