@@ -175,6 +175,10 @@ fn a_backup_may_have_the_name_of_one_that_was_removed_and_outlives_a_purge() {
     sandbox.ok(&["volume", "attach", "v", "--node=node-1", "--wait"]);
     let refused = sandbox.fails(1, &["volume", "backup", "create", "v", "--snapshot=nope", "--wait"]);
     assert!(refused.contains("volume v has no snapshot nope"), "{refused}");
+    for what in ["snapshot", "backup"] {
+        assert!(sandbox.fails(1, &["volume", what, "ls", "nope"]).contains("there is no volume nope"));
+        assert_eq!(sandbox.json(&["volume", what, "ls", "v"]), json!([]));
+    }
     for _ in 0..2 {
         sandbox.ok(&["volume", "backup", "create", "v", "--name=b", "--wait"]);
         let refused = sandbox.fails(1, &["volume", "backup", "create", "v", "--name=b"]);

@@ -11,6 +11,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use midflight_api::longhorn::{InstanceManager, NAMESPACE, Node, Replica, Setting, Volume};
 use midflight_plan::storage::drain::{self, Policy};
+use midflight_plan::storage::node::some;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -158,28 +159,29 @@ fn left_on(world: &World, name: &str) -> Left {
         replica.spec.instance.node_id == name && world.policy.minds(replica, &world.replicas)
     };
     let replicas: Vec<&Replica> = world.replicas.iter().filter(there).collect();
-    let attached = world.volumes.iter().find(|volume| volume.spec.node_id == name);
-    let why = |volume: &str| {
-        let volume = world.volumes.iter().find(|one| one.name_any() == volume)?;
-        let conditions = &volume.status.as_ref()?.conditions;
-        let unscheduled = conditions.get("Schedulable").map(|condition| condition.message.to_string());
-        unscheduled
-            .filter(|text| !text.is_empty())
-            .map(|text| format!("volume {}: {text}", volume.name_any()))
+    let why = |volume: &Volume| {
+        let holds = |replica: &&Replica| replica.spec.instance.volume_name == volume.name_any().as_str();
+        replicas.iter().copied().find(holds)?;
+        let unscheduled = volume.status.as_ref()?.conditions.get("Schedulable")?.message.to_string();
+        (!unscheduled.is_empty()).then(|| format!("volume {}: {unscheduled}", volume.name_any()))
     };
-    let stuck = replicas.iter().find_map(|replica| why(replica.spec.instance.volume_name.as_str()));
-    match (stuck, replicas.first(), attached) {
-        (Some(why), _, _) => Left::Stuck(why),
-        (None, Some(replica), _) => Left::Moves(format!(
-            "{} replicas have to leave it, such as {}",
-            replicas.len(),
-            replica.name_any()
-        )),
-        (None, None, Some(volume)) => {
-            let name = volume.name_any();
-            Left::Stuck(format!("volume {name} is attached there; `midflight volume detach {name}`"))
+    let mut stuck: Vec<String> = world.volumes.iter().filter_map(why).collect();
+    let attached = world.volumes.iter().filter(|volume| volume.spec.node_id == name);
+    let attached: Vec<String> = attached.map(ResourceExt::name_any).collect();
+    let attached = (!attached.is_empty()).then(|| {
+        format!("attached there: {}; each leaves by `midflight volume detach NAME`", some(&attached))
+    });
+    match (stuck.is_empty(), replicas.first()) {
+        (true, Some(replica)) => {
+            let leave =
+                format!("{} replicas have to leave it, such as {}", replicas.len(), replica.name_any());
+            Left::Moves([Some(leave), attached].into_iter().flatten().collect::<Vec<_>>().join("; "))
         }
-        (None, None, None) => Left::Nothing,
+        (true, None) => attached.map_or(Left::Nothing, Left::Stuck),
+        (false, _) => {
+            stuck.extend(attached);
+            Left::Stuck(stuck.join("; "))
+        }
     }
 }
 
@@ -212,6 +214,8 @@ async fn until_empty(client: &Client, name: &str, patience: Duration) -> anyhow:
 
 #[cfg(test)]
 mod tests {
+    use midflight_api::longhorn::Condition;
+
     use super::*;
 
     #[test]
@@ -243,5 +247,38 @@ mod tests {
         assert_eq!(left_on(&spared, "node-1"), Left::Nothing, "the policy minds none");
         let stuck = left_on(&world(vec![], vec![volume("node-1")]), "node-1");
         assert!(matches!(stuck, Left::Stuck(_)), "{stuck:?}");
+    }
+
+    #[test]
+    fn names_all_that_keep_a_node() {
+        let volume = |name: &str, node: &str, why: &str| {
+            let mut volume = Volume::new(name, Default::default());
+            volume.spec.node_id = node.into();
+            let condition =
+                Condition { kind: "Schedulable".into(), message: why.into(), ..Condition::default() };
+            volume.status.get_or_insert_default().conditions.set(condition);
+            volume
+        };
+        let replica = |volume: &str| {
+            let mut replica = Replica::new(&format!("{volume}-r"), Default::default());
+            replica.spec.instance.node_id = "node-1".into();
+            replica.spec.instance.volume_name = volume.into();
+            replica
+        };
+        let world = World {
+            machines: Vec::new(),
+            nodes: Vec::new(),
+            managers: Vec::new(),
+            replicas: ["a", "b"].map(replica).into(),
+            volumes: vec![
+                volume("a", "", "no room"),
+                volume("b", "node-1", "no node"),
+                volume("c", "node-1", ""),
+                volume("d", "node-2", "elsewhere"),
+            ],
+            policy: Policy::Empty,
+        };
+        let told = "volume a: no room; volume b: no node; attached there: b, c; each leaves by `midflight volume detach NAME`";
+        assert_eq!(left_on(&world, "node-1"), Left::Stuck(told.to_owned()));
     }
 }

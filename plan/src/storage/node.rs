@@ -19,7 +19,8 @@ pub struct InUse {
     pub volumes: Vec<String>,
 }
 
-fn some(names: &[String]) -> String {
+/// The first of these, and how many more there are.
+pub fn some(names: &[String]) -> String {
     let more = names.len().saturating_sub(NAMED);
     let more = (more > 0).then(|| format!("{more} more"));
     let named: Vec<String> = names.iter().take(NAMED).cloned().chain(more).collect();

@@ -87,6 +87,10 @@ impl BackupCommand {
                     None => wanted,
                 };
                 let all = backups.list(&wanted).await.map_err(target::refusal).context("list backups")?;
+                // They outlive their volume: only without any has its name to be one.
+                if let Some(volume) = volume.filter(|_| all.items.is_empty()) {
+                    find(&Api::<Volume>::namespaced(client, NAMESPACE), &volume).await?;
+                }
                 session.answer(&Listed::of(&all.items))
             }
             Command::Rm { name, patience } => {

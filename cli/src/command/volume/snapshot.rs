@@ -61,6 +61,9 @@ impl SnapshotCommand {
             }
             Command::Ls { volume } => {
                 let wanted = ListParams::default();
+                if let Some(volume) = &volume {
+                    find(&Api::<Volume>::namespaced(client, NAMESPACE), volume).await?;
+                }
                 let wanted = match &volume {
                     Some(volume) => wanted.labels(&format!("{VOLUME_LABEL}={volume}")),
                     None => wanted,
