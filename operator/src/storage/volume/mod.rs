@@ -140,11 +140,13 @@ impl Controller for Volumes {
             let there = replicas.shown_by(on, &node);
             there.iter().map(|replica| key(replica.spec.instance.volume_name.as_str())).collect()
         });
-        // Whoever is attached to a node that is lost, or back, says so.
+        // Whoever is attached to a node that is lost, or back, says so, and what an upgrade of the node has put off is done after it.
         let (volumes, on) = (self.volumes.clone(), self.volumes_on);
         wake.on_change(&self.nodes, move |old, new| {
-            let is_ready = |node: Option<&Node>| node.is_some_and(observe::is_ready);
-            let Some(node) = old.or(new).filter(|_| is_ready(old) != is_ready(new)) else { return Vec::new() };
+            let is = |node: Option<&Node>| {
+                node.map(|node| (observe::is_ready(node), node.spec.data_engine_upgrade_requested))
+            };
+            let Some(node) = old.or(new).filter(|_| is(old) != is(new)) else { return Vec::new() };
             volumes.shown_by(on, &node.name_any()).iter().map(|volume| Key::of(&**volume)).collect()
         });
         // A frontend that begins may know of no volume, and nothing else tells so.

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use midflight_api::longhorn::{
     DataEngine, EngineImage, InstanceManager, InstanceManagerState, InstanceProcess, InstanceState, Node,
-    OfflineRebuilding, Volume, VolumeSpec,
+    OfflineRebuilding, Replica, Volume, VolumeSpec,
 };
 use midflight_api::{FrontendSeat, ImageRef, NodeName, Word};
 use midflight_plan::storage::engine_image;
@@ -208,13 +208,7 @@ impl Volumes {
 
     /// Nodes that may get replicas, if the volume needs one or may lose one.
     fn places(&self, seen: &Observed) -> Result<Vec<Place>, Stale> {
-        let wanted = usize::try_from(seen.volume.spec.number_of_replicas).unwrap_or(1).max(1);
-        let is_going = |replica: &midflight_api::longhorn::Replica| {
-            replica.metadata.deletion_timestamp.is_some()
-                || !replica.spec.failed_at.is_empty()
-                || replica.spec.eviction_requested
-        };
-        let is_whole = seen.replicas.len() >= wanted && !seen.replicas.iter().any(is_going);
+        let is_whole = is_whole(&seen.volume.spec, &seen.replicas);
         if seen.record.is_some() && is_whole && seen.volume.metadata.deletion_timestamp.is_none() {
             return Ok(Vec::new());
         }
@@ -265,6 +259,17 @@ impl Volumes {
         let address = object.and_then(|object| object.status.as_ref().map(|status| status.ip.to_string()));
         self.orders.to(&address.unwrap_or_default())
     }
+}
+
+/// Whether a volume has as many replicas as it should, and all of them stay.
+fn is_whole(volume: &VolumeSpec, replicas: &[Replica]) -> bool {
+    let wanted = usize::try_from(volume.number_of_replicas).unwrap_or(1).max(1);
+    let is_going = |replica: &Replica| {
+        replica.metadata.deletion_timestamp.is_some()
+            || !replica.spec.failed_at.is_empty()
+            || replica.spec.eviction_requested
+    };
+    replicas.len() == wanted && !replicas.iter().any(is_going)
 }
 
 /// The setting with the image of volumes that ask for none.
@@ -327,6 +332,24 @@ mod tests {
     use midflight_api::longhorn::{DiskSpec, DiskStatus};
 
     use super::*;
+
+    /// Nothing is taken from a volume before it is known whether the node of its engine is upgraded.
+    #[test]
+    fn a_volume_that_has_too_many_or_too_few_replicas_looks_at_all_nodes() {
+        let replicas = |count: usize| vec![Replica::new("r", Default::default()); count];
+        let mut failed = replicas(2);
+        failed[1].spec.failed_at = "2026-01-01T00:00:00Z".into();
+        let volume = VolumeSpec { number_of_replicas: 2, ..VolumeSpec::default() };
+        let cases = [
+            ("all", replicas(2), true),
+            ("too few", replicas(1), false),
+            ("too many", replicas(3), false),
+            ("one is lost", failed, false),
+        ];
+        for (case, replicas, expected) in cases {
+            assert_eq!(is_whole(&volume, &replicas), expected, "{case}");
+        }
+    }
 
     #[test]
     fn an_image_is_news_where_it_was_not() {
