@@ -307,6 +307,7 @@ async fn back_up(nodes: &Nodes, orders: &mut Orders, epoch: u64) -> Result<(usiz
         target: backups(nodes),
         snapshot: "s".into(),
         backup: String::new(),
+        size: 0,
     };
     last(orders.create_backup(request).await).await
 }

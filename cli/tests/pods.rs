@@ -139,7 +139,8 @@ fn a_pod_whose_claim_is_missing_is_one_event_that_counts() {
     let failed = || -> Vec<Value> {
         let events = cluster.sandbox.get("/api/v1/namespaces/default/events").unwrap();
         let events: Value = serde_json::from_str(&events).unwrap();
-        let is_it = |event: &&Value| event["reason"] == "Failed" && event["involvedObject"]["name"] == "waits";
+        let is_it =
+            |event: &&Value| event["reason"] == "Failed" && event["involvedObject"]["name"] == "waits";
         events["items"].as_array().unwrap().iter().filter(is_it).cloned().collect()
     };
     eventually("it is tried, and told, again", || {

@@ -126,6 +126,10 @@ async fn a_volume_is_backed_up_restored_and_followed_by_a_standby() {
         Ok((status.state == BackupState::Completed).then_some(()))
     };
     storage.until("it is made when the node is done", made).await.unwrap();
+
+    let early = storage.back_up("monday", "b-early").await.unwrap().status.unwrap();
+    let sizes = [&early, &second].map(|made| made.volume_size.bytes());
+    assert_eq!(sizes, [SIZE, 2 * SIZE], "each is as large as the volume was");
     storage.stop().await;
 }
 
@@ -308,11 +312,11 @@ async fn what_cannot_be_backed_up_or_restored_says_why() {
     says("vol-x", "no backup target has").await;
 
     storage.create_backup("monday", "b-1", Some("vol-0")).await.unwrap();
-    let waits = async || {
+    let fails = async || {
         let status = storage.backups().get("b-1").await?.status.unwrap_or_default();
-        Ok((status.error.as_str() == "volume vol-0 does not exist").then_some(status))
+        let is_told = status.error.as_str() == "volume vol-0 does not exist";
+        Ok((is_told && status.state == BackupState::Error).then_some(()))
     };
-    let waits = storage.until("the backup says what it waits for", waits).await.unwrap();
-    assert_eq!(waits.state, BackupState::Pending);
+    storage.until("the backup is given up, and says why", fails).await.unwrap();
     storage.stop().await;
 }

@@ -164,7 +164,8 @@ pub fn run(args: &BackupArgs, tell: &mut dyn FnMut(&Report)) -> Result<Told, Bac
     Ok(match args.command.clone() {
         Command::Create { engine, volume, snapshot, name } => {
             let name = name.unwrap_or_else(|| snapshot.clone());
-            Told::Created(create::create(vault, &create::Order { engine, volume, snapshot, name }, tell)?)
+            let order = create::Order { engine, volume, snapshot, name, size: None };
+            Told::Created(create::create(vault, &order, tell)?)
         }
         Command::List { volume } => Told::Backups(keep::list(vault, volume.as_deref())?),
         Command::Verify { volume, name } => {

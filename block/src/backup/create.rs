@@ -36,6 +36,8 @@ pub struct Order {
     pub volume: String,
     pub snapshot: String,
     pub name: String,
+    /// What the volume had when the snapshot was taken, if that is known: it may have grown since.
+    pub size: Option<u64>,
 }
 
 /// What a backup has cost.
@@ -137,6 +139,11 @@ struct Making<'a, V: Vault> {
 }
 
 impl<V: Vault> Making<'_, V> {
+    /// What the volume had at the moment that is backed up, as far as is known.
+    fn size(&self) -> u64 {
+        self.order.size.unwrap_or(u64::MAX).min(self.layout.size)
+    }
+
     /// The newest backup of the volume on whose snapshot the new one is built.
     fn base(&self) -> Result<Option<Manifest>, BackupError> {
         let layout = self.layout;
@@ -145,7 +152,8 @@ impl<V: Vault> Making<'_, V> {
         let fits = |manifest: &Manifest| {
             let Taken { id, above, .. } = manifest.snapshot;
             // Every volume's first layer is called 0: then the one above must be ours too.
-            (id != 0 || here(above)) && place(id).is_some() && place(id) <= place(self.snapshot.id)
+            let is_ours = (id != 0 || here(above)) && place(id).is_some();
+            is_ours && place(id) <= place(self.snapshot.id) && manifest.size <= self.size()
         };
         let mut all = keep::manifests(self.vault, Some(&self.order.volume))?;
         all.retain(fits);
@@ -167,7 +175,7 @@ impl<V: Vault> Making<'_, V> {
         }
         let base = self.base()?;
         let mut manifest = self.manifest(&run.id, base.as_ref());
-        let changes = source.changes(base.as_ref().map(|base| base.snapshot.id), manifest.size)?;
+        let changes = source.changes(base.as_ref().map(|base| base.snapshot.id), self.layout.size)?;
         let mut created = Created { since: base.map(|base| base.name), ..Created::before(&manifest) };
         let wanted = extents(&changes, &manifest);
         let mut progress =
@@ -192,12 +200,11 @@ impl<V: Vault> Making<'_, V> {
     }
 
     fn manifest(&self, run: &str, base: Option<&Manifest>) -> Manifest {
-        let size = self.layout.size;
         Manifest {
             volume: self.order.volume.clone(),
             name: self.order.name.clone(),
             created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs(),
-            size,
+            size: self.size(),
             snapshot: self.snapshot.clone(),
             run: run.to_owned(),
             pieces: base.map_or_else(BTreeMap::new, |base| base.pieces.clone()),

@@ -164,12 +164,23 @@ fn disk() -> Disk {
 }
 
 fn back_up(vault: &Memory, disk: &mut Disk, at: usize) -> Result<Created, BackupError> {
+    back_up_as(vault, disk, at, &format!("b{at}"), None)
+}
+
+fn back_up_as(
+    vault: &Memory,
+    disk: &mut Disk,
+    at: usize,
+    name: &str,
+    size: Option<u64>,
+) -> Result<Created, BackupError> {
     (disk.at, disk.asked) = (at, VecDeque::new());
     let order = Order {
         engine: Address::Unix("engine".into()),
         volume: "v".into(),
         snapshot: disk.layout().snapshots[at].name.clone(),
-        name: format!("b{at}"),
+        name: name.to_owned(),
+        size,
     };
     let layout = disk.layout();
     create_from(vault, &order, &layout, disk, &mut |_| {})
@@ -207,6 +218,32 @@ fn the_second_backup_reads_and_writes_only_what_has_changed() {
     other.snapshots[1].0 = 8;
     vault.remove("volumes/v/b1").unwrap();
     assert_eq!(back_up(&vault, &mut other, 1).unwrap().since, None);
+}
+
+/// The volume had two pieces and a bit when the first snapshot was taken.
+#[test]
+fn a_backup_is_as_large_as_its_volume_was() {
+    let small = 2 * PIECE + 4096;
+    let (vault, mut disk) = (Memory::default(), disk());
+    for at in 0..2 {
+        disk.snapshots[at].1[small as usize..].fill(0);
+        disk.snapshots[at].1[small as usize - 1] = 6;
+    }
+    disk.snapshots[1].1[small as usize] = 7;
+    let first = back_up_as(&vault, &mut disk, 0, "small", Some(small)).unwrap();
+    assert_eq!(first.size, small);
+    assert!(content(&vault, "small") == disk.snapshots[0].1[..small as usize]);
+    // The next one is of the whole volume, and begins where that one ended.
+    let second = back_up_as(&vault, &mut disk, 1, "large", Some(SIZE + 4096)).unwrap();
+    assert_eq!((second.size, second.since.as_deref()), (SIZE, Some("small")));
+    assert!(content(&vault, "large") == disk.snapshots[1].1);
+    // One that nobody told the size of is as large as the volume is, and no smaller one is built upon it.
+    back_up_as(&vault, &mut disk, 0, "unknown", None).unwrap();
+    vault.remove("volumes/v/small").unwrap();
+    let again = back_up_as(&vault, &mut disk, 0, "again", Some(small)).unwrap();
+    assert_eq!((again.size, again.since), (small, None));
+    assert!(content(&vault, "again") == disk.snapshots[0].1[..small as usize]);
+    assert_whole(&vault);
 }
 
 #[test]

@@ -101,6 +101,7 @@ pub(super) async fn give(orders: &mut Orders, order: BackupOrder) -> Result<Told
                 target: target_folder,
                 snapshot,
                 backup,
+                size: 0,
             };
             follow(orders.create_backup(request).await?.into_inner()).await
         }

@@ -88,6 +88,7 @@ impl Registry {
             volume: target.volume.to_string(),
             snapshot: request.snapshot.clone(),
             name,
+            size: Some(request.size).filter(|size| *size > 0),
         };
         Ok(create::create(&vault(&request.target)?, &order, tell)?)
     }

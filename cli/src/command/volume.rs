@@ -8,8 +8,8 @@ mod wait;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use kube::{Client, ResourceExt};
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
 use midflight_api::Size;
 use midflight_api::longhorn::{
     DataEngine, Engine, Frontend, NAMESPACE, Node, Replica, VOLUME_LABEL, Volume, VolumeSpec,
@@ -333,7 +333,9 @@ mod tests {
         let refused = Report::of(&check_unused(&volume, false).unwrap_err());
         assert_eq!(refused.exit, Exit::Blocked);
         assert!(refused.to_string().contains("attached to node node-2"), "{refused}");
-        assert!(refused.try_this.is_some_and(|hint| hint.contains("detach vol-1") && hint.contains("--force")));
+        assert!(
+            refused.try_this.is_some_and(|hint| hint.contains("detach vol-1") && hint.contains("--force"))
+        );
     }
 
     #[test]

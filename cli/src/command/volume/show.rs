@@ -169,10 +169,12 @@ mod tests {
         volume.status.get_or_insert_default().current_node_id = "node-1".into();
         let mut engine = Engine::new("vol-1-e-0", Default::default());
         engine.status.get_or_insert_default().endpoint = "nbd+unix:///vol-1?socket=s".into();
-        let (mut node, other) = (Node::new("node-1", Default::default()), Node::new("node-2", Default::default()));
+        let (mut node, other) =
+            (Node::new("node-1", Default::default()), Node::new("node-2", Default::default()));
         let shown = |volume: &Volume, node: &Node| {
             let nodes = [other.clone(), node.clone()];
-            let one = Shown::of(volume, &nodes, std::slice::from_ref(&engine), &[]).to_table(Paint { on: false });
+            let one =
+                Shown::of(volume, &nodes, std::slice::from_ref(&engine), &[]).to_table(Paint { on: false });
             let all = Listed::of(std::slice::from_ref(volume), &nodes).to_table(Paint { on: false });
             (one, all)
         };

@@ -140,6 +140,7 @@ impl Backups {
             target: folder.path().to_owned(),
             snapshot: seen.backup.spec.snapshot_name.to_string(),
             backup: backup.clone(),
+            size: seen.observed.size_then(),
         };
         let mut manager = seat.manager.clone();
         self.jobs.follow(&Key::of(&*seen.backup), backup, async move { manager.create_backup(order).await });

@@ -16,8 +16,8 @@ use midflight_api::longhorn::{
 use midflight_api::{ImageRef, Member, MemberMode, NodeName, OperationPhase};
 use midflight_plan::storage::snapshot::HEAD;
 use midflight_plan::storage::volume::{
-    Action, Decision, INTACT, Instance, Integrity, Manager, NODE_LOST, Observed, SETTLED, Standing, Unsettled,
-    integrity_of, is_leaving, is_salvage_over, note_rebuild, rebuild_wanted, refused,
+    Action, Decision, INTACT, Instance, Integrity, Manager, NODE_LOST, Observed, SETTLED, Standing,
+    Unsettled, integrity_of, is_leaving, is_salvage_over, note_rebuild, rebuild_wanted, refused,
 };
 use tonic::Code;
 

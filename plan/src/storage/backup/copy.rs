@@ -162,6 +162,13 @@ impl Observed {
         found.is_some_and(|found| !asked.is_empty() && found.snapshot != asked.as_str())
     }
 
+    /// Bytes that the volume had when its snapshot was taken; 0 if nobody knows.
+    pub fn size_then(&self) -> u64 {
+        let taken = self.snapshot.as_ref().filter(|taken| taken.spec.volume == self.volume_name.as_str());
+        let status = taken.and_then(|taken| taken.status.as_ref());
+        status.and_then(|status| status.restore_size.try_into().ok()).unwrap_or_default()
+    }
+
     /// Whether a copy was ordered, and nobody here knows what became of it.
     pub fn is_unheard_of(&self) -> bool {
         self.state() == BackupState::InProgress && self.work == Work::None && !self.volume_name.is_empty()

@@ -168,7 +168,10 @@ fn a_volume_whose_node_is_lost_says_so_until_the_node_is_back() {
 
     world.attach("n-2");
     world.settle();
-    assert_eq!((world.standing().0, decide(&world.seen).standing.node.as_str()), (VolumeState::Attached, "n-2"));
+    assert_eq!(
+        (world.standing().0, decide(&world.seen).standing.node.as_str()),
+        (VolumeState::Attached, "n-2")
+    );
     assert_ne!(told(&world).map(|(reason, _)| reason), Some(NODE_LOST));
 
     world.attach("n-1");
