@@ -28,7 +28,7 @@ pub(super) enum Wish {
 pub(super) struct Seen {
     pub(super) kind: Kind,
     pub(super) wish: Wish,
-    /// The epoch it was last started under, or is to be started under first.
+    /// The highest epoch that one of its processes may have, or that it is to be started under first.
     pub(super) ours: Epoch,
     /// Term of the volume's record, if that can be read.
     pub(super) record: Option<u64>,

@@ -222,6 +222,7 @@ impl Instance {
         change(&mut spec);
         spec.ahead = spec.ahead.max(spec.epoch);
         self.place.store(&spec)?;
+        now.used = now.used.max(spec.epoch);
         now.view.spec = spec;
         if anew {
             now.wish = Wish::ServeAnew;

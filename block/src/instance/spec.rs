@@ -49,10 +49,10 @@ pub(super) enum Particulars {
 pub(super) struct Spec {
     pub(super) name: Name,
     pub(super) volume: Name,
-    /// With the incarnation it was last started under.
+    /// With the incarnation it was last started under; on disk, perhaps with the one before.
     pub(super) epoch: Epoch,
-    /// The highest that it may be started under before more is noted.
-    #[serde(default)]
+    /// The highest that it may be started under before more is noted. In a file of its own, which builds that do not know it leave alone.
+    #[serde(skip)]
     pub(super) ahead: Epoch,
     /// Below the folder of binaries; `None` for an instance in this process (v2).
     pub(super) binary: Option<PathBuf>,
@@ -135,6 +135,10 @@ impl Place {
         self.folder.join("spec.json")
     }
 
+    fn ahead(&self) -> PathBuf {
+        self.folder.join("ahead.json")
+    }
+
     pub(super) fn lock(&self) -> PathBuf {
         self.folder.join("lock")
     }
@@ -153,7 +157,11 @@ impl Place {
             fs::create_dir_all(&self.folder)?;
             durable::sync_folder(&self.folder)?;
         }
-        durable::write(&self.spec(), spec)
+        durable::write(&self.spec(), spec)?;
+        match spec.ahead > spec.epoch {
+            true => durable::write(&self.ahead(), &Floor { epoch: spec.ahead }),
+            false => Ok(()),
+        }
     }
 
     /// The spec goes first: without it the rest is rubbish.
@@ -216,7 +224,11 @@ impl Shelf {
         for entry in fs::read_dir(self.root.join("instances"))? {
             let place = Place { folder: entry?.path() };
             match durable::read::<Spec>(&place.spec())? {
-                Some(spec) => all.push(spec),
+                Some(spec) => {
+                    let noted =
+                        durable::read::<Floor>(&place.ahead())?.map_or(spec.epoch, |noted| noted.epoch);
+                    all.push(Spec { ahead: noted.max(spec.epoch), ..spec });
+                }
                 // Its first store, or its removal, was not finished.
                 None => fs::remove_dir_all(&place.folder)?,
             }
@@ -269,7 +281,14 @@ mod tests {
         let place = shelf.place(&spec.key());
         place.store(&spec).unwrap();
         fs::create_dir_all(folder.path().join("instances/engine-half")).unwrap();
-        assert_eq!(shelf.load().unwrap(), [spec]);
+        assert_eq!(shelf.load().unwrap(), std::slice::from_ref(&spec));
+        let ahead = Spec { ahead: spec.epoch.next_incarnation().unwrap(), ..spec };
+        place.store(&ahead).unwrap();
+        assert_eq!(
+            shelf.load().unwrap(),
+            [ahead],
+            "no process of a later manager gets what one of this may have"
+        );
         assert!(!folder.path().join("instances/engine-half").exists());
         place.remove().unwrap();
         assert_eq!(shelf.load().unwrap(), []);
