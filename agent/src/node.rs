@@ -18,6 +18,8 @@ use crate::{
 };
 
 pub(crate) const FIELD_MANAGER: &str = "midflight-agent";
+/// What the API takes of an event's note, in bytes.
+pub(crate) const LONGEST_NOTE: usize = 1000;
 pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// What one node may run; kubelet's default.
 const MOST_PODS: &str = "110";

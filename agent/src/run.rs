@@ -1,12 +1,16 @@
 //! The loop of an agent: look, decide, tell the API, rest.
 
 use std::{
+    collections::HashMap,
     io,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use futures::FutureExt;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
 use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{
@@ -99,16 +103,30 @@ async fn serve_csi(shell: &Arc<Shell>) -> Result<(), Box<dyn std::error::Error +
     Ok(csi::serve_with(csi, client, images, || ()).await?)
 }
 
-/// This agent brings images. A pull goes on though nobody waits for it any more: who asks again finds it done.
+/// How a pull ended.
+type Pulled = Result<(), String>;
+
+/// This agent brings images. A pull goes on though nobody waits for it any more: who asks again hears how it ended.
 fn images(shell: Arc<Shell>, client: Client) -> Images {
+    let under_way: Arc<Mutex<HashMap<String, Shared<BoxFuture<'static, Pulled>>>>> = Arc::default();
     Images::Agent(Arc::new(move |image: String| {
-        let (shell, client) = (Arc::clone(&shell), client.clone());
-        let pulling = tokio::spawn(async move {
-            let image: ImageName = image.parse().map_err(|error: NameError| chain(&error))?;
-            shell.images.pull(&image, false, &client).await.map(drop).map_err(|error| chain(&error))
-        });
-        pulling.map(|pulled| pulled.unwrap_or_else(|error| Err(chain(&error)))).boxed()
+        let begin = || pull(Arc::clone(&shell), client.clone(), image.clone()).shared();
+        let pulling = held(&under_way).entry(image.clone()).or_insert_with(begin).clone();
+        let under_way = Arc::clone(&under_way);
+        pulling.inspect(move |_| drop(held(&under_way).remove(&image))).boxed()
     }))
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pull(shell: Arc<Shell>, client: Client, image: String) -> BoxFuture<'static, Pulled> {
+    let pulling = tokio::spawn(async move {
+        let image: ImageName = image.parse().map_err(|error: NameError| chain(&error))?;
+        shell.images.pull(&image, false, &client).await.map(drop).map_err(|error| chain(&error))
+    });
+    pulling.map(|pulled| pulled.unwrap_or_else(|error| Err(chain(&error)))).boxed()
 }
 
 async fn be_node(shell: Arc<Shell>, ready: oneshot::Sender<()>) {

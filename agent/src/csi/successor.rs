@@ -13,7 +13,10 @@ use kube::{
 use midflight_plan::mount::Seen;
 
 use super::{node::NodeService, volume::Daemon};
-use crate::node::FIELD_MANAGER;
+use crate::node::{FIELD_MANAGER, LONGEST_NOTE};
+
+/// Workloads that come and go wait meanwhile; what takes longer goes on by itself, and the next look finds it.
+const BROUGHT_WITHIN: Duration = Duration::from_millis(500);
 
 /// Brings an image to the node, or tells why it cannot be had.
 type Bring = dyn Fn(String) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
@@ -37,11 +40,12 @@ impl std::fmt::Debug for Images {
 }
 
 impl Images {
-    async fn bring(&self, image: &str, within: Duration) -> Result<(), String> {
-        let Images::Agent(bring) = self else { return Ok(()) };
-        match tokio::time::timeout(within, bring(image.to_owned())).await {
-            Ok(brought) => brought,
-            Err(_) => Err(format!("it is not there after {} seconds", within.as_secs())),
+    /// Whether an image is on the node; one that is still on its way is not.
+    async fn bring(&self, image: &str) -> Result<bool, String> {
+        let Images::Agent(bring) = self else { return Ok(true) };
+        match tokio::time::timeout(BROUGHT_WITHIN, bring(image.to_owned())).await {
+            Ok(brought) => brought.map(|()| true),
+            Err(_) => Ok(false),
         }
     }
 }
@@ -57,14 +61,17 @@ impl NodeService {
         let Some(image) = seen.wanted.image.clone().filter(|_| seen.asks_for_successor()) else {
             return seen;
         };
-        let brought = self.images.bring(&image, self.config.patience).await;
+        let brought = self.images.bring(&image).await;
+        if brought == Ok(false) {
+            return Seen { can_follow: false, ..seen };
+        }
+        let can_follow = brought.is_ok();
         let trouble = brought.err().map(|why| {
             format!(
                 "the idle daemon on {} stays, since its successor's image {image} cannot be had: {why}",
                 self.config.node
             )
         });
-        let can_follow = trouble.is_none();
         if let Some(note) = self.new_trouble_of(daemon, trouble) {
             tracing::warn!(daemon = daemon.as_str(), note);
             tell(self.cluster.client(), &self.config.node, about, note).await;
@@ -74,8 +81,9 @@ impl NodeService {
 }
 
 /// Tells people, once: what is not heard is in the log.
-async fn tell(client: &Client, node: &str, about: Option<&ObjectReference>, note: String) {
+async fn tell(client: &Client, node: &str, about: Option<&ObjectReference>, mut note: String) {
     let Some(about) = about else { return };
+    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
     let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(node.to_owned()) };
     let (reason, action) = ("FuseImageMissing".to_owned(), "Keep".to_owned());
     let event = Event { type_: EventType::Warning, reason, note: Some(note), action, secondary: None };

@@ -13,10 +13,12 @@ use kube::{
 use tracing::warn;
 
 use super::{super::Shell, Pulling, Worker};
-use crate::{chain, image::Held, node::FIELD_MANAGER};
+use crate::{
+    chain,
+    image::Held,
+    node::{FIELD_MANAGER, LONGEST_NOTE},
+};
 
-/// What the API takes of an event's note, in bytes.
-const LONGEST_NOTE: usize = 1000;
 /// Different news of a pod that are known to be told again.
 const KNOWN: usize = 32;
 
