@@ -245,7 +245,10 @@ impl Controller for Datasets {
             let key = Key::of(set);
             key.name.strip_suffix("-fuse").map(|name| Key::new(&key.namespace, name)).into_iter().collect()
         });
-        wake.on(&self.volumes, |volume| claim_of(volume).filter(|_| is_ours(volume)).into_iter().collect());
+        wake.on(&self.volumes, |volume| {
+            let own = claim_of(volume).filter(|_| is_ours(volume));
+            shown_dataset(volume).into_iter().chain(own).collect()
+        });
     }
 
     async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {

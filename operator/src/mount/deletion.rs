@@ -33,10 +33,10 @@ fn mark<K: Resource>(object: &mut K, step: &Action) {
 }
 
 /// Changes only when the first of them has gone: there may be thousands.
-fn in_words(users: &BTreeSet<Key>) -> String {
+fn in_words(what: &str, users: &BTreeSet<Key>) -> String {
     let first = users.first().map(Key::to_string).unwrap_or_default();
     let others = if users.len() > 1 { " and others" } else { "" };
-    format!("it was deleted, and goes when nobody uses it any more: pod {first}{others}")
+    format!("{what} was deleted, and goes when nobody uses it any more: pod {first}{others}")
 }
 
 impl Look {
@@ -71,7 +71,7 @@ impl Datasets {
 
     /// Tells who keeps a dataset or runtime that was deleted.
     pub(super) async fn report_kept(&self, seen: &mut Look) -> Result<(), TurnError> {
-        let words = in_words(&seen.kept_by);
+        let words = in_words("it", &seen.kept_by);
         if let Some(runtime) = seen.runtime.as_mut().filter(|runtime| waits_for_us(&***runtime)) {
             let tell = |runtime: &mut JuiceFSRuntime| {
                 runtime.status.get_or_insert_default().fuse_reason = words.as_str().into();
@@ -79,6 +79,8 @@ impl Datasets {
             self.runtimes.report(runtime, tell).await?;
         }
         let Some(dataset) = &mut seen.dataset else { return Ok(()) };
+        let what = if waits_for_us(&**dataset) { "it" } else { "its runtime" };
+        let words = in_words(what, &seen.kept_by);
         let is_news = !service::is_kept(dataset.status.as_ref());
         let tell = |dataset: &mut Dataset| service::say_kept(&words, dataset.status.get_or_insert_default());
         self.datasets.report(dataset, tell).await?;

@@ -93,6 +93,7 @@ pub(super) fn say_served(next: &Action, trouble: Option<&Trouble>, status: &mut 
         }
         // Those that could mount it still can.
         Action::ChangeDaemons { .. } | Action::ChangeClaim { .. } => status.phase = DatasetPhase::Updating,
+        Action::Guard if matches!(status.phase, DatasetPhase::Bound | DatasetPhase::Updating) => {}
         Action::Guard
         | Action::MakeDaemons { .. }
         | Action::MakeVolume

@@ -59,8 +59,8 @@ async fn a_dataset_that_was_deleted_serves_until_its_last_workload_has_gone() {
     let datasets = Api::<Dataset>::default_namespaced(client.clone());
     let runtimes = Api::<JuiceFSRuntime>::default_namespaced(client.clone());
     let gone = DeleteParams::background();
-    runtimes.delete("data", &gone).await.unwrap();
     datasets.delete("data", &gone).await.unwrap();
+    runtimes.delete("data", &gone).await.unwrap();
     let words = |users: &str| format!("it was deleted, and goes when nobody uses it any more: pod {users}");
     until_standing(client, ["Bound", "True", &words("default/one and others")]).await;
     end_user(client, "one").await;
