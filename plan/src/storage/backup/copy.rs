@@ -150,7 +150,8 @@ impl Observed {
         let is_asked = |snapshot: &&Snapshot| {
             let was_taken = snapshot.status.as_ref().is_some_and(|status| !status.creation_time.is_empty());
             let is_going = snapshot.metadata.deletion_timestamp.is_some();
-            snapshot.spec.volume == self.volume_name.as_str() && !was_taken && !is_going
+            let is_wanted = snapshot.spec.create_snapshot && !was_taken && !is_going;
+            snapshot.spec.volume == self.volume_name.as_str() && is_wanted
         };
         self.snapshot.as_ref().filter(is_asked).is_some()
     }
@@ -437,6 +438,7 @@ mod tests {
         seen.engine.as_mut().unwrap().snapshots.clear();
         let mut snapshot = Snapshot::new("monday", Default::default());
         snapshot.spec.volume = volume.into();
+        snapshot.spec.create_snapshot = true;
         snapshot.status.get_or_insert_default().creation_time = taken.into();
         seen.snapshot = Some(snapshot);
     }
