@@ -73,7 +73,7 @@ fn doubled(first: Duration, times: u32) -> Duration {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Refused {
     /// When it was first said.
-    since: Timestamp,
+    pub(super) since: Timestamp,
     times: u32,
     /// Before that nothing is asked of the volume.
     pub(super) until: Timestamp,

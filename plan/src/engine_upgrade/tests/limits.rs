@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use midflight_api::longhorn::{DataEngine, VolumeState};
-use midflight_api::{Attempt, Initiator, NodeName, Outcome, Size};
+use midflight_api::{Attempt, Initiator, NodeName, Outcome, Size, VolumeName};
 use proptest::prelude::*;
 
 use super::super::attempt::{Change, Why};
@@ -283,6 +284,12 @@ fn upgrading<'a>(volumes: impl Iterator<Item = &'a Volume>) -> BTreeMap<NodeName
     nodes
 }
 
+/// Whether the API has refused to change a volume for longer than an attempt may take: then it holds no place.
+fn rests(controller: &Fleet, volume: &VolumeName, now: Timestamp) -> bool {
+    let refused = controller.volume(volume).and_then(|volume| volume.refused.as_ref());
+    refused.is_some_and(|refused| refused.since + world(0).policy.deadline <= now)
+}
+
 proptest! {
     #[test]
     fn the_limits_are_never_exceeded_by_a_begin(happenings in proptest::collection::vec(happening(), 0..80), cluster in 0..4usize) {
@@ -308,7 +315,8 @@ proptest! {
                     *volume = apply(volume, &change);
                     let node = volume.seat().cloned().unwrap_or_default();
                     if change.why == Why::Begins {
-                        let nodes = upgrading(truth.iter().filter(|volume| !asked.contains(&volume.name)));
+                        let counts = |volume: &&Volume| !asked.contains(&volume.name) && !rests(&controller, &volume.name, at(now));
+                        let nodes = upgrading(truth.iter().filter(counts));
                         prop_assert!(nodes.get(&node).is_none_or(|count| *count <= limit), "{nodes:?} with limit {limit}");
                         let all: usize = nodes.values().sum();
                         prop_assert!(cluster == 0 || all <= cluster, "{nodes:?} with {cluster} in all");
