@@ -109,11 +109,10 @@ fn a_dataset_that_is_deleted_under_a_workload_serves_it_to_the_end() {
     let (node, dataset) = ("node-1", format!("{FLUID}/datasets/data"));
     make_dataset(&cluster);
     cluster.start_workload(node);
-    let claim = cluster.get(CLAIM);
-    assert_eq!(
-        (&claim["status"]["phase"], &claim["status"]["capacity"]["storage"]),
-        (&json!("Bound"), &json!("100Pi"))
-    );
+    cluster.eventually("the claim is bound", || {
+        let status = &cluster.get(CLAIM)["status"];
+        (&status["phase"], &status["capacity"]["storage"]) == (&json!("Bound"), &json!("100Pi"))
+    });
     let before = cluster.daemon(node);
     cluster.delete(&format!("{FLUID}/juicefsruntimes/data"));
     cluster.delete(&dataset);

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::Resource;
@@ -14,6 +15,9 @@ use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+const BEGINS_WITHIN: Duration = Duration::from_secs(150);
 
 /// Looks at each object of a kind; begun when this returns.
 #[expect(clippy::print_stderr, reason = "whoever runs the tests must read it")]
@@ -38,6 +42,7 @@ where
         }
     });
     // Who has begun drops the other end.
-    let _ = has_begun.await;
+    let begins = timeout(BEGINS_WITHIN, has_begun).await;
+    assert!(begins.is_ok(), "a watch of {} has not begun after {BEGINS_WITHIN:?}", K::kind(&()));
     task
 }

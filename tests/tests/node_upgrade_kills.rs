@@ -92,12 +92,15 @@ fn cells() -> Vec<(Moment, Victim)> {
 /// The numbers of the cells that are played, of so many.
 fn chosen(which: Option<&str>, count: usize, seed: u64) -> Vec<usize> {
     let number = |text: &str| text.parse::<usize>().ok();
-    let range = which.and_then(|which| which.split_once(".."));
-    match (which, range.and_then(|(from, to)| Some(number(from)?..number(to)?.min(count)))) {
-        (Some("all"), _) => (0..count).collect(),
-        (_, Some(range)) => range.collect(),
+    let range = |text: &str| text.split_once("..").and_then(|(from, to)| Some(number(from)?..number(to)?));
+    match which {
+        Some("all") => (0..count).collect(),
+        Some(which) => match range(which).filter(|range| range.start < range.end && range.end <= count) {
+            Some(range) => range.collect(),
+            None => panic!("MIDFLIGHT_KILLS={which} is neither `all` nor a range of cells within 0..{count}"),
+        },
         // Steps by a number without a factor in common with their count come to every one.
-        (_, None) => {
+        None => {
             (0..DRAWN).map(|turn| (seed as usize).wrapping_mul(41).wrapping_add(37 * turn) % count).collect()
         }
     }
