@@ -52,6 +52,22 @@ words! {
     }
 }
 
+impl NodeUpgradeState {
+    /// Whether something is being done to the node.
+    pub fn is_under_way(self) -> bool {
+        match self {
+            NodeUpgradeState::Undefined | NodeUpgradeState::Completed | NodeUpgradeState::Error => false,
+            NodeUpgradeState::Initializing
+            | NodeUpgradeState::FailingReplicas
+            | NodeUpgradeState::SwitchingOver
+            | NodeUpgradeState::UpgradingInstanceManager
+            | NodeUpgradeState::SwitchingBack
+            | NodeUpgradeState::RebuildingReplica
+            | NodeUpgradeState::Finalizing => true,
+        }
+    }
+}
+
 kind! {
     /// Asks for the data engine of every node to be replaced while its volumes stay attached.
     #[kube(

@@ -70,27 +70,17 @@ pub(super) fn nodes(upgrade: &DataEngineUpgradeManager) -> Option<Does> {
 }
 
 fn progress(status: &DataEngineUpgradeManagerStatus) -> String {
-    let (mut done, mut under_way) = (0, Vec::new());
-    for (node, entry) in &status.upgrade_nodes {
-        match entry.state {
-            NodeUpgradeState::Completed => done += 1,
-            NodeUpgradeState::Undefined | NodeUpgradeState::Error => {}
-            NodeUpgradeState::Initializing
-            | NodeUpgradeState::FailingReplicas
-            | NodeUpgradeState::SwitchingOver
-            | NodeUpgradeState::UpgradingInstanceManager
-            | NodeUpgradeState::SwitchingBack
-            | NodeUpgradeState::RebuildingReplica
-            | NodeUpgradeState::Finalizing => under_way.push(format!(", {node} is {}", entry.state)),
-        }
-    }
+    let done =
+        status.upgrade_nodes.values().filter(|entry| entry.state == NodeUpgradeState::Completed).count();
+    let under_way = status.upgrade_nodes.iter().filter(|(_, entry)| entry.state.is_under_way());
+    let under_way: String = under_way.map(|(node, entry)| format!(", {node} is {}", entry.state)).collect();
     let to = match status.instance_manager_image.as_str() {
         "" => "begins".to_owned(),
         image => format!("to {image}"),
     };
     match status.upgrade_nodes.len() {
         0 => to,
-        all => format!("{to}: {done} of {all} nodes done{}", under_way.concat()),
+        all => format!("{to}: {done} of {all} nodes done{under_way}"),
     }
 }
 

@@ -122,22 +122,16 @@ fn rest<'a>(nodes: impl Iterator<Item = &'a UpgradeNodeStatus>, pace: Pace, now:
     for entry in nodes {
         let moment = |text: &str| text.parse::<Timestamp>().ok();
         all += match entry.state {
-            NodeUpgradeState::Completed | NodeUpgradeState::Error => Duration::ZERO,
             NodeUpgradeState::Undefined => {
                 let rests = moment(entry.retry_at.as_str()).filter(|at| *at > now);
                 pace.node + rests.map_or(Duration::ZERO, |at| at.duration_since(now).unsigned_abs())
             }
-            NodeUpgradeState::Initializing
-            | NodeUpgradeState::FailingReplicas
-            | NodeUpgradeState::SwitchingOver
-            | NodeUpgradeState::UpgradingInstanceManager
-            | NodeUpgradeState::SwitchingBack
-            | NodeUpgradeState::RebuildingReplica
-            | NodeUpgradeState::Finalizing => {
+            state if state.is_under_way() => {
                 at_once += 1;
                 let began = moment(entry.started_at.as_str()).unwrap_or(now).min(now);
                 pace.node.saturating_sub(now.duration_since(began).unsigned_abs())
             }
+            _ => Duration::ZERO,
         };
     }
     all / at_once.max(1)
