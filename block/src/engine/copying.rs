@@ -54,6 +54,8 @@ enum Progress {
     /// The source has been asked which blocks the next layer has.
     Mapping,
     Copying,
+    /// Everything is copied, and the target still has to do what was answered ahead of it.
+    CatchingUp,
     Flushing,
     Done,
 }
@@ -225,12 +227,23 @@ impl Engine {
         })
     }
 
+    /// The member for which no frontend waits: it is being copied to, and has to catch up before it can be in service.
+    pub(super) fn lagging(&self) -> Mask {
+        let Some(Copying { purpose: Purpose::Join(member), progress, .. }) = &self.copying else { return 0 };
+        match progress {
+            Progress::Joining | Progress::Asking(_) | Progress::Mapping | Progress::Copying => bit(*member),
+            Progress::CatchingUp | Progress::Flushing | Progress::Done => 0,
+        }
+    }
+
     /// Begins what can be begun.
     pub(super) fn copy_on(&mut self, out: &mut Vec<Output>) {
         let draining = matches!(self.phase, Phase::Draining { .. });
         let Some(copying) = &mut self.copying else { return };
-        if copying.progress != Progress::Copying {
-            return;
+        match copying.progress {
+            Progress::Copying => {}
+            Progress::CatchingUp if !draining => return self.flush_copied(out),
+            _ => return,
         }
         if draining {
             copying.pieces.retain(|piece| piece.stage != Stage::Waiting);
@@ -346,13 +359,23 @@ impl Engine {
     }
 
     fn finish_copying(&mut self, out: &mut Vec<Output>) {
-        let targets = self.targets();
         let Some(copying) = &mut self.copying else { return };
         if copying.progress != Progress::Copying || !copying.pieces.is_empty() || !copying.todo.is_empty() {
             return;
         }
         if !copying.layers.is_empty() {
             return self.map_next(out);
+        }
+        copying.progress = Progress::CatchingUp;
+        self.flush_copied(out);
+    }
+
+    /// What is copied is made durable when the target has done everything else as well.
+    fn flush_copied(&mut self, out: &mut Vec<Output>) {
+        let targets = self.targets();
+        let Some(copying) = &mut self.copying else { return };
+        if self.ahead > 0 {
+            return;
         }
         copying.progress = Progress::Flushing;
         let flush = Frame::bare(Header::new(Kind::Flush, 0, self.epoch));

@@ -7,8 +7,10 @@
 //! ```
 //!
 //! Invariant: a write is acknowledged when every member that the record counts
-//! has acknowledged it under this engine's epoch, and not before. A member is
-//! discounted only after the record says so; until then its writes wait.
+//! has acknowledged it under this engine's epoch, and not before; only a member that
+//! is being copied to may follow later, and has followed before the record says that
+//! it is in service. A member is discounted only after the record says so; until then
+//! its writes wait.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -158,6 +160,8 @@ pub struct Engine {
     /// The last epoch under which the frontend was served.
     pub(super) frontend_epoch: Epoch,
     pub(super) pending: Window<Pending>,
+    /// How far the member that is being copied to is behind what was answered, in bytes.
+    pub(super) ahead: u64,
     /// Changes that wait until what they touch has been copied.
     pub(super) held: VecDeque<(LinkId, Frame)>,
     pub(super) unflushed: Unflushed,
@@ -214,6 +218,7 @@ impl Engine {
             welcome: None,
             frontend_epoch: Epoch::NONE,
             pending: Window::default(),
+            ahead: 0,
             held: VecDeque::new(),
             unflushed: Unflushed::default(),
             unsettled: false,
@@ -407,6 +412,7 @@ impl Engine {
     pub(super) fn end(&mut self, why: Output, out: &mut Vec<Output>) {
         self.phase = Phase::Ended;
         self.pending = Window::default();
+        self.ahead = 0;
         self.forget_waiting();
         self.copying = None;
         self.operation = None;
@@ -448,7 +454,8 @@ impl Engine {
         }
     }
 
-    /// A flush of our own may go on: nobody waits for it, and the next engine flushes by itself.
+    /// A flush of our own may go on: nobody waits for it, and the next engine flushes by itself. So may what only
+    /// a member that is being copied to has left to do: the next engine begins anew with that one.
     fn is_drained(&self) -> bool {
         let waits = |asker: Asker| match asker {
             Asker::Frontend(_) | Asker::Reader(..) | Asker::Copy(_) | Asker::Copied(_) | Asker::Operation => {
@@ -456,7 +463,7 @@ impl Engine {
             }
             Asker::Ahead | Asker::Release(_) | Asker::Nobody => false,
         };
-        let owed = self.pending.iter().any(|(_, pending)| waits(pending.asker));
+        let owed = self.pending.iter().any(|(_, pending)| waits(pending.asker) && !pending.answered);
         !owed && self.held.is_empty() && self.operation.is_none()
     }
 

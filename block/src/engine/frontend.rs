@@ -57,6 +57,7 @@ impl Engine {
             (Kind::Drain, Phase::Serving | Phase::Draining { .. }) => {
                 // Without an answer, the frontend asks the next engine.
                 self.suspension.forget();
+                self.held.clear();
                 self.give_up_operation(out);
                 self.phase = Phase::Draining { tag };
                 self.copy_on(out);

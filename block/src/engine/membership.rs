@@ -161,12 +161,21 @@ impl Engine {
         }
     }
 
-    /// Whoever was let go when this engine gave the volume away is not asked to promise again: it leaves at once.
+    /// Whoever was let go when this engine gave the volume away, or was lost since while it was being copied to, is not
+    /// asked to promise again: it leaves at once.
     pub(super) fn lose_departing(&mut self, out: &mut Vec<Output>) {
-        while let Some(at) = self.members.any(Service::Departing) {
+        for at in 0..self.members.iter().count() {
             let member = self.members.get(at);
-            out.extend(member.part().map(Output::Close));
-            member.leave();
+            let is_lost = match member.service {
+                Service::Departing => true,
+                Service::Joining => member.link.is_none(),
+                Service::In | Service::Leaving | Service::Out | Service::Returning => false,
+            };
+            if is_lost {
+                out.extend(member.part().map(Output::Close));
+                member.leave();
+                self.copying_lost(at, out);
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! Requests: sent to the members, counted, answered once.
 //!
 //! Invariant: an answer `Ok` to anything that changes data means that no member
-//! which the record counts still owes its acknowledgement.
+//! which the record counts still owes its acknowledgement, but for one that is
+//! being copied to: that one has caught up before it may come into service.
 
 use super::{
     control::Trouble,
@@ -42,6 +43,14 @@ pub(super) struct Pending {
     pub(super) asker: Asker,
     /// Members that still owe an answer.
     pub(super) owed: Mask,
+    /// Whether its frontend has the answer already, ahead of the member that is being copied to.
+    pub(super) answered: bool,
+}
+
+impl Pending {
+    fn new(asked: Header, asker: Asker, owed: Mask) -> Pending {
+        Pending { asked, asker, owed, answered: false }
+    }
 }
 
 /// Blocks that a member may lack if it loses power now: those written since the
@@ -136,6 +145,10 @@ const READ_REGION_BITS: u32 = 21;
 const FLUSH_AFTER: u64 = 1 << 20;
 /// Pieces of the set of unflushed blocks after which we flush as well, for the memory they take.
 const MOST_LEAVES: usize = 1 << 16;
+/// What a member that is being copied to may be behind the answers, in bytes: it is kept in memory for it.
+const MOST_AHEAD: u64 = 8 << 20;
+/// What a request without data counts for there.
+const LEAST_AHEAD: u64 = 4 << 10;
 
 pub(super) fn changes(kind: Kind) -> bool {
     matches!(kind, Kind::Write | Kind::Trim | Kind::Zero)
@@ -152,6 +165,14 @@ fn lets_regions_go(asker: Asker) -> bool {
         | Asker::Copied(_)
         | Asker::Release(_)
         | Asker::Nobody => true,
+    }
+}
+
+/// What a request that was answered ahead of a member counts for.
+fn weight(asked: &Header) -> u64 {
+    match asked.kind {
+        Kind::Write => u64::from(asked.extent.length()).max(LEAST_AHEAD),
+        _ => LEAST_AHEAD,
     }
 }
 
@@ -172,7 +193,7 @@ impl Engine {
             Some(past) => {
                 let asked = Header { epoch: self.epoch, check: 0, ..frame.header.clone() };
                 let asker = Asker::Reader(reader, past);
-                let number = self.pending.push(Pending { asked, asker, owed: 0 });
+                let number = self.pending.push(Pending::new(asked, asker, 0));
                 return self.send_read(number, out);
             }
         };
@@ -192,12 +213,14 @@ impl Engine {
             let status = if asked.epoch == self.epoch { Status::Invalid } else { Status::NotServing };
             return out.push(Output::Send(frontend, Frame::bare(asked.reply(status, self.epoch))));
         }
-        if changes(asked.kind) && (self.holds_writes() || self.is_being_copied(asked.extent)) {
+        let must_wait =
+            |extent| self.holds_writes() || self.is_being_copied(extent) || self.is_answered_ahead(extent);
+        if changes(asked.kind) && must_wait(asked.extent) {
             return self.held.push_back((frontend, frame));
         }
         let asker = Asker::Frontend(frontend);
         if asked.kind == Kind::Read {
-            let number = self.pending.push(Pending { asked: frame.header, asker, owed: 0 });
+            let number = self.pending.push(Pending::new(frame.header, asker, 0));
             return self.send_read(number, out);
         }
         self.send_all(frame, asker, out);
@@ -209,7 +232,7 @@ impl Engine {
     /// Sends a change or a flush to everyone who gets every write.
     fn send_all(&mut self, frame: Frame, asker: Asker, out: &mut Vec<Output>) {
         let mut header = frame.header.clone();
-        let number = self.pending.push(Pending { asked: frame.header, asker, owed: self.members.needed() });
+        let number = self.pending.push(Pending::new(frame.header, asker, self.members.needed()));
         header.tag = number;
         match header.kind {
             Kind::Flush => {
@@ -227,7 +250,7 @@ impl Engine {
     /// Sends something to one member for a purpose of our own.
     pub(super) fn send_to(&mut self, members: Mask, frame: Frame, asker: Asker, out: &mut Vec<Output>) {
         let mut header = frame.header.clone();
-        header.tag = self.pending.push(Pending { asked: frame.header, asker, owed: members });
+        header.tag = self.pending.push(Pending::new(frame.header, asker, members));
         for (at, link) in self.members.receivers() {
             if members & bit(at) != 0 {
                 out.push(Output::Send(
@@ -298,6 +321,15 @@ impl Engine {
         self.pending.iter().any(|(_, pending)| touches(pending))
     }
 
+    /// Whether the member that is being copied to still has to carry a change out here that was answered. It may carry
+    /// out two at once in either order, so the next one waits.
+    fn is_answered_ahead(&self, extent: Extent) -> bool {
+        let touches = |pending: &Pending| {
+            pending.answered && changes(pending.asked.kind) && pending.asked.extent.overlaps(extent)
+        };
+        self.ahead > 0 && self.pending.iter().any(|(_, pending)| touches(pending))
+    }
+
     /// Whether a change is under way that another frontend asked for.
     pub(super) fn changes_of_others(&self, frontend: LinkId) -> bool {
         let foreign = |pending: &Pending| match pending.asker {
@@ -325,15 +357,15 @@ impl Engine {
 
     /// Nobody waits for this member any more: the record says that it is out.
     pub(super) fn discount(&mut self, member: usize, out: &mut Vec<Output>) {
-        let mut done = Vec::new();
+        let mut freed = Vec::new();
         for (number, pending) in self.pending.iter_mut() {
-            if !reads(pending.asked.kind) {
+            if !reads(pending.asked.kind) && pending.owed & bit(member) != 0 {
                 pending.owed &= !bit(member);
-                done.extend((pending.owed == 0).then_some(number));
+                freed.push(number);
             }
         }
-        for number in done {
-            self.finish(number, None, out);
+        for number in freed {
+            self.on_owed_less(number, None, out);
         }
     }
 
@@ -344,9 +376,42 @@ impl Engine {
             return;
         }
         pending.owed &= !bit(member);
-        if pending.owed == 0 {
-            self.finish(number, Some(frame), out);
+        self.on_owed_less(number, Some(frame), out);
+    }
+
+    fn on_owed_less(&mut self, number: u64, last: Option<Frame>, out: &mut Vec<Output>) {
+        match self.pending.get(number) {
+            Some(pending) if pending.owed == 0 => self.finish(number, last, out),
+            Some(_) => self.answer_ahead(number, out),
+            None => {}
         }
+    }
+
+    /// Answers a frontend without the member that is being copied to, if that is all who is waited for and not too far
+    /// behind: it comes into service when it has caught up.
+    fn answer_ahead(&mut self, number: u64, out: &mut Vec<Output>) {
+        let lagging = self.lagging();
+        let Some(pending) = self.pending.get_mut(number) else { return };
+        let Asker::Frontend(frontend) = pending.asker else { return };
+        let is_last = lagging != 0 && pending.owed == lagging && !reads(pending.asked.kind);
+        if !is_last || pending.answered || self.ahead >= MOST_AHEAD {
+            return;
+        }
+        pending.answered = true;
+        self.ahead += weight(&pending.asked);
+        let answer = pending.asked.reply(Status::Ok, self.epoch);
+        out.push(Output::Send(frontend, Frame::bare(answer)));
+    }
+
+    /// The member that is being copied to has done what was answered ahead of it.
+    fn on_caught_up(&mut self, asked: &Header, out: &mut Vec<Output>) {
+        let was_full = self.ahead >= MOST_AHEAD;
+        self.ahead -= weight(asked);
+        if was_full && self.ahead < MOST_AHEAD {
+            let all: Vec<u64> = self.pending.iter().map(|(number, _)| number).collect();
+            all.into_iter().for_each(|number| self.answer_ahead(number, out));
+        }
+        self.release_held(out);
     }
 
     fn finish(&mut self, number: u64, last: Option<Frame>, out: &mut Vec<Output>) {
@@ -362,6 +427,7 @@ impl Engine {
             }
         }
         match pending.asker {
+            Asker::Frontend(_) if pending.answered => self.on_caught_up(&pending.asked, out),
             Asker::Frontend(link) | Asker::Reader(link, _) => {
                 let mut answer = Frame::bare(pending.asked.reply(Status::Ok, self.epoch));
                 if let Some(frame) = last {

@@ -1,5 +1,6 @@
 //! Whom an engine listens to, when it tells a frontend that it is served, and how it lets members go.
 
+mod rebuilds;
 mod snapshots;
 
 use super::{
