@@ -113,7 +113,11 @@ fn follow(room: &Room, outlet: &mut Outlet<'_>) -> io::Result<()> {
         }
         match () {
             () if exchanged => match open(&room.log())? {
-                Some(next) => reader = next,
+                // A line that was torn in the old file does not go on in the new one.
+                Some(next) => {
+                    partial.clear();
+                    reader = next;
+                }
                 None => return Ok(()),
             },
             () if over || outlet.to.is_closed() => return Ok(()),
