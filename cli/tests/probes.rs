@@ -121,6 +121,63 @@ fn what_a_grpc_server_says_makes_a_pod_ready_and_starts_it_anew() {
     assert!(events(&cluster).contains("its liveness probe failed: the service is in state 2, not serving"));
 }
 
+/// How many processes have this argument.
+fn with_argument(argument: &str) -> usize {
+    let lines = fs::read_dir("/proc").unwrap().flatten();
+    let lines = lines.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())).count()
+}
+
+#[test]
+fn nothing_is_left_of_what_probes_and_hooks_have_started() {
+    let cluster = Cluster::up();
+    cluster.pack("sleeps:v1", "#!/bin/sh\nexec sleep 600\n");
+    // Nobody else on the machine sleeps so long.
+    let seconds = |number: usize| format!("{}.{number}", 100_000_000 + std::process::id());
+    let shell = |script: String| json!({ "command": ["/bin/sh", "-c", script] });
+    let pipe = |number: usize| shell(format!("sleep {} | cat", seconds(number)));
+    let create = |name: &str, [hook, probe, endless]: [usize; 3]| {
+        let leaves = format!("setsid sleep {} > /dev/null 2>&1 &", seconds(hook));
+        cluster.create(name, json!({
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "c", "image": "sleeps:v1", "lifecycle": { "postStart": { "exec": shell(leaves) } },
+                "readinessProbe": { "exec": pipe(probe), "timeoutSeconds": 1, "periodSeconds": 600, "failureThreshold": 1 },
+                "livenessProbe": { "exec": pipe(endless), "timeoutSeconds": 600 },
+            }],
+        }));
+        eventually("its hook and a probe have left something", || {
+            with_argument(&seconds(hook)) == 1 && with_argument(&seconds(endless)) == 1
+        });
+    };
+    create("asked", [1, 2, 3]);
+    eventually("an event tells of it", || {
+        events(&cluster).contains("Readiness probe failed: no answer within 1s")
+    });
+    eventually("the probe that was too late has ended", || with_argument(&seconds(2)) == 0);
+    assert_eq!(with_argument(&seconds(1)), 1, "what a hook has left serves on");
+    cluster.ask(Method::DELETE, &format!("{PODS}/asked"), &json!({})).unwrap();
+    eventually("it is gone", || cluster.sandbox.get(&format!("{PODS}/asked")).is_err());
+    assert_eq!([1, 2, 3].map(|number| with_argument(&seconds(number))), [0; 3]);
+
+    create("taken-down", [4, 5, 6]);
+    cluster.sandbox.ok(&["down"]);
+    assert_eq!([4, 5, 6].map(|number| with_argument(&seconds(number))), [0; 3], "down ends them, too");
+}
+
+#[test]
+fn a_probe_says_how_long_the_end_may_take_that_it_asks_for() {
+    let cluster = Cluster::up();
+    cluster.pack("deaf:v1", "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.05; done\n");
+    let probe = json!({
+        "exec": { "command": ["/bin/false"] }, "periodSeconds": 1, "failureThreshold": 1,
+        "terminationGracePeriodSeconds": 1,
+    });
+    let container = json!({ "name": "c", "image": "deaf:v1", "livenessProbe": probe });
+    cluster.create("deaf", json!({ "terminationGracePeriodSeconds": 3600, "containers": [container] }));
+    cluster.eventually("it is started anew", "deaf", |pod| restarts(pod) > 0);
+}
+
 fn notes(folder: &Path) -> Vec<String> {
     let text = fs::read_to_string(folder.join("notes")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
@@ -169,6 +226,7 @@ fn hooks_run_after_the_start_and_before_the_end() {
 
     let folder = create("endless", 300, json!({ "preStop": until("never", "pre") }));
     cluster.eventually("it is ready", "endless", ready);
+    eventually("it has begun", || notes(&folder) == ["start"]);
     delete("endless");
     eventually("its last hook runs", || notes(&folder).contains(&"pre".to_owned()));
     delete_with("endless", json!({ "gracePeriodSeconds": 1 }));

@@ -22,14 +22,11 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rustix::{
-    fs::{FlockOperation, flock},
-    process::Signal,
-};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
-use super::MARK;
+use super::end::end;
 use crate::process::{Alive, Identity};
 
 /// What can go wrong with the files.
@@ -227,7 +224,7 @@ impl Room {
 
     /// Ends what a killed shim may have left, and writes down that nobody knows how the container ended.
     pub fn bury(&self, now: Timestamp) -> Result<Exit, RoomError> {
-        self.kill_marked().map_err(failed("end the processes of", &self.path))?;
+        end(&self.path, || Ok(Vec::new()));
         let started_at = self.main()?.map_or(now, |main| main.started_at);
         let exit = Exit {
             code: 137,
@@ -259,31 +256,6 @@ impl Room {
         }
     }
 
-    /// Kills every process whose environment names this room, until there is none.
-    fn kill_marked(&self) -> io::Result<()> {
-        let mark = format!("{MARK}={}\0", self.path.display());
-        loop {
-            let mut found = false;
-            for entry in fs::read_dir("/proc")? {
-                let name = entry?.file_name();
-                let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-                let Ok(identity) = Identity::of(pid) else { continue };
-                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                if !contains(&environment, mark.as_bytes()) {
-                    continue;
-                }
-                if let Some(alive) = identity.open()? {
-                    alive.signal(Signal::KILL)?;
-                    found = true;
-                }
-            }
-            if !found {
-                return Ok(());
-            }
-            std::thread::yield_now();
-        }
-    }
-
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, RoomError> {
         let path = self.path.join(name);
         match fs::read(&path) {
@@ -312,10 +284,6 @@ const BLUEPRINT: &str = "blueprint.json";
 const EXIT: &str = "exit.json";
 const SHIM: &str = "shim.json";
 const FORGIVEN: &str = "forgiven";
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
-}
 
 fn failed<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> RoomError + 'a {
     move |source| RoomError::File { doing, path: path.to_owned(), source }

@@ -1,13 +1,15 @@
 //! The parent of a container: starts it, writes down what it says and how it ends, and leaves nothing of it behind.
 //!
-//! The one invariant: when the shim ends by itself, no process of the container is left and its end is on disk.
+//! The one invariant: when the shim ends by itself, the container's end is on disk, and no process of the container is left but those
+//! that the kernel does not let end.
 
 use std::{
-    fs, io,
-    io::Write,
+    fs,
+    io::{self, Read, Write},
     path::Path,
     process::{Child, Command, Stdio},
-    thread,
+    sync::Arc,
+    thread::{self, JoinHandle},
 };
 
 use jiff::Timestamp;
@@ -18,7 +20,12 @@ use rustix::{
     },
 };
 
-use super::{COMMAND, Exit, MARK, Room, RoomError, log::Log, room::Main};
+use super::{
+    COMMAND, Exit, MARK, Room, RoomError,
+    end::{Left, end},
+    log::Log,
+    room::Main,
+};
 use crate::process::Identity;
 
 /// What stops a shim from doing its work.
@@ -47,21 +54,28 @@ pub fn shim(folder: &Path) -> Result<(), ShimError> {
     room.write_main(&Main { identity, started_at })?;
     say_started();
 
-    let log = Log::open(room.log()).map_err(system("open the log"))?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let copying = thread::scope(|scope| {
-        let out = scope.spawn(|| out.map_or(Ok(()), |out| log.copy("stdout", out)));
-        let err = scope.spawn(|| err.map_or(Ok(()), |err| log.copy("stderr", err)));
-        let status = wait_for(main);
-        let cleared = end_children();
-        let join = |copier: thread::ScopedJoinHandle<'_, io::Result<()>>| copier.join().expect("no panic");
-        let copied = join(out).and(join(err));
-        (status, cleared, copied)
-    });
-    let (status, cleared, copied) = copying;
+    let log = Arc::new(Log::open(room.log()).map_err(system("open the log"))?);
+    let copiers = [copy(&log, "stdout", child.stdout.take()), copy(&log, "stderr", child.stderr.take())];
+    let status = wait_for(main);
+    // What was run beside the container has other parents, and its mark.
+    let left = end(room.path(), end_children);
+    let copied = match left {
+        Left::Nobody => copiers.into_iter().try_for_each(|copier| copier.join().expect("no panic")),
+        // Who is left may never close what it says.
+        Left::Somebody => Ok(()),
+    };
     room.write_exit(&exit(&room, status.map_err(system("wait for the container"))?, started_at))?;
-    cleared.map_err(system("end what the container left"))?;
-    copied.map_err(system("write the log"))
+    copied.map_err(system("read what the container says"))
+}
+
+/// Writes down what is said, until that ends.
+fn copy(
+    log: &Arc<Log>,
+    stream: &'static str,
+    said: Option<impl Read + Send + 'static>,
+) -> JoinHandle<io::Result<()>> {
+    let log = Arc::clone(log);
+    thread::spawn(move || said.map_or(Ok(()), |said| log.copy(stream, said)))
 }
 
 fn start(room: &Room) -> io::Result<Child> {
@@ -88,19 +102,24 @@ fn wait_for(main: Pid) -> io::Result<WaitStatus> {
     }
 }
 
-/// Kills and reaps until there is no child. Orphans among the container's processes have become ours, and nobody but
-/// us reaps them, so none of the ids can have gone to a stranger.
-fn end_children() -> io::Result<()> {
+/// Kills and reaps children, and gives those that are there still. Orphans among the container's processes have become ours, and
+/// nobody but us reaps them, so none of the ids can have gone to a stranger.
+fn end_children() -> io::Result<Vec<i32>> {
+    for pid in children()? {
+        // One that cannot be killed keeps nobody from the others.
+        let _ = kill_process(pid, Signal::KILL);
+    }
     loop {
-        for pid in children()? {
-            match kill_process(pid, Signal::KILL) {
-                Ok(()) | Err(Errno::SRCH) => {}
-                Err(errno) => return Err(errno.into()),
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => {
+                let there = children()?;
+                // Else the last of them has just ended.
+                if !there.is_empty() {
+                    return Ok(there.into_iter().map(Pid::as_raw_pid).collect());
+                }
             }
-        }
-        match wait(WaitOptions::empty()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::CHILD) => return Ok(()),
+            Err(Errno::CHILD) => return Ok(Vec::new()),
             Err(errno) => return Err(errno.into()),
         }
     }

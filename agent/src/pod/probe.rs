@@ -1,6 +1,6 @@
 //! Asks a container how it is, in the ways that Kubernetes knows, and runs its hooks.
 //!
-//! The one invariant: every question has an answer within its time; none is a failure.
+//! The one invariant: every question has an answer within its time; none is a failure, and ends what was run to find it.
 
 use std::{net::IpAddr, path::Path, process::Stdio, time::Duration};
 
@@ -15,9 +15,15 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use midflight_plan::pod::Thresholds;
-use tokio::{net::TcpStream, process::Command, time::timeout};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    net::TcpStream,
+    process::Command,
+    time::timeout,
+};
 
-use crate::container::COMMAND;
+use crate::container::{COMMAND, MARK};
 
 /// How much of an answer is shown.
 const SHOWN_BYTES: usize = 1024;
@@ -104,14 +110,52 @@ pub(super) async fn hook(handler: &LifecycleHandler, target: &Target) -> Result<
 async fn run(exec: &ExecAction, room: &Path) -> Result<(), String> {
     let mut command = Command::new("/proc/self/exe");
     command.args([COMMAND, "enter"]).arg(room).arg("--").args(exec.command.iter().flatten());
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = command.output().await.map_err(|error| format!("run it: {error}"))?;
-    if output.status.success() {
+    // From its first moment on it is known as one of the container's, and ends with that at the latest.
+    command.env(MARK, room);
+    judge(command).await
+}
+
+/// Runs a program to its end, and says what it said if that was bad. Whoever does not wait so long ends it, and all that it has
+/// started; what a program has left behind that ended by itself stays.
+async fn judge(mut command: Command) -> Result<(), String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let spawned = command.process_group(0).kill_on_drop(true).spawn();
+    let mut child = spawned.map_err(|error| format!("run it: {error}"))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    // Dropped before the child is, whose end nobody has asked for until then: the id of the group is its.
+    let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let (out, err) = tokio::join!(beginning(out), beginning(err));
+    let ended = child.wait().await;
+    std::mem::forget(group);
+    let status = ended.map_err(|error| format!("wait for it: {error}"))?;
+    if status.success() {
         return Ok(());
     }
-    let said = [output.stdout, output.stderr].concat();
-    let said = shown(&said);
-    Err(if said.is_empty() { output.status.to_string() } else { format!("{}: {said}", output.status) })
+    let said = shown(&[out, err].concat());
+    Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
+}
+
+/// The processes of a program that has not ended: they end when this is dropped.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // One that is gone already is what we want.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+}
+
+/// As much of what a program says as is shown. The rest is read, too, or the program would wait or be killed.
+async fn beginning(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    if let Some(mut from) = from {
+        // What cannot be read is not shown.
+        let _ = (&mut from).take(SHOWN_BYTES as u64).read_to_end(&mut kept).await;
+        let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+    }
+    kept
 }
 
 async fn tcp(socket: &TCPSocketAction, target: &Target) -> Result<(), String> {

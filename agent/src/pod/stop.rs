@@ -78,7 +78,9 @@ async fn stop_each(containers: Vec<Newest>) -> Vec<Stopped> {
             let _ = main.as_ref().map_or_else(|| shim.signal(Signal::KILL), |main| main.signal(Signal::KILL));
             if timeout(GRACE, shim.ended()).await.is_err() {
                 let _ = shim.signal(Signal::KILL);
-                let _ = newest.room.bury(jiff::Timestamp::now());
+                let room = newest.room;
+                // It may have to wait, and others are ended meanwhile.
+                let _ = tokio::task::spawn_blocking(move || room.bury(jiff::Timestamp::now())).await;
             }
         }
         Some(Stopped { name: newest.blueprint.of, pid, killed: ended.is_err() })

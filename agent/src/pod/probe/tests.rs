@@ -64,6 +64,51 @@ async fn silence_is_a_failure() {
     assert_eq!(asked(probe, 0).await, Err("no answer within 1s".into()));
 }
 
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]);
+    command
+}
+
+/// How many processes have this argument.
+fn with_argument(argument: &str) -> usize {
+    let lines = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = lines.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())).count()
+}
+
+#[tokio::test]
+async fn who_is_not_waited_for_ends_with_all_that_it_has_started() {
+    let seconds = format!("86400.{}", std::process::id());
+    let script = format!("sleep {seconds} | cat");
+    let mut run = Box::pin(judge(shell(&script)));
+    let begun = async {
+        while with_argument(&seconds) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        ended = &mut run => panic!("{ended:?}"),
+        () = begun => {}
+    }
+    drop(run);
+    let gone = async {
+        while with_argument(&seconds) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), gone).await.expect("nothing is left of it");
+}
+
+#[tokio::test]
+async fn only_the_beginning_of_what_a_program_says_is_kept_and_all_of_it_is_read() {
+    assert_eq!(judge(shell("exit 0")).await, Ok(()));
+    assert_eq!(judge(shell("echo no such luck; exit 7")).await, Err("exit status: 7: no such luck".into()));
+    assert_eq!(judge(shell("exec /no/such/program 2>&-")).await, Err("exit status: 127".into()));
+    let said = judge(shell("head -c 10000000 /dev/zero | tr '\\0' x && exit 3")).await.unwrap_err();
+    assert_eq!(said, format!("exit status: 3: {}", "x".repeat(SHOWN_BYTES)));
+}
+
 /// What a gRPC server says of its services: `web` serves, `sick` does not, others it does not know.
 async fn health(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
