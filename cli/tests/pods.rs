@@ -128,6 +128,79 @@ fn a_container_that_fails_is_seen_to_and_started_again() {
     assert_eq!(left(&cluster.sandbox.dir()), Vec::<String>::new(), "down ends pods too");
 }
 
+/// Notes its life, and ends when it is told to by a file or a signal.
+const NOTES: &str = r#"#!/bin/sh
+trap 'echo "$1 is asked" >> /data/notes; exit 0' TERM
+echo "$1 begins" >> /data/notes
+while [ ! -e "/data/$1.end" ]; do sleep 0.05; done
+rm "/data/$1.end"
+"#;
+
+/// Before, a pod with such a container waited for its end for ever.
+#[test]
+fn an_init_container_that_is_always_restarted_runs_beside_the_others() {
+    let cluster = Cluster::up();
+    cluster.pack("notes:v1", NOTES);
+    let create = |name: &str, restart: &str| {
+        let container = |container: &str| {
+            json!({
+                "name": container, "image": "notes:v1", "args": [container],
+                "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+            })
+        };
+        let mut side = container("side");
+        side["restartPolicy"] = json!("Always");
+        side["startupProbe"] = json!({ "exec": { "command": ["/bin/sh", "-c", "test -e /data/side.ready"] }, "periodSeconds": 1, "failureThreshold": 600 });
+        cluster.create(
+            name,
+            json!({
+                "restartPolicy": restart,
+                "initContainers": [side, container("init")],
+                "containers": [container("main")],
+                "volumes": [{ "name": "data", "hostPath": { "path": format!("/var/{name}") } }],
+            }),
+        );
+        cluster.node().join("var").join(name)
+    };
+    let notes = |folder: &Path| -> Vec<String> {
+        let text = fs::read_to_string(folder.join("notes")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    };
+    let has =
+        |folder: &Path, expected: &[&str]| eventually(&expected.join(", "), || notes(folder) == expected);
+    let side = |pod: &Value| pod["status"]["initContainerStatuses"][0].clone();
+    let phase = |pod: &Value| pod["status"]["phase"].clone();
+
+    let folder = create("job", "OnFailure");
+    has(&folder, &["side begins"]);
+    let pod = cluster.eventually("it runs", "job", |pod| side(pod)["state"]["running"].is_object());
+    assert_eq!((&side(&pod)["started"], phase(&pod)), (&json!(false), json!("Pending")));
+    fs::write(folder.join("side.ready"), "").unwrap();
+    has(&folder, &["side begins", "init begins"]);
+    fs::write(folder.join("init.end"), "").unwrap();
+    has(&folder, &["side begins", "init begins", "main begins"]);
+    let pod = cluster.eventually("it is ready", "job", ready);
+    assert_eq!((&side(&pod)["ready"], phase(&pod)), (&json!(true), json!("Running")));
+    fs::write(folder.join("side.end"), "").unwrap();
+    let all = ["side begins", "init begins", "main begins", "side begins", "side is asked"];
+    // From then on it notes the signal, too.
+    has(&folder, &all[..4]);
+    cluster.eventually("it is started again", "job", |pod| side(pod)["restartCount"] == 1 && ready(pod));
+    fs::write(folder.join("main.end"), "").unwrap();
+    cluster.eventually("the pod is done without it", "job", |pod| phase(pod) == "Succeeded");
+    assert_eq!(notes(&folder), all);
+
+    let folder = create("service", "Always");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("side.ready"), "").unwrap();
+    fs::write(folder.join("init.end"), "").unwrap();
+    has(&folder, &all[..3]);
+    cluster.eventually("it is ready", "service", ready);
+    cluster.ask(Method::DELETE, &format!("{PODS}/service"), &json!({})).unwrap();
+    eventually("it is gone", || cluster.sandbox.get(&format!("{PODS}/service")).is_err());
+    assert_eq!(notes(&folder), [&all[..3], &["main is asked", "side is asked"]].concat());
+}
+
 /// As by kubelet: one event that counts, however often it is tried.
 #[test]
 fn a_pod_whose_claim_is_missing_is_one_event_that_counts() {

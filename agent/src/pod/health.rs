@@ -2,7 +2,10 @@
 //!
 //! The one invariant: a container is ready only after its start was found good and while its readiness is.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Probe;
 use midflight_plan::pod::Health;
@@ -20,10 +23,25 @@ pub(super) struct Verdict {
     /// Its start is over: the hook has run and the startup probe has passed.
     pub(super) started: bool,
     pub(super) ready: bool,
-    /// Why it must be started anew.
-    pub(super) sick: Option<String>,
+    pub(super) sick: Option<Sick>,
     /// What the last failed probe said.
     pub(super) complaint: Option<String>,
+}
+
+/// Why it must be started anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sick {
+    pub(super) why: String,
+    /// How long the probe that says so lets it take to end, if that says it.
+    pub(super) grace: Option<Duration>,
+}
+
+impl Sick {
+    fn says(probe: &Probe, why: String) -> Sick {
+        let seconds = probe.termination_grace_period_seconds;
+        let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        Sick { why, grace: seconds.map(Duration::from_secs) }
+    }
 }
 
 /// The watching of a run; ends when dropped.
@@ -71,7 +89,8 @@ async fn watch(target: Target, taken_up: bool, was_ready: bool, told: Told) {
     if let Some(handler) = lifecycle.post_start.filter(|_| !taken_up)
         && let Err(why) = hook(&handler, &target).await
     {
-        told.change(|verdict| verdict.sick = Some(format!("its postStart hook failed: {why}")));
+        let why = format!("its postStart hook failed: {why}");
+        told.change(|verdict| verdict.sick = Some(Sick { why, grace: None }));
         return;
     }
     let container = target.container.clone();
@@ -83,7 +102,8 @@ async fn watch(target: Target, taken_up: bool, was_ready: bool, told: Told) {
                 verdict.complaint = complaint.map(|text| format!("Startup probe failed: {text}"));
             });
             if failures {
-                told.change(|verdict| verdict.sick = Some("its startup probe failed".into()));
+                let sick = Sick::says(&probe, "its startup probe failed".into());
+                told.change(|verdict| verdict.sick = Some(sick));
             }
             !good && !failures
         })
@@ -113,8 +133,8 @@ async fn watch(target: Target, taken_up: bool, was_ready: bool, told: Told) {
         if let Some(probe) = container.liveness_probe {
             asking(&probe, &target, Health::assumed(true), false, |health, _, complaint| {
                 if !health.is_good() {
-                    let why = complaint.unwrap_or_default();
-                    told.change(|verdict| verdict.sick = Some(format!("its liveness probe failed: {why}")));
+                    let why = format!("its liveness probe failed: {}", complaint.unwrap_or_default());
+                    told.change(|verdict| verdict.sick = Some(Sick::says(&probe, why)));
                 }
                 health.is_good()
             })

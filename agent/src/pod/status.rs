@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use midflight_api::IMAGES_PULLED;
-use midflight_plan::pod::{Phase, Wait};
+use midflight_plan::pod::{Part, Phase, Wait};
 use serde_json::{Value, json};
 
 use super::{health::Verdict, observe::Newest};
@@ -33,6 +33,7 @@ pub(super) enum ImageStands<'a> {
 /// All that is known of a container.
 pub(super) struct Known<'a> {
     pub(super) name: &'a str,
+    pub(super) part: Part,
     pub(super) image: &'a str,
     pub(super) newest: Option<&'a Newest>,
     pub(super) verdict: Option<Verdict>,
@@ -47,9 +48,11 @@ pub(super) fn status(
     pod: &Pod,
     config: &Config,
     phase: Phase,
-    (init, containers): (&[Known<'_>], &[Known<'_>]),
+    containers: &[Known<'_>],
     now: Timestamp,
 ) -> Value {
+    let (main, init): (Vec<_>, Vec<_>) = containers.iter().partition(|known| known.part == Part::Main);
+    let of = |those: &[&Known<'_>]| those.iter().map(|known| container(known)).collect::<Vec<_>>();
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now, |at| at.0);
     let mut status = json!({
         "observedGeneration": pod.metadata.generation,
@@ -59,11 +62,11 @@ pub(super) fn status(
         "podIP": config.address,
         "podIPs": [{ "ip": config.address }],
         "startTime": format!("{started:.0}"),
-        "conditions": conditions(pod, phase, init, containers, now),
-        "containerStatuses": containers.iter().map(|known| container(known, phase)).collect::<Vec<_>>(),
+        "conditions": conditions(pod, phase, containers, now),
+        "containerStatuses": of(&main),
     });
     if !init.is_empty() {
-        status["initContainerStatuses"] = init.iter().map(|known| container(known, phase)).collect();
+        status["initContainerStatuses"] = json!(of(&init));
     }
     json!({
         "apiVersion": "v1",
@@ -73,16 +76,14 @@ pub(super) fn status(
     })
 }
 
-fn container(known: &Known<'_>, phase: Phase) -> Value {
+fn container(known: &Known<'_>) -> Value {
     let id = known.newest.map(|newest| format!("midflight://{}", newest.blueprint.id));
-    let is_init_done =
-        matches!(&known.newest, Some(Newest { state: State::Ended(exit), .. }) if exit.code == 0);
     let mut status = json!({
         "name": known.name,
         "image": known.image,
         "imageID": known.newest.map(|newest| newest.blueprint.image_id.clone()).unwrap_or_default(),
         "restartCount": known.newest.map_or(0, |newest| newest.blueprint.attempt),
-        "ready": ready(known) || (known.verdict.is_none() && is_init_done && phase == Phase::Pending),
+        "ready": ready(known) || (known.part == Part::Init && is_done(known)),
         "started": known.verdict.as_ref().is_some_and(|verdict| verdict.started),
         "state": state(known),
         "lastState": last_state(known),
@@ -91,6 +92,19 @@ fn container(known: &Known<'_>, phase: Phase) -> Value {
         status["containerID"] = json!(id);
     }
     status
+}
+
+fn is_done(known: &Known<'_>) -> bool {
+    matches!(&known.newest, Some(Newest { state: State::Ended(exit), .. }) if exit.code == 0)
+}
+
+/// Whether those that come after need not wait for it.
+fn is_initialized(known: &Known<'_>) -> bool {
+    match known.part {
+        Part::Init => is_done(known),
+        Part::Beside => known.verdict.as_ref().is_some_and(|verdict| verdict.started),
+        Part::Main => true,
+    }
 }
 
 fn ready(known: &Known<'_>) -> bool {
@@ -153,20 +167,17 @@ fn terminated(exit: &Exit, known: &Known<'_>) -> Value {
     value
 }
 
-fn conditions(
-    pod: &Pod,
-    phase: Phase,
-    init: &[Known<'_>],
-    containers: &[Known<'_>],
-    now: Timestamp,
-) -> Vec<Value> {
+fn conditions(pod: &Pod, phase: Phase, containers: &[Known<'_>], now: Timestamp) -> Vec<Value> {
     let known = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let over = matches!(phase, Phase::Succeeded | Phase::Failed);
-    let initialized = init.iter().all(
-        |known| matches!(&known.newest, Some(Newest { state: State::Ended(exit), .. }) if exit.code == 0),
-    );
-    let unready: Vec<&str> =
-        containers.iter().filter(|known| !ready(known)).map(|known| known.name).collect();
+    let main_begun = containers.iter().any(|known| known.part == Part::Main && known.newest.is_some());
+    let awaited: Vec<&str> = match main_begun {
+        true => Vec::new(),
+        false => containers.iter().filter(|known| !is_initialized(known)).map(|known| known.name).collect(),
+    };
+    let initialized = awaited.is_empty();
+    let serving = containers.iter().filter(|known| known.part != Part::Init);
+    let unready: Vec<&str> = serving.filter(|known| !ready(known)).map(|known| known.name).collect();
     let containers_ready = unready.is_empty() && !over;
     let why_unready = match phase {
         Phase::Succeeded => Some(("PodCompleted", String::new())),
@@ -183,10 +194,11 @@ fn conditions(
     let why_not_ready = why_unready.clone().or_else(|| {
         (!gates_open).then(|| ("ReadinessGatesNotReady", "a readiness gate is not open".to_owned()))
     });
-    let not_initialized = (!initialized).then(|| ("ContainersNotInitialized", String::new()));
-    let begun = init.iter().chain(containers).any(|known| known.newest.is_some());
-    let all: Vec<&Known<'_>> = init.iter().chain(containers).collect();
-    let not_pulled = if over { None } else { not_pulled(&all) };
+    let not_initialized = (!initialized).then(|| {
+        ("ContainersNotInitialized", format!("containers with incomplete status: [{}]", awaited.join(" ")))
+    });
+    let begun = containers.iter().any(|known| known.newest.is_some());
+    let not_pulled = if over { None } else { not_pulled(containers) };
     [
         (IMAGES_PULLED, not_pulled.is_none(), not_pulled),
         ("PodReadyToStartContainers", begun && !over, None),
@@ -201,7 +213,7 @@ fn conditions(
 }
 
 /// What is said of images that are not there: of one that cannot be had before one that is on its way.
-fn not_pulled<'a>(containers: &[&Known<'a>]) -> Option<(&'a str, String)> {
+fn not_pulled<'a>(containers: &[Known<'a>]) -> Option<(&'a str, String)> {
     let refused = containers.iter().find_map(|known| match known.pulled {
         ImageStands::Refused { reason, message, again_at } => {
             Some((reason, format!("{}: {message}; it is tried again at {again_at:.0}", known.image)))
@@ -246,6 +258,26 @@ fn condition(
 mod tests {
     use super::*;
 
+    /// One of which nothing is known.
+    fn unknown(name: &str, part: Part) -> Known<'_> {
+        let pulled = ImageStands::NotLookedFor;
+        Known { name, part, image: "app:v1", newest: None, verdict: None, wait: None, pulled, refused: None }
+    }
+
+    #[test]
+    fn a_pod_that_is_not_initialized_names_those_it_waits_for() {
+        let known =
+            [unknown("first", Part::Init), unknown("beside", Part::Beside), unknown("main", Part::Main)];
+        let told = conditions(&Pod::default(), Phase::Pending, &known, Timestamp::UNIX_EPOCH);
+        let initialized = told.iter().find(|condition| condition["type"] == "Initialized").unwrap();
+        assert_eq!(initialized["status"], "False");
+        assert_eq!(initialized["reason"], "ContainersNotInitialized");
+        assert_eq!(initialized["message"], "containers with incomplete status: [first beside]");
+        let told = conditions(&Pod::default(), Phase::Pending, &known[2..], Timestamp::UNIX_EPOCH);
+        let initialized = told.iter().find(|condition| condition["type"] == "Initialized").unwrap();
+        assert_eq!((&initialized["status"], initialized.get("message")), (&json!("True"), None));
+    }
+
     #[test]
     fn a_pod_tells_how_far_its_images_are_or_what_is_in_the_way() {
         use ImageStands::{NotLookedFor, There};
@@ -264,17 +296,8 @@ mod tests {
             let known: Vec<Known<'_>> = stands
                 .iter()
                 .zip(&names)
-                .map(|(pulled, image)| Known {
-                    name: "c",
-                    image,
-                    newest: None,
-                    verdict: None,
-                    wait: None,
-                    pulled: pulled.clone(),
-                    refused: None,
-                })
+                .map(|(pulled, image)| Known { image, pulled: pulled.clone(), ..unknown("c", Part::Main) })
                 .collect();
-            let known: Vec<&Known<'_>> = known.iter().collect();
             let found = not_pulled(&known);
             assert_eq!(
                 found.as_ref().map(|(reason, message)| (*reason, message.as_str())),

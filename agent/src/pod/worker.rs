@@ -8,13 +8,14 @@ mod tell;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container as Spec, Pod};
+use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec};
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams},
 };
 use midflight_plan::pod::{
-    self as plan, Container, Image, Observed, PULL, Plan, Process, Restart, START, Step, Stop, Wait, is_told,
+    self as plan, Container, Image, Observed, PULL, Part, Plan, Process, Restart, START, Sick, Step, Stop,
+    Wait, is_told,
 };
 use serde_json::Value;
 use tokio::{
@@ -189,16 +190,13 @@ impl Worker {
     fn look(&mut self, pod: Option<&Pod>) -> Result<Look, RoomError> {
         let now = Timestamp::now();
         let spec = pod.and_then(|pod| pod.spec.as_ref());
-        let names = |specs: Option<&Vec<Spec>>| -> Vec<String> {
-            specs.into_iter().flatten().map(|container| container.name.clone()).collect()
-        };
-        let init = names(spec.and_then(|spec| spec.init_containers.as_ref()));
-        let containers = match spec {
-            Some(spec) => names(Some(&spec.containers)),
-            None => observe::containers(&self.folder),
+        let parts: Vec<(String, Part)> = match spec {
+            Some(spec) => parts(spec).map(|(container, part)| (container.name.clone(), part)).collect(),
+            // Nobody knows any more what they are to each other.
+            None => observe::containers(&self.folder).into_iter().map(|name| (name, Part::Main)).collect(),
         };
         let mut newest = BTreeMap::new();
-        for name in init.iter().chain(&containers) {
+        for (name, _) in &parts {
             if let Some(found) = observe::newest(&self.folder, name)? {
                 newest.insert(name.clone(), found);
             }
@@ -213,8 +211,9 @@ impl Worker {
             Some("OnFailure") => Restart::OnFailure,
             _ => Restart::Always,
         };
-        let container = |name: &String| Container {
+        let container = |(name, part): &(String, Part)| Container {
             name: name.clone(),
+            part: *part,
             image: self.live.get(name).and_then(|live| live.image).unwrap_or(Image::NotLookedFor),
             process: self.process(name, newest.get(name)),
         };
@@ -223,8 +222,7 @@ impl Worker {
             end_by,
             restart,
             grace: Duration::from_secs(u64::try_from(grace).unwrap_or_default()),
-            init: init.iter().map(container).collect(),
-            containers: containers.iter().map(container).collect(),
+            containers: parts.iter().map(container).collect(),
         };
         Ok(Look { observed, newest })
     }
@@ -239,8 +237,10 @@ impl Worker {
                 let of_this = |id: &String| *id == newest.blueprint.id;
                 let stop = live.and_then(|live| live.stop.as_ref()).filter(|(id, _)| of_this(id));
                 let watching = live.and_then(|live| live.watching.as_ref()).filter(|(id, _)| of_this(id));
-                let sick = watching.is_some_and(|(_, watching)| watching.verdict().sick.is_some());
-                Process::Running { sick, stop: stop.map(|(_, stop)| *stop) }
+                let verdict = watching.map(|(_, watching)| watching.verdict());
+                let started = verdict.as_ref().is_some_and(|verdict| verdict.started);
+                let sick = verdict.and_then(|verdict| verdict.sick).map(|why| Sick { grace: why.grace });
+                Process::Running { started, sick, stop: stop.map(|(_, stop)| *stop) }
             }
             State::Ended(exit) => Process::Ended {
                 well: exit.code == 0,
@@ -286,11 +286,9 @@ impl Worker {
         let spec = pod.spec.clone().unwrap_or_default();
         let phase = plan::phase(&look.observed);
         let value = {
-            let specs = spec.init_containers.clone().unwrap_or_default();
-            let init: Vec<Known<'_>> = specs.iter().map(|spec| self.known(spec, look, plan)).collect();
-            let containers: Vec<Known<'_>> =
-                spec.containers.iter().map(|spec| self.known(spec, look, plan)).collect();
-            status(pod, &self.shell.config, phase, (&init, &containers), look.observed.now)
+            let known: Vec<Known<'_>> =
+                parts(&spec).map(|(container, part)| self.known(container, part, look, plan)).collect();
+            status(pod, &self.shell.config, phase, &known, look.observed.now)
         };
         if self.reported.as_ref() == Some(&value) {
             return true;
@@ -311,13 +309,14 @@ impl Worker {
         }
     }
 
-    fn known<'a>(&'a self, spec: &'a Spec, look: &'a Look, plan: &'a Plan) -> Known<'a> {
+    fn known<'a>(&'a self, spec: &'a Spec, part: Part, look: &'a Look, plan: &'a Plan) -> Known<'a> {
         let live = self.live.get(&spec.name);
         let newest = look.newest.get(&spec.name).filter(|newest| !matches!(newest.state, State::Planned));
         let watching = live.and_then(|live| live.watching.as_ref());
         let wait = plan.waits.iter().find(|(name, _)| *name == spec.name).map(|(_, wait)| wait);
         Known {
             name: &spec.name,
+            part,
             image: spec.image.as_deref().unwrap_or_default(),
             newest,
             verdict: watching.map(|(_, watching)| watching.verdict()),
@@ -399,9 +398,18 @@ fn until(at: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default()
 }
 
+/// The containers of a pod in the order in which they begin, each with what it is to the pod.
+fn parts(spec: &PodSpec) -> impl Iterator<Item = (&Spec, Part)> {
+    let init = spec.init_containers.iter().flatten().map(|container| {
+        let stays = container.restart_policy.as_deref() == Some("Always");
+        (container, if stays { Part::Beside } else { Part::Init })
+    });
+    init.chain(spec.containers.iter().map(|container| (container, Part::Main)))
+}
+
 fn container_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a Spec> {
-    let spec = pod.spec.as_ref()?;
-    spec.init_containers.iter().flatten().chain(&spec.containers).find(|container| container.name == name)
+    let mut all = parts(pod.spec.as_ref()?).map(|(container, _)| container);
+    all.find(|container| container.name == name)
 }
 
 fn target(shell: &Shell, newest: &Newest, container: &Spec) -> Target {
@@ -414,7 +422,10 @@ fn target(shell: &Shell, newest: &Newest, container: &Spec) -> Target {
 
 /// Whether the API knows this very run, and whether as ready.
 fn known_before(pod: &Pod, id: &str) -> (bool, bool) {
-    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|status| status.init_container_statuses.iter().chain(&status.container_statuses).flatten());
     let id = format!("midflight://{id}");
     let known = statuses.into_iter().find(|status| status.container_id.as_ref() == Some(&id));
     (known.is_some(), known.is_some_and(|status| status.ready))

@@ -4,7 +4,7 @@
 //! when to look again.
 //!
 //! The one invariant: no container of a pod that has to go is started, and nothing of a pod is removed while a process
-//! of it runs.
+//! of it runs. What runs beside others begins before them, and is asked to end after them.
 
 mod backoff;
 mod probe;
@@ -35,17 +35,33 @@ pub struct Observed {
     pub restart: Restart,
     /// How long a container that is stopped, while its pod stays, may take.
     pub grace: Duration,
-    /// Run one after the other, each to success, before the others.
-    pub init: Vec<Container>,
+    /// In the order in which they begin.
     pub containers: Vec<Container>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
     pub name: String,
+    pub part: Part,
     /// For the next start.
     pub image: Image,
     pub process: Process,
+}
+
+/// What a container is to its pod.
+///
+/// ```text
+/// Init ──ends well──▶ Beside ──has started──▶ Init … ──▶ Main, all at once     then   Main ──have ended──▶ Beside, the last first
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Runs to success before those after it begin.
+    Init,
+    /// An init container that is always restarted: those after it begin once it has started, and it runs on beside them. The pod is
+    /// done without it.
+    Beside,
+    /// What the pod is there for.
+    Main,
 }
 
 /// Whether the image of a container is on the node.
@@ -65,8 +81,9 @@ pub enum Process {
     /// It was never started.
     None,
     Running {
-        /// Its startup or liveness probe says that it must be started anew.
-        sick: bool,
+        /// Its hook has run, and its startup probe has passed.
+        started: bool,
+        sick: Option<Sick>,
         stop: Option<Stop>,
     },
     Ended {
@@ -76,6 +93,13 @@ pub enum Process {
         /// How often in a row it ended before, soon after it was started.
         failures: u32,
     },
+}
+
+/// It must be started anew, as its startup or liveness probe says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sick {
+    /// How long that probe lets it take to end; else the pod does.
+    pub grace: Option<Duration>,
 }
 
 /// How far the stop of a process has come.
@@ -129,6 +153,8 @@ pub enum Wait {
     Stops { by: Timestamp },
     #[error("containers before it have not finished")]
     Initializing,
+    #[error("containers that it runs beside have not ended")]
+    Beside { by: Timestamp },
     #[error("it has ended for good")]
     Ended,
 }
@@ -138,7 +164,7 @@ impl Wait {
     fn until(&self) -> Option<Timestamp> {
         match self {
             Wait::PullBackOff { again_at } | Wait::CrashBackOff { again_at } => Some(*again_at),
-            Wait::Hook { by } | Wait::Stops { by } => Some(*by),
+            Wait::Hook { by } | Wait::Stops { by } | Wait::Beside { by } => Some(*by),
             Wait::Runs | Wait::Pulls | Wait::Initializing | Wait::Ended => None,
         }
     }
@@ -156,23 +182,29 @@ pub struct Plan {
 
 pub fn decide(seen: &Observed) -> Plan {
     let mut plan = Plan::default();
-    let all = || seen.init.iter().chain(&seen.containers);
-    if seen.end_by.is_some() && !all().any(|container| runs(container.process)) {
+    if seen.end_by.is_some() && !seen.containers.iter().any(runs) {
         plan.steps.push(Step::Remove);
         return plan;
     }
-    let unfinished = seen.init.iter().position(|container| !finished(container.process));
-    for (place, container) in all().enumerate() {
-        let is_init = place < seen.init.len();
-        let its_turn = match unfinished {
-            Some(first) => place == first,
-            None => !is_init,
-        };
+    let (first, over) = (awaited(seen), is_over(seen));
+    for (place, container) in seen.containers.iter().enumerate() {
         let decided = match container.process {
-            Process::Running { .. } => running(container, seen),
-            _ if is_init && finished(container.process) => Err(Wait::Ended),
-            _ if !its_turn => Err(Wait::Initializing),
-            process => stopped(container, process, is_init, seen),
+            Process::Running { .. } => {
+                let serves = container.part == Part::Beside && seen.containers[place + 1..].iter().any(runs);
+                running(container, serves, over, seen)
+            }
+            Process::None | Process::Ended { .. } => {
+                let its_turn = match first {
+                    Some(first) => place == first,
+                    None => container.part != Part::Init,
+                };
+                match container.part {
+                    Part::Init if finished(container) => Err(Wait::Ended),
+                    Part::Beside if over => Err(Wait::Ended),
+                    Part::Init | Part::Beside | Part::Main if !its_turn => Err(Wait::Initializing),
+                    Part::Init | Part::Beside | Part::Main => stopped(container, seen),
+                }
+            }
         };
         match decided {
             Ok(step) => plan.steps.push(step),
@@ -185,22 +217,66 @@ pub fn decide(seen: &Observed) -> Plan {
     plan
 }
 
-fn runs(process: Process) -> bool {
-    matches!(process, Process::Running { .. })
+/// The first container that those after it wait for. Once any was begun that the pod is there for, none waits any more.
+fn awaited(seen: &Observed) -> Option<usize> {
+    if mains(seen).any(|container| container.process != Process::None) {
+        return None;
+    }
+    seen.containers.iter().position(|container| match container.part {
+        Part::Init => !finished(container),
+        Part::Beside => !matches!(container.process, Process::Running { started: true, .. }),
+        Part::Main => false,
+    })
 }
 
-fn finished(process: Process) -> bool {
-    matches!(process, Process::Ended { well: true, .. })
+/// Whether what the pod is there for is done, or never will be.
+fn is_over(seen: &Observed) -> bool {
+    let has_failed = |container: &Container| failed(container) && is_for_good(container, seen.restart);
+    seen.containers.iter().any(|container| container.part == Part::Init && has_failed(container))
+        || mains(seen).all(|container| is_for_good(container, seen.restart))
 }
 
-fn running(container: &Container, seen: &Observed) -> Result<Step, Wait> {
-    let Process::Running { sick, stop } = container.process else { return Err(Wait::Runs) };
+fn mains(seen: &Observed) -> impl Iterator<Item = &Container> {
+    seen.containers.iter().filter(|container| container.part == Part::Main)
+}
+
+fn runs(container: &Container) -> bool {
+    matches!(container.process, Process::Running { .. })
+}
+
+fn finished(container: &Container) -> bool {
+    matches!(container.process, Process::Ended { well: true, .. })
+}
+
+fn failed(container: &Container) -> bool {
+    matches!(container.process, Process::Ended { well: false, .. })
+}
+
+/// Whether it has ended, and is not started again.
+fn is_for_good(container: &Container, policy: Restart) -> bool {
+    match container.process {
+        Process::Ended { well, .. } => !restarts(policy, well, container.part),
+        Process::None | Process::Running { .. } => false,
+    }
+}
+
+/// `serves` says whether those run that the container is beside, `over` whether they have ended for good.
+fn running(container: &Container, serves: bool, over: bool, seen: &Observed) -> Result<Step, Wait> {
+    let Process::Running { sick, stop, .. } = container.process else { return Err(Wait::Runs) };
     let name = container.name.clone();
     let Some(stop) = stop else {
-        return match seen.end_by {
-            Some(by) => Ok(Step::BeginStop { container: name, by }),
-            None if sick => Ok(Step::BeginStop { container: name, by: after(seen.now, seen.grace) }),
-            None => Err(Wait::Runs),
+        return match (seen.end_by, sick) {
+            (Some(by), _) if serves && seen.now < by => Err(Wait::Beside { by }),
+            (Some(_), _) if serves => Ok(Step::Kill { container: name }),
+            (Some(by), _) => Ok(Step::BeginStop { container: name, by }),
+            (None, Some(Sick { grace })) => {
+                let by = after(seen.now, grace.unwrap_or(seen.grace));
+                Ok(Step::BeginStop { container: name, by })
+            }
+            (None, None) if over && container.part == Part::Beside && !serves => {
+                Ok(Step::BeginStop { container: name, by: after(seen.now, seen.grace) })
+            }
+            (None, None) => Err(Wait::Runs),
         };
     };
     // A pod may be told to go sooner than its container was.
@@ -222,15 +298,12 @@ fn after(now: Timestamp, grace: Duration) -> Timestamp {
     now.checked_add(grace).unwrap_or(Timestamp::MAX)
 }
 
-fn stopped(container: &Container, process: Process, is_init: bool, seen: &Observed) -> Result<Step, Wait> {
-    if seen.end_by.is_some() {
+fn stopped(container: &Container, seen: &Observed) -> Result<Step, Wait> {
+    if seen.end_by.is_some() || is_for_good(container, seen.restart) {
         return Err(Wait::Ended);
     }
-    let failures = match process {
-        Process::Ended { well, at, ran, failures } => {
-            if !restarts(seen.restart, well, is_init) {
-                return Err(Wait::Ended);
-            }
+    let failures = match container.process {
+        Process::Ended { at, ran, failures, .. } => {
             let failures = if ran >= CRASH.forgotten_after { 0 } else { failures };
             let again_at = at + CRASH.wait(failures);
             if seen.now < again_at {
@@ -250,11 +323,12 @@ fn stopped(container: &Container, process: Process, is_init: bool, seen: &Observ
     }
 }
 
-fn restarts(policy: Restart, well: bool, is_init: bool) -> bool {
-    match policy {
-        Restart::Always => !(is_init && well),
-        Restart::OnFailure => !well,
-        Restart::Never => false,
+fn restarts(policy: Restart, well: bool, part: Part) -> bool {
+    match (part, policy) {
+        (Part::Beside, _) => true,
+        (Part::Main, Restart::Always) => true,
+        (Part::Main, Restart::OnFailure) | (Part::Init, Restart::Always | Restart::OnFailure) => !well,
+        (Part::Init | Part::Main, Restart::Never) => false,
     }
 }
 
@@ -279,21 +353,23 @@ impl Phase {
 }
 
 pub fn phase(seen: &Observed) -> Phase {
-    let for_good = |container: &Container, is_init: bool| match container.process {
-        Process::Ended { well, .. } => !restarts(seen.restart, well, is_init) || seen.end_by.is_some(),
+    let for_good = |container: &Container| match container.process {
+        Process::Ended { .. } => is_for_good(container, seen.restart) || seen.end_by.is_some(),
         Process::None | Process::Running { .. } => false,
     };
-    let failed = |container: &Container| matches!(container.process, Process::Ended { well: false, .. });
-    if seen.init.iter().any(|container| failed(container) && for_good(container, true)) {
+    // How those ended that the others are beside says how the pod did, once none of it runs any more.
+    let lingers = seen.containers.iter().any(|container| container.part == Part::Beside && runs(container));
+    let mut init = seen.containers.iter().filter(|container| container.part == Part::Init);
+    if !lingers && init.any(|container| failed(container) && for_good(container)) {
         return Phase::Failed;
     }
-    if seen.init.iter().any(|container| !finished(container.process)) {
+    if awaited(seen).is_some() {
         return Phase::Pending;
     }
-    if seen.containers.iter().all(|container| for_good(container, false)) {
-        return if seen.containers.iter().any(failed) { Phase::Failed } else { Phase::Succeeded };
+    if !lingers && mains(seen).all(for_good) {
+        return if mains(seen).any(failed) { Phase::Failed } else { Phase::Succeeded };
     }
-    match seen.containers.iter().all(|container| container.process != Process::None) {
+    match mains(seen).all(|container| container.process != Process::None) {
         true => Phase::Running,
         false => Phase::Pending,
     }

@@ -188,7 +188,7 @@ impl Worker {
             });
         }
         if let Some(pod) = pod {
-            let why = sick.map(|why| format!(": {why}")).unwrap_or_default();
+            let why = sick.map(|sick| format!(": {}", sick.why)).unwrap_or_default();
             self.tell(pod, EventType::Normal, "Killing", format!("Stopping container {container}{why}"))
                 .await;
         }

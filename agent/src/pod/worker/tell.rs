@@ -45,7 +45,8 @@ impl Worker {
         let mut said = Vec::new();
         for live in self.live.values_mut() {
             let verdict = live.watching.as_ref().map(|(_, watching)| watching.verdict());
-            let complaint = verdict.and_then(|verdict| verdict.complaint.or(verdict.sick));
+            let complaint =
+                verdict.and_then(|verdict| verdict.complaint.or(verdict.sick.map(|sick| sick.why)));
             if complaint != live.complained {
                 said.extend(complaint.clone().map(|text| ("Unhealthy", text)));
                 live.complained = complaint;
