@@ -6,16 +6,17 @@
 use std::{
     fs,
     io::{self, Write},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, atomic::Ordering, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
 use midflight_handover::kernel::{self, Waiting};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
-    fs::{FlockOperation, Mode, OFlags, flock, open},
+    fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags, flock, open, statx},
     io::Errno,
     mount::MountFlags,
     process::{Resource, Rlimit, getrlimit, setrlimit, umask},
@@ -142,7 +143,9 @@ fn take(args: &FuseArgs, caching: Caching, crowd: Arc<Crowd>) -> Result<(Folder,
 
 fn mount(args: &FuseArgs) -> Result<OwnedFd, DaemonError> {
     let path = || args.mount.clone();
-    clear(&args.mount);
+    if clear(&args.mount) == Cleared::Hangs {
+        return Err(DaemonError::Mounted { path: path() });
+    }
     let failed = |source| DaemonError::MountPoint { path: path(), source };
     fs::create_dir_all(&args.mount).map_err(failed)?;
     let at = fs::canonicalize(&args.mount).map_err(failed)?;
@@ -163,20 +166,59 @@ fn flags(args: &FuseArgs) -> MountFlags {
     MountFlags::NOSUID | MountFlags::NODEV | read_only
 }
 
+/// What a look for mounts that nobody serves came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cleared {
+    Done,
+    /// One is there whose daemon gives no answer.
+    Hangs,
+}
+
 /// Removes mounts that nobody serves any more.
-fn clear(at: &Path) {
-    while rustix::fs::stat(at).err() == Some(Errno::NOTCONN) {
+fn clear(at: &Path) -> Cleared {
+    loop {
+        match answer(at) {
+            None => return Cleared::Hangs,
+            Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => {}
+            Some(_) => return Cleared::Done,
+        }
         tracing::info!(mount = %at.display(), "removes a mount that nobody serves");
         if let Err(error) = rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH) {
-            return tracing::warn!(mount = %at.display(), %error, "it cannot be removed");
+            tracing::warn!(mount = %at.display(), %error, "it cannot be removed");
+            return Cleared::Done;
         }
     }
 }
 
+/// Asks whoever serves a place, also for what the kernel remembers: that it tells of a session that has ended, too. Nothing if there
+/// is no answer: whoever hangs would keep us without a word.
+fn answer(at: &Path) -> Option<Result<(), Errno>> {
+    const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+    let (tell, told) = mpsc::channel();
+    let asked = at.to_owned();
+    let asking = thread::Builder::new().name("ask".to_owned()).spawn(move || {
+        let answer = statx(CWD, &asked, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).map(drop);
+        // Nobody may wait for it any more.
+        let _ = tell.send(answer);
+    });
+    asking.ok().and_then(|_| told.recv_timeout(ANSWERS_WITHIN).ok())
+}
+
+/// What the table of mounts says; whoever serves it need not answer.
 fn is_mount_point(at: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-    let Some(parent) = at.parent() else { return Ok(true) };
-    Ok(fs::metadata(at)?.dev() != fs::metadata(parent)?.dev())
+    let table = fs::read("/proc/self/mountinfo")?;
+    let listed = as_listed(at);
+    let place = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4) == Some(&listed[..]);
+    Ok(table.split(|byte| *byte == b'\n').any(place))
+}
+
+/// A place as the table has it: blanks and the like are octal.
+fn as_listed(at: &Path) -> Vec<u8> {
+    let escaped = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    };
+    at.as_os_str().as_bytes().iter().flat_map(escaped).collect()
 }
 
 /// One descriptor is held for everything that the kernel knows of; gives how many there may be.
@@ -210,7 +252,7 @@ fn shrink(args: &FuseArgs) {
     if let Err(error) = rustix::mount::mount_remount(at, flags(args), c"") {
         tracing::warn!(mount = %at.display(), %error, "the kernel forgets nothing");
     }
-    std::thread::sleep(AT_MOST_EVERY);
+    thread::sleep(AT_MOST_EVERY);
 }
 
 /// Waits for a signal, for the end of the session, or for a point in time.
@@ -231,4 +273,17 @@ fn announce(at: &Path) {
     let mut out = io::stdout();
     // Nobody has to listen: a process started by hand serves all the same.
     let _ = writeln!(out, "{}", at.display()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_written_as_the_table_has_them() {
+        assert_eq!(as_listed(Path::new("/mnt/a b\\c\td\ne")), b"/mnt/a\\040b\\134c\\011d\\012e");
+        assert!(is_mount_point(Path::new("/proc")).unwrap());
+        assert!(is_mount_point(Path::new("/")).unwrap());
+        assert!(!is_mount_point(tempfile::tempdir().unwrap().path()).unwrap());
+    }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::{io::Errno, process::Signal};
 
-use support::{MODES, Mode, PATIENCE, mounts_below, skipped, start, start_at};
+use support::{MODES, Mode, PATIENCE, mounts_below, options, skipped, start, start_at};
 
 #[test]
 fn an_end_that_is_asked_for_leaves_nothing() {
@@ -77,18 +77,37 @@ fn the_next_start_removes_what_a_crash_left() {
     for mode in MODES {
         let mut crashed = start(mode);
         fs::write(crashed.mount.join("file"), "before").unwrap();
+        // The kernel remembers what the folder is like, and tells it though nobody serves it any more.
+        for _ in 0..2 {
+            assert!(fs::metadata(&crashed.mount).unwrap().is_dir());
+        }
         crashed.signal(Signal::KILL);
         crashed.ended();
-        let error = fs::metadata(&crashed.mount).unwrap_err();
+        assert_eq!(fs::metadata(&crashed.mount).is_ok(), mode == Mode::Exclusive);
+        let error = fs::metadata(crashed.mount.join("never asked for")).unwrap_err();
         assert_eq!(Errno::from_io_error(&error), Some(Errno::NOTCONN), "{error}");
 
-        let mut next = start_at(&crashed.source, &crashed.mount, &[]).unwrap();
+        let mut next = start_at(&crashed.source, &crashed.mount, options(mode)).unwrap();
         assert_eq!(mounts_below(&next.mount), 1);
         assert_eq!(fs::read_to_string(next.mount.join("file")).unwrap(), "before");
         next.signal(Signal::TERM);
         assert!(next.ended().success());
         assert_eq!(mounts_below(&next.mount), 0);
     }
+}
+
+/// What hangs there is not waited for: nobody would see why the next one does not come.
+#[test]
+fn the_next_start_refuses_a_place_whose_daemon_hangs() {
+    if skipped() {
+        return;
+    }
+    let hangs = start(Mode::Shared);
+    hangs.signal(Signal::STOP);
+    let why = start_at(&hangs.source, &hangs.mount, &[]).err().unwrap();
+    assert!(why.contains("mounted at"), "{why}");
+    hangs.signal(Signal::CONT);
+    fs::write(hangs.mount.join("file"), "served").unwrap();
 }
 
 #[test]
@@ -112,12 +131,16 @@ fn what_cannot_be_served_is_refused_in_words() {
     fs::create_dir(&other).unwrap();
     let file = folder.join("file");
     File::create_new(&file).unwrap();
+    let bound = folder.join("a bound folder");
+    fs::create_dir(&bound).unwrap();
+    rustix::mount::mount_bind(&other, &bound).unwrap();
     #[rustfmt::skip]
     let cases = [
         ("no such folder",   folder.join("gone"),   folder.join("at"),   "No such file or directory"),
         ("no folder",        file.clone(),          folder.join("at"),   "Not a directory"),
         ("kept by another",  served.source.clone(), folder.join("at"),   "keeps others out"),
         ("mounted already",  other.clone(),         served.mount.clone(), "mounted at"),
+        ("the same device",  other.clone(),         bound.clone(),       "mounted at"),
         ("in the folder",    other.clone(),         other.join("at"),    "lies in the folder"),
         ("no mount point",   other.clone(),         file.join("at"),     "make the mount point"),
     ];
@@ -125,6 +148,7 @@ fn what_cannot_be_served_is_refused_in_words() {
         let why = start_at(&source, &mount, &[]).err().unwrap();
         assert!(why.contains(expected), "{name}: {why}");
     }
+    rustix::mount::unmount(&bound, rustix::mount::UnmountFlags::DETACH).unwrap();
     assert_eq!(mounts_below(folder), 1);
 }
 

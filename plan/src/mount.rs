@@ -8,10 +8,17 @@
 //! labelled while a daemon that was sent away is still there.
 
 pub mod dataset;
+pub mod meeting;
 pub mod progress;
 pub mod trouble;
 mod version;
 
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use midflight_api::fluid::{GENERATION_LABEL, UPDATE_STRATEGY_ANNOTATION};
+
+use meeting::Refused;
 pub use version::Version;
 
 /// What becomes of a daemon when no workload on its node uses it.
@@ -24,6 +31,22 @@ pub enum Policy {
     ReplaceIdle,
     /// It goes: its dataset has gone.
     Remove,
+}
+
+impl Policy {
+    /// What a dataset's claim says.
+    pub fn of_claim(annotations: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> Policy {
+        if replaces_idle(annotations, labels) { Policy::ReplaceIdle } else { Policy::Keep }
+    }
+}
+
+/// Whether a dataset's claim has idle daemons replaced. One that Fluid's own controller made says nothing of a strategy; there daemons tell
+/// their generation where `cleanPolicy` is `OnFuseChanged`, and what is not told never differs.
+pub fn replaces_idle(annotations: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    match annotations.get(UPDATE_STRATEGY_ANNOTATION).map(String::as_str) {
+        Some(strategy) => strategy == "OnIdle",
+        None => labels.contains_key(GENERATION_LABEL),
+    }
 }
 
 /// What is known of a volume on a node.
@@ -41,6 +64,9 @@ pub struct Seen {
     pub leaving: bool,
     /// Whether the daemon that is wanted could come in its place, as far as the node knows.
     pub can_follow: bool,
+    /// The daemon of this node that a first workload refused last.
+    pub refused: Option<Refused>,
+    pub now: Timestamp,
 }
 
 impl Seen {
@@ -53,12 +79,18 @@ impl Seen {
         let unwanted = match self.policy {
             Policy::Keep => false,
             Policy::ReplaceIdle => {
-                self.can_follow
-                    && self.running.as_ref().is_some_and(|running| running.is_behind(&self.wanted))
+                let is_behind = |running: &Version| running.is_behind(&self.wanted);
+                self.can_follow && !self.is_resigned() && self.running.as_ref().is_some_and(is_behind)
             }
             Policy::Remove => true,
         };
         unwanted && self.users == 0 && self.neighbours == 0
+    }
+
+    /// Whether the daemon came in the place of one that was refused for the same wish, and is as that was: so would the next one be.
+    fn is_resigned(&self) -> bool {
+        let (Some(refused), Some(running)) = (&self.refused, &self.running) else { return false };
+        refused.comes_again(running, &self.wanted, self.now)
     }
 }
 
@@ -145,11 +177,57 @@ mod tests {
 
     fn seen(policy: Policy, running: Option<&str>, users: usize, leaving: bool) -> Seen {
         let (wanted, running) = (version(NEW), running.map(version));
-        Seen { policy, wanted, running, users, neighbours: 0, leaving, can_follow: true }
+        let (neighbours, can_follow, refused, now) = (0, true, None, Timestamp::UNIX_EPOCH);
+        Seen { policy, wanted, running, users, neighbours, leaving, can_follow, refused, now }
+    }
+
+    /// An old daemon was refused already, for that wish.
+    fn resigned_for(wish: &str, seen: Seen) -> Seen {
+        let (wish, version) = (version(wish), version(OLD));
+        Seen { refused: Some(Refused { wish, version, has_gone: true, at: seen.now }), ..seen }
+    }
+
+    fn resigned(seen: Seen) -> Seen {
+        resigned_for(NEW, seen)
+    }
+
+    /// The same, and nobody has seen that one go.
+    fn refused_now(seen: Seen) -> Seen {
+        let seen = resigned(seen);
+        Seen { refused: seen.refused.map(|refused| Refused { has_gone: false, ..refused }), ..seen }
+    }
+
+    fn an_hour_later(seen: Seen) -> Seen {
+        Seen { now: seen.now + meeting::INSISTS_AGAIN_AFTER, ..seen }
     }
 
     fn with_neighbour(seen: Seen) -> Seen {
         Seen { neighbours: 1, ..seen }
+    }
+
+    type Pairs = &'static [(&'static str, &'static str)];
+
+    #[test]
+    fn a_claim_says_what_becomes_of_idle_daemons() {
+        const SET: Pairs = &[(GENERATION_LABEL, "2")];
+        let map = |pairs: Pairs| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        #[rustfmt::skip]
+        let cases: [(Pairs, Pairs, Policy); 5] = [
+            (&[],                                         &[], Policy::Keep),
+            (&[(UPDATE_STRATEGY_ANNOTATION, "OnDelete")], SET, Policy::Keep),
+            (&[(UPDATE_STRATEGY_ANNOTATION, "OnIdle")],   SET, Policy::ReplaceIdle),
+            (&[(UPDATE_STRATEGY_ANNOTATION, "OnIdle")],   &[], Policy::ReplaceIdle),
+            (&[],                                         SET, Policy::ReplaceIdle),
+        ];
+        for (annotations, labels, expected) in cases {
+            assert_eq!(
+                Policy::of_claim(&map(annotations), &map(labels)),
+                expected,
+                "{annotations:?} {labels:?}"
+            );
+        }
     }
 
     /// A workload that comes gets the old one, instead of waiting for one that cannot come.
@@ -168,6 +246,7 @@ mod tests {
             ("by hand", seen(Policy::Keep, Some(OLD), 0, false)),
             ("dataset gone", seen(Remove, Some(OLD), 0, false)),
             ("sent away already", seen(ReplaceIdle, Some(OLD), 0, true)),
+            ("the next one would be the same", resigned(old())),
         ];
         for (name, seen) in others {
             assert!(!seen.asks_for_successor(), "{name}");
@@ -184,19 +263,24 @@ mod tests {
         };
         #[rustfmt::skip]
         let cases = [
-            ("up to date",         seen(ReplaceIdle,  Some(NEW), 0, false), Ok(Keep)),
-            ("old",                seen(ReplaceIdle,  Some(OLD), 0, false), Ok(SendAway)),
-            ("old, by hand",       seen(Policy::Keep, Some(OLD), 0, false), Ok(Keep)),
-            ("old and used",       seen(ReplaceIdle,  Some(OLD), 2, false), Err(InUse { users: 2 })),
-            ("new and used",       seen(ReplaceIdle,  Some(NEW), 1, false), Err(InUse { users: 1 })),
-            ("none there",         seen(ReplaceIdle,  None,      0, false), Ok(Keep)),
-            ("sent away, crashed", seen(ReplaceIdle,  Some(OLD), 0, true),  Ok(SendAway)),
-            ("another volume",     with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Ok(Keep)),
-            ("another in use",     with_neighbour(seen(ReplaceIdle, Some(OLD), 2, false)), Ok(Keep)),
-            ("dataset gone",       seen(Remove,       Some(NEW), 0, false), Ok(SendAway)),
-            ("gone, none there",   seen(Remove,       None,      0, false), Ok(SendAway)),
-            ("gone and used",      seen(Remove,       Some(NEW), 1, false), Err(InUse { users: 1 })),
-            ("gone, another",      with_neighbour(seen(Remove, Some(NEW), 0, false)), Ok(Keep)),
+            ("up to date",          seen(ReplaceIdle,  Some(NEW), 0, false),                         Ok(Keep)),
+            ("old",                 seen(ReplaceIdle,  Some(OLD), 0, false),                         Ok(SendAway)),
+            ("old, by hand",        seen(Policy::Keep, Some(OLD), 0, false),                         Ok(Keep)),
+            ("old and used",        seen(ReplaceIdle,  Some(OLD), 2, false),                         Err(InUse { users: 2 })),
+            ("new and used",        seen(ReplaceIdle,  Some(NEW), 1, false),                         Err(InUse { users: 1 })),
+            ("none there",          seen(ReplaceIdle,  None,      0, false),                         Ok(Keep)),
+            ("sent away, crashed",  seen(ReplaceIdle,  Some(OLD), 0, true),                          Ok(SendAway)),
+            ("another volume",      with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)),          Ok(Keep)),
+            ("another in use",      with_neighbour(seen(ReplaceIdle, Some(OLD), 2, false)),          Ok(Keep)),
+            ("dataset gone",        seen(Remove,       Some(NEW), 0, false),                         Ok(SendAway)),
+            ("gone, none there",    seen(Remove,       None,      0, false),                         Ok(SendAway)),
+            ("gone and used",       seen(Remove,       Some(NEW), 1, false),                         Err(InUse { users: 1 })),
+            ("gone, another",       with_neighbour(seen(Remove, Some(NEW), 0, false)),               Ok(Keep)),
+            ("old again",           resigned(seen(ReplaceIdle, Some(OLD), 0, false)),                Ok(Keep)),
+            ("not seen gone",       refused_now(seen(ReplaceIdle, Some(OLD), 0, false)),             Ok(SendAway)),
+            ("another wish",        resigned_for("fuse:3", seen(ReplaceIdle, Some(OLD), 0, false)),  Ok(SendAway)),
+            ("long ago",            an_hour_later(resigned(seen(ReplaceIdle, Some(OLD), 0, false))), Ok(SendAway)),
+            ("again, dataset gone", resigned(seen(Remove, Some(OLD), 0, false)),                     Ok(SendAway)),
         ];
         for (name, seen, expected) in cases {
             assert_eq!(depart(&seen), expected, "{name}");
@@ -205,38 +289,50 @@ mod tests {
 
     #[test]
     fn nobody_gets_a_daemon_that_goes() {
-        use {Arrival::*, Policy::ReplaceIdle};
+        use {
+            Arrival::*,
+            Policy::{Remove, ReplaceIdle},
+        };
         #[rustfmt::skip]
         let cases = [
-            ("none there",             seen(ReplaceIdle,  None,      0, false), Label),
-            ("sent away and gone",     seen(ReplaceIdle,  None,      0, true),  Label),
-            ("sent away, still there", seen(ReplaceIdle,  Some(OLD), 0, true),  AwaitEnd),
-            ("up to date",             seen(ReplaceIdle,  Some(NEW), 0, false), Label),
-            ("idle before the change", seen(ReplaceIdle,  Some(OLD), 0, false), SendAway),
-            ("old, used by another",   seen(ReplaceIdle,  Some(OLD), 1, false), Label),
-            ("old, by hand",           seen(Policy::Keep, Some(OLD), 0, false), Label),
-            ("the dataset has gone",   seen(Policy::Remove, Some(OLD), 0, false), Label),
-            ("old, another volume",    with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Label),
+            ("none there",             seen(ReplaceIdle,  None,      0, false),                         Label),
+            ("sent away and gone",     seen(ReplaceIdle,  None,      0, true),                          Label),
+            ("sent away, still there", seen(ReplaceIdle,  Some(OLD), 0, true),                          AwaitEnd),
+            ("up to date",             seen(ReplaceIdle,  Some(NEW), 0, false),                         Label),
+            ("idle before the change", seen(ReplaceIdle,  Some(OLD), 0, false),                         SendAway),
+            ("old, used by another",   seen(ReplaceIdle,  Some(OLD), 1, false),                         Label),
+            ("old, by hand",           seen(Policy::Keep, Some(OLD), 0, false),                         Label),
+            ("the dataset has gone",   seen(Remove,       Some(OLD), 0, false),                         Label),
+            ("old, another volume",    with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)),          Label),
+            ("old, and old again",     resigned(seen(ReplaceIdle, Some(OLD), 0, false)),                Label),
+            ("older than that",        resigned(seen(ReplaceIdle, Some("fuse:0"), 0, false)),           SendAway),
+            ("old again, sent away",   resigned(seen(ReplaceIdle, Some(OLD), 0, true)),                 AwaitEnd),
+            ("old, not seen gone",     refused_now(seen(ReplaceIdle, Some(OLD), 0, false)),             SendAway),
+            ("old again, long ago",    an_hour_later(resigned(seen(ReplaceIdle, Some(OLD), 0, false))), SendAway),
         ];
         for (name, seen, expected) in cases {
             assert_eq!(arrive(&seen), expected, "{name}");
         }
     }
+
     #[test]
     fn a_daemon_at_rest_goes_once_it_is_outdated() {
         use Policy::{Remove, ReplaceIdle};
         #[rustfmt::skip]
         let cases = [
-            ("up to date",         seen(ReplaceIdle,  Some(NEW), 0, false), Rest::Keep),
-            ("old",                seen(ReplaceIdle,  Some(OLD), 0, false), Rest::SendAway),
-            ("old, by hand",       seen(Policy::Keep, Some(OLD), 0, false), Rest::Keep),
-            ("old, used by others",seen(ReplaceIdle,  Some(OLD), 1, false), Rest::Keep),
-            ("a workload comes",   with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)), Rest::Keep),
-            ("not started yet",    seen(ReplaceIdle,  None,      0, false), Rest::Keep),
-            ("sent away, crashed", seen(ReplaceIdle,  Some(OLD), 0, true),  Rest::SendAway),
-            ("sent away and gone", seen(ReplaceIdle,  None,      0, true),  Rest::Forget),
-            ("dataset gone",       seen(Remove,       Some(NEW), 0, false), Rest::SendAway),
-            ("gone with its pod",  seen(Remove,       None,      0, false), Rest::SendAway),
+            ("up to date",          seen(ReplaceIdle,  Some(NEW), 0, false),                         Rest::Keep),
+            ("old",                 seen(ReplaceIdle,  Some(OLD), 0, false),                         Rest::SendAway),
+            ("old, by hand",        seen(Policy::Keep, Some(OLD), 0, false),                         Rest::Keep),
+            ("old, used by others", seen(ReplaceIdle,  Some(OLD), 1, false),                         Rest::Keep),
+            ("a workload comes",    with_neighbour(seen(ReplaceIdle, Some(OLD), 0, false)),          Rest::Keep),
+            ("not started yet",     seen(ReplaceIdle,  None,      0, false),                         Rest::Keep),
+            ("sent away, crashed",  seen(ReplaceIdle,  Some(OLD), 0, true),                          Rest::SendAway),
+            ("sent away and gone",  seen(ReplaceIdle,  None,      0, true),                          Rest::Forget),
+            ("dataset gone",        seen(Remove,       Some(NEW), 0, false),                         Rest::SendAway),
+            ("gone with its pod",   seen(Remove,       None,      0, false),                         Rest::SendAway),
+            ("old again",           resigned(seen(ReplaceIdle, Some(OLD), 0, false)),                Rest::Keep),
+            ("another wish",        resigned_for("fuse:3", seen(ReplaceIdle, Some(OLD), 0, false)),  Rest::SendAway),
+            ("long ago",            an_hour_later(resigned(seen(ReplaceIdle, Some(OLD), 0, false))), Rest::SendAway),
         ];
         for (name, seen, expected) in cases {
             assert_eq!(rest(&seen), expected, "{name}");

@@ -3,14 +3,13 @@
 //! Invariant: one call of kubelet's costs at most one read, and a write only where something
 //! changes; nothing is listed and nothing is watched.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolumeClaim};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
-use midflight_api::fluid::{GENERATION_LABEL, UPDATE_STRATEGY_ANNOTATION};
 use midflight_plan::mount::{Policy, Version};
 use serde_json::json;
 use tokio::time::timeout;
@@ -31,22 +30,14 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// A claim that has gone wishes no daemon. One that Fluid's own controller made says nothing of a strategy; there daemons tell
-    /// their generation where `cleanPolicy` is `OnFuseChanged`, and what is not told never differs.
+    /// A claim that has gone wishes no daemon.
     fn of(claim: Option<&PersistentVolumeClaim>) -> Wish {
         let Some(claim) = claim else {
             return Wish { policy: Policy::Remove, version: Version::default(), about: None };
         };
-        let empty = BTreeMap::new();
-        let annotations = claim.metadata.annotations.as_ref().unwrap_or(&empty);
-        let labels = claim.metadata.labels.as_ref().unwrap_or(&empty);
-        let policy = match annotations.get(UPDATE_STRATEGY_ANNOTATION).map(String::as_str) {
-            Some("OnIdle") => Policy::ReplaceIdle,
-            Some(_) => Policy::Keep,
-            None if labels.contains_key(GENERATION_LABEL) => Policy::ReplaceIdle,
-            None => Policy::Keep,
-        };
-        Wish { policy, version: Version::wanted(annotations, labels), about: Some(asked(claim)) }
+        let (annotations, labels) = (claim.annotations(), claim.labels());
+        let (policy, version) = (Policy::of_claim(annotations, labels), Version::wanted(annotations, labels));
+        Wish { policy, version, about: Some(asked(claim)) }
     }
 }
 
@@ -119,19 +110,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_says_whether_idle_daemons_go() {
-        let claim = |json| serde_json::from_value::<PersistentVolumeClaim>(json).unwrap();
-        #[rustfmt::skip]
-        let cases = [
-            (json!({}),                                         json!({}),                        Policy::Keep),
-            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnDelete" }), json!({ GENERATION_LABEL: "2" }), Policy::Keep),
-            (json!({ UPDATE_STRATEGY_ANNOTATION: "OnIdle" }),   json!({ GENERATION_LABEL: "2" }), Policy::ReplaceIdle),
-            (json!({}),                                         json!({ GENERATION_LABEL: "2" }), Policy::ReplaceIdle),
-        ];
-        for (annotations, labels, expected) in cases {
-            let claim = claim(json!({ "metadata": { "annotations": annotations, "labels": labels } }));
-            assert_eq!(Wish::of(Some(&claim)).policy, expected, "{annotations} {labels}");
-        }
-        assert_eq!(Wish::of(None).policy, Policy::Remove);
+    fn people_are_told_of_a_claim_s_owner() {
+        let owner = json!({ "apiVersion": "v9", "kind": "Other", "name": "owner", "uid": "2" });
+        let about = |metadata| {
+            let mut claim: PersistentVolumeClaim =
+                serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            claim.metadata.name = Some("data".into());
+            claim.metadata.namespace = Some("team".into());
+            let about = Wish::of(Some(&claim)).about.unwrap();
+            assert_eq!(about.namespace.as_deref(), Some("team"));
+            [about.api_version, about.kind, about.name, about.uid].map(Option::unwrap_or_default).join(" ")
+        };
+        assert_eq!(about(json!({ "ownerReferences": [owner] })), "v9 Other owner 2", "the operator's");
+        assert_eq!(about(json!({ "uid": "3" })), "v1 PersistentVolumeClaim data 3", "Fluid's");
+        assert_eq!(Wish::of(None), Wish { policy: Policy::Remove, version: Version::default(), about: None });
     }
 }

@@ -11,6 +11,7 @@
 //! | `volume` | what a call says of a volume |
 //! | `record` | what has to be known of a volume after a crash |
 //! | `mounts` | the mounts of this machine |
+//! | `bound` | shows a folder of one at another place |
 //! | `layers` | which of those at one place containers were given |
 //! | `question` | asks file systems that may hang |
 //! | `cluster` | the node's label, the volume's claim |
@@ -27,6 +28,7 @@
 //! Invariant: a workload is never given a mount of a daemon that was sent away.
 
 mod binding;
+mod bound;
 pub mod client;
 mod cluster;
 mod controller;

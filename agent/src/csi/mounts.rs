@@ -6,7 +6,6 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -14,16 +13,17 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, open, openat2},
+    fs::CWD,
     io::Errno,
-    mount::{
-        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind,
-        mount_change, mount_remount, move_mount, open_tree, unmount,
-    },
+    mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount},
 };
 use serde::{Deserialize, Serialize};
 
-use super::{layers::given, question::ask};
+use super::{
+    bound::{Bound, bind},
+    layers::given,
+    question::{answers, ask},
+};
 use crate::mount_table::{self, Line, TABLE, as_listed};
 
 /// What FUSE calls itself; behind a dot stands who serves it.
@@ -51,6 +51,11 @@ pub(super) enum Place {
     Silent {
         device: String,
     },
+    /// One whose server answers with an error.
+    Sick {
+        device: String,
+        errno: Errno,
+    },
 }
 
 /// Whether those at a place may write.
@@ -58,18 +63,6 @@ pub(super) enum Place {
 pub enum Access {
     ReadWrite,
     ReadOnly,
-}
-
-/// Whether a mount could be shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bound {
-    There,
-    /// It has gone since it was looked at.
-    Gone,
-    /// It has no such folder, or the way to it leads out.
-    NoFolder,
-    /// Its server gives no answer.
-    Silent,
 }
 
 /// Where mounts are looked at and made.
@@ -106,8 +99,8 @@ impl Mounts {
             Mounts::Hollow(_) => Ok(Place::Served { device }),
             Mounts::Machine => {
                 let asked = at.to_owned();
-                let answer = ask(&device, move || rustix::fs::stat(asked).map(drop))?;
-                place(device, answer)
+                let answer = ask(&device, move || answers(&asked))?;
+                Ok(place(device, answer))
             }
         }
     }
@@ -214,18 +207,18 @@ impl Mounts {
 }
 
 /// A connection that its daemon has closed, or that somebody has cut.
-fn is_unserved(errno: Errno) -> bool {
+pub(super) fn is_unserved(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
 /// What is at a place where a file system is mounted, by what it answers.
-fn place(device: String, answer: Option<Result<(), Errno>>) -> io::Result<Place> {
+fn place(device: String, answer: Option<Result<(), Errno>>) -> Place {
     match answer {
-        None => Ok(Place::Silent { device }),
-        Some(Ok(())) => Ok(Place::Served { device }),
-        Some(Err(errno)) if is_unserved(errno) => Ok(Place::Dead),
-        Some(Err(Errno::NOENT)) => Ok(Place::Plain),
-        Some(Err(errno)) => Err(errno.into()),
+        None => Place::Silent { device },
+        Some(Ok(())) => Place::Served { device },
+        Some(Err(errno)) if is_unserved(errno) => Place::Dead,
+        Some(Err(Errno::NOENT)) => Place::Plain,
+        Some(Err(errno)) => Place::Sick { device, errno },
     }
 }
 
@@ -263,53 +256,6 @@ pub(super) fn wait_until(
     }
 }
 
-/// A folder of a mount, opened; or why it cannot be shown.
-fn open_folder(mounted: &Mounted, sub_path: &Path) -> Result<Result<OwnedFd, Bound>, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = match open(&mounted.at, flags, Mode::empty()) {
-        Ok(root) => root,
-        Err(errno) if is_unserved(errno) || errno == Errno::NOENT => return Ok(Err(Bound::Gone)),
-        Err(errno) => return Err(errno),
-    };
-    // The daemon may have ended since it was looked at: what is there then is the folder below its mount.
-    match fstat(&root) {
-        Ok(stat) if device(stat.st_dev) == mounted.device => {}
-        Ok(_) => return Ok(Err(Bound::Gone)),
-        Err(errno) if is_unserved(errno) => return Ok(Err(Bound::Gone)),
-        Err(errno) => return Err(errno),
-    }
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    match openat2(&root, sub_path, flags, Mode::empty(), resolve) {
-        Ok(folder) => Ok(Ok(folder)),
-        Err(errno) if is_unserved(errno) => Ok(Err(Bound::Gone)),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(Err(Bound::NoFolder)),
-        Err(errno) => Err(errno),
-    }
-}
-
-fn bind(mounted: &Mounted, sub_path: Option<&Path>, at: &Path, access: Access) -> io::Result<Bound> {
-    let (asked, sub_path) = (mounted.clone(), sub_path.unwrap_or(Path::new(".")).to_owned());
-    let folder = match ask(&mounted.device, move || open_folder(&asked, &sub_path))? {
-        Some(answer) => match answer? {
-            Ok(folder) => folder,
-            Err(why) => return Ok(why),
-        },
-        None => return Ok(Bound::Silent),
-    };
-    if let Some(above) = at.parent() {
-        fs::create_dir_all(above)?;
-    }
-    // What is mounted there is not asked whether it is a folder: nobody may serve it.
-    if let Err(error) = fs::create_dir(at)
-        && error.kind() != io::ErrorKind::AlreadyExists
-    {
-        return Err(error);
-    }
-    let tree = made_ready(&folder, at, access)?;
-    move_mount(&tree, c"", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-    Ok(Bound::There)
-}
-
 /// Removes the layers at a place that were given to nobody; the lowest comes first.
 fn uncover(at: &Path, mut given: Vec<bool>) -> io::Result<()> {
     let mut put_back = Vec::new();
@@ -329,43 +275,8 @@ fn uncover(at: &Path, mut given: Vec<bool>) -> io::Result<()> {
     Ok(())
 }
 
-/// Where a mount is made ready that is to be shown at a place.
-pub(super) fn beside(at: &Path) -> PathBuf {
-    let mut name = at.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    at.with_file_name(name)
-}
-
-/// A mount as its workload is to have it, before anyone sees it.
-fn made_ready(folder: &OwnedFd, at: &Path, access: Access) -> io::Result<OwnedFd> {
-    let aside = beside(at);
-    clear(&aside)?;
-    fs::create_dir_all(&aside)?;
-    mount_bind(format!("/proc/self/fd/{}", rustix::path::DecInt::from_fd(folder).as_str()), &aside)?;
-    let made = settle(&aside, access).and_then(|()| {
-        open_tree(CWD, &aside, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-    });
-    clear(&aside)?;
-    fs::remove_dir(&aside)?;
-    Ok(made?)
-}
-
-fn settle(at: &Path, access: Access) -> Result<(), Errno> {
-    if access == Access::ReadOnly {
-        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-        mount_remount(at, flags, c"")?;
-    }
-    // What comes on top of it is seen by whoever was given it, and by nobody else who has the same file system.
-    mount_change(at, MountPropagationFlags::PRIVATE)?;
-    mount_change(at, MountPropagationFlags::SHARED)
-}
-
-/// A number of a device as the table has it.
-fn device(number: u64) -> String {
-    format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
-}
-
-fn clear(at: &Path) -> io::Result<()> {
+/// Removes everything that is mounted at a place of this machine.
+pub(super) fn clear(at: &Path) -> io::Result<()> {
     loop {
         match unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
@@ -382,18 +293,20 @@ mod tests {
 
     #[test]
     fn a_place_is_known_by_its_answer() {
-        let served = || Place::Served { device: "0:1".into() };
+        let device = || "0:1".to_owned();
+        let sick = |errno| Place::Sick { device: device(), errno };
         #[rustfmt::skip]
         let cases = [
-            ("served",               Some(Ok(())),                   Some(served())),
-            ("its daemon hangs",     None,                           Some(Place::Silent { device: "0:1".into() })),
-            ("its daemon has ended", Some(Err(Errno::NOTCONN)),      Some(Place::Dead)),
-            ("cut by somebody",      Some(Err(Errno::CONNABORTED)),  Some(Place::Dead)),
-            ("gone meanwhile",       Some(Err(Errno::NOENT)),        Some(Place::Plain)),
-            ("no answer to that",    Some(Err(Errno::IO)),           None),
+            ("served",               Some(Ok(())),                   Place::Served { device: device() }),
+            ("its daemon hangs",     None,                           Place::Silent { device: device() }),
+            ("its daemon has ended", Some(Err(Errno::NOTCONN)),      Place::Dead),
+            ("cut by somebody",      Some(Err(Errno::CONNABORTED)),  Place::Dead),
+            ("gone meanwhile",       Some(Err(Errno::NOENT)),        Place::Plain),
+            ("its storage fails",    Some(Err(Errno::IO)),           sick(Errno::IO)),
+            ("its folder was moved", Some(Err(Errno::STALE)),        sick(Errno::STALE)),
         ];
         for (name, answer, expected) in cases {
-            assert_eq!(place("0:1".into(), answer).ok(), expected, "{name}");
+            assert_eq!(place(device(), answer), expected, "{name}");
         }
     }
 

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::{
     CsiConfig, Images,
-    binding::NO_ANSWER,
+    binding::{NO_ANSWER, sick},
     cluster::Cluster,
     mounts::{Access, Mounts, Place},
     proto::{
@@ -45,8 +45,8 @@ pub(super) struct NodeService {
     busy: Mutex<BTreeSet<Busy>>,
     /// What was last said of volumes that cannot be looked after.
     troubles: Mutex<BTreeMap<VolumeId, String>>,
-    /// What was last said of daemons that nobody can follow.
-    kept: Mutex<BTreeMap<Daemon, String>>,
+    /// What people were last told of daemons, of each kind of news.
+    told: Mutex<BTreeMap<(Daemon, &'static str), String>>,
 }
 
 /// How long a call waits for its turn.
@@ -101,7 +101,7 @@ impl NodeService {
             images,
             busy: Mutex::default(),
             troubles: Mutex::default(),
-            kept: Mutex::default(),
+            told: Mutex::default(),
             config,
         })
     }
@@ -139,12 +139,18 @@ impl NodeService {
         }
     }
 
-    /// What is wrong with what would follow a daemon, if that was not said before.
-    pub(super) fn new_trouble_of(&self, daemon: &Daemon, trouble: Option<String>) -> Option<String> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What is wrong with a daemon in one respect, if people were not told before; nothing where all is well again.
+    pub(super) fn new_trouble_of(
+        &self,
+        daemon: &Daemon,
+        reason: &'static str,
+        trouble: Option<String>,
+    ) -> Option<String> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = (daemon.clone(), reason);
         let before = match &trouble {
-            Some(trouble) => kept.insert(daemon.clone(), trouble.clone()),
-            None => kept.remove(daemon),
+            Some(trouble) => told.insert(of, trouble.clone()),
+            None => told.remove(&of),
         };
         trouble.filter(|trouble| before.as_ref() != Some(trouble))
     }
@@ -263,12 +269,16 @@ impl Node for NodeService {
             Place::Plain => Err(Status::not_found(format!("nothing is mounted at {}", path.display()))),
             Place::Dead => Ok(Response::new(abnormal("the daemon has gone"))),
             Place::Silent { .. } => Ok(Response::new(abnormal(NO_ANSWER))),
+            Place::Sick { errno, .. } => Ok(Response::new(abnormal(&sick(errno)))),
             Place::Served { device } => {
                 let asking = move || ask(&device, move || rustix::fs::statvfs(&path));
                 let Some(seen) = aside("measure the volume", asking).await? else {
                     return Ok(Response::new(abnormal(NO_ANSWER)));
                 };
-                let seen = seen.map_err(|errno| failed("measure the volume")(errno.into()))?;
+                let seen = match seen {
+                    Ok(seen) => seen,
+                    Err(errno) => return Ok(Response::new(abnormal(&sick(errno)))),
+                };
                 let usage = |unit: Unit, scale: u64, total: u64, free: u64, available: u64| VolumeUsage {
                     available: (available * scale) as i64,
                     total: (total * scale) as i64,

@@ -5,10 +5,29 @@
 use std::{
     collections::BTreeSet,
     io,
+    os::fd::OwnedFd,
+    path::Path,
     sync::{Condvar, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
+
+use rustix::{
+    fs::{AtFlags, CWD, StatxFlags, statx},
+    io::Errno,
+};
+
+/// Whether whoever serves a place answers. What the kernel remembers is asked for, too: it tells that of a daemon that has ended as well.
+pub(super) fn answers(at: &Path) -> Result<(), Errno> {
+    statx(CWD, at, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).map(drop)
+}
+
+/// The same of something that was opened. Gives the number of its file system, as the table of mounts has it.
+pub(super) fn answers_opened(opened: &OwnedFd) -> Result<String, Errno> {
+    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::EMPTY_PATH;
+    let seen = statx(opened, c"", flags, StatxFlags::BASIC_STATS)?;
+    Ok(format!("{}:{}", seen.stx_dev_major, seen.stx_dev_minor))
+}
 
 /// A daemon that has so much to do that it needs longer is none to give to a workload.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);

@@ -11,7 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use midflight_plan::mount::Version;
+use jiff::Timestamp;
+use midflight_plan::mount::{Version, meeting::Refused};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -50,19 +51,21 @@ pub(super) struct Published {
 }
 
 /// All that is kept of a node: a file for each volume that is staged, one for each daemon that
-/// was sent away and has not been seen gone, and one for each daemon that nobody uses.
+/// was sent away and has not been seen gone, one for each daemon that nobody uses, and one for each that was refused lately.
 #[derive(Debug)]
 pub(super) struct Records {
     volumes: PathBuf,
     leaving: PathBuf,
     idle: PathBuf,
+    refused: PathBuf,
 }
 
 impl Records {
     pub(super) fn open(folder: &Path) -> io::Result<Records> {
-        let [volumes, leaving, idle] = ["volumes", "leaving", "idle"].map(|name| folder.join(name));
-        let records = Records { volumes, leaving, idle };
-        for folder in [&records.volumes, &records.leaving, &records.idle] {
+        let [volumes, leaving, idle, refused] =
+            ["volumes", "leaving", "idle", "refused"].map(|name| folder.join(name));
+        let records = Records { volumes, leaving, idle, refused };
+        for folder in [&records.volumes, &records.leaving, &records.idle, &records.refused] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         Ok(records)
@@ -140,7 +143,7 @@ impl Records {
         let mut all = Vec::new();
         for file in fs::read_dir(&self.idle)? {
             let file = file?;
-            if file.file_name().as_encoded_bytes().first() == Some(&(UNFINISHED as u8)) {
+            if is_unfinished(&file) {
                 continue;
             }
             match fs::read(file.path()).and_then(|raw| Ok(serde_json::from_slice(&raw)?)) {
@@ -156,10 +159,41 @@ impl Records {
     pub(super) fn has_left(&self, daemon: &Daemon) -> io::Result<()> {
         removed(&self.leaving, &self.leaving.join(daemon.as_str()))
     }
+
+    /// The one that was refused last of those that served a dataset here. A note that cannot be read tells nothing.
+    pub(super) fn refused(&self, daemon: &Daemon) -> io::Result<Option<Refused>> {
+        match fs::read(self.refused.join(daemon.as_str())) {
+            Ok(raw) => Ok(serde_json::from_slice(&raw).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes that a daemon was refused; written down when this returns.
+    pub(super) fn refuses(&self, daemon: &Daemon, refused: &Refused) -> io::Result<()> {
+        written(&self.refused, daemon.as_str(), &serde_json::to_vec(refused)?)
+    }
+
+    /// Removes the notes of refused daemons that stand for no other any more, also those of datasets that have gone.
+    pub(super) fn forget_refused(&self, now: Timestamp) -> io::Result<()> {
+        for file in fs::read_dir(&self.refused)? {
+            let file = file?;
+            let counts =
+                |raw: Vec<u8>| serde_json::from_slice(&raw).is_ok_and(|note: Refused| note.counts(now));
+            if !is_unfinished(&file) && !fs::read(file.path()).is_ok_and(counts) {
+                removed(&self.refused, &file.path())?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Begins the name of a file that is being written; no id of a volume begins so.
 pub(super) const UNFINISHED: char = '.';
+
+fn is_unfinished(file: &fs::DirEntry) -> bool {
+    file.file_name().as_encoded_bytes().first() == Some(&(UNFINISHED as u8))
+}
 
 /// Puts a file in the place of another of its name, wholly or not at all.
 fn written(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {

@@ -5,7 +5,10 @@
 
 use std::{fs, path::Path};
 
-use midflight_plan::mount::{Arrival, Departure, Policy, Rest, Seen, Version, arrive, depart, rest};
+use jiff::Timestamp;
+use midflight_plan::mount::{
+    Arrival, Departure, Policy, Rest, Seen, Version, arrive, depart, meeting::Refused, rest,
+};
 use tonic::Status;
 
 use super::{
@@ -49,8 +52,8 @@ impl NodeService {
         let (mounts, looked_at) = (self.mounts.clone(), attributes.clone());
         let (running, users) = aside("look at the mount", move || {
             let device = match mounts.look(&looked_at.mount)? {
-                // One that hangs is there, too: who uses it and what it is, others tell.
-                Place::Served { device } | Place::Silent { device } => device,
+                // One that hangs or fails is there, too: who uses it and what it is, others tell.
+                Place::Served { device } | Place::Silent { device } | Place::Sick { device, .. } => device,
                 Place::Dead => {
                     mounts.clear(&looked_at.mount)?;
                     return Ok((None, 0));
@@ -60,9 +63,21 @@ impl NodeService {
             Ok((Some(reported(&looked_at.metadata())), mounts.users(&device, &looked_at.mount, &given)?))
         })
         .await?;
+        let refused = self.refused(&daemon, running.is_some())?;
         let (policy, wanted) = (wish.policy, wish.version.clone());
-        let seen = Seen { policy, wanted, running, users, neighbours, leaving, can_follow: true };
+        let (can_follow, now) = (true, Timestamp::now());
+        let seen = Seen { policy, wanted, running, users, neighbours, leaving, can_follow, refused, now };
         Ok(self.with_successor(seen, &daemon, wish.about.as_ref()).await)
+    }
+
+    /// The daemon that was refused last, and whether it has gone: noted where nothing is mounted.
+    fn refused(&self, daemon: &Daemon, is_there: bool) -> Result<Option<Refused>, Status> {
+        let mut noted = self.records.refused(daemon).map_err(failed("read the note"))?;
+        if let Some(refused) = noted.as_mut().filter(|refused| !is_there && !refused.has_gone) {
+            refused.has_gone = true;
+            self.records.refuses(daemon, refused).map_err(failed("write the note"))?;
+        }
+        Ok(noted)
     }
 
     /// Notes that the daemon goes, then takes its label. As long as the daemon is there the label is taken again and again: a
@@ -102,19 +117,23 @@ impl NodeService {
         if wish.policy == Policy::Remove {
             return Err(Status::not_found(format!("there is no dataset {}", daemon.as_str())));
         }
+        let before = self.record(volume)?;
         let seen = self.observe(Some(volume), &attributes, &wish).await?;
         match arrive(&seen) {
             Arrival::Label => {}
+            // Nobody is labelled by a call that has taken the label: the next call does that.
             Arrival::SendAway | Arrival::AwaitEnd => {
                 self.send_away(&attributes).await?;
                 self.await_end(&attributes).await?;
+                return Err(Status::unavailable(
+                    "the daemon that was sent away has gone; the next one comes",
+                ));
             }
         }
         if self.records.is_leaving(&daemon).map_err(failed("read the note"))? {
             forget_report(&attributes.metadata());
             self.records.has_left(&daemon).map_err(failed("remove the note"))?;
         }
-        let before = self.record(volume)?;
         // The first of a daemon may insist on the version that is wanted, if that can come; the others take what is there.
         let is_first = seen.users == 0 && seen.neighbours == 0 && wish.policy == Policy::ReplaceIdle;
         let record = Record {
@@ -145,6 +164,7 @@ impl NodeService {
 
     /// Looks at the daemons that nobody uses: what is wanted may have changed since the last workload went.
     pub(super) async fn look_at_resting(&self) -> Result<(), Status> {
+        self.records.forget_refused(Timestamp::now()).map_err(failed("remove the notes"))?;
         for attributes in self.records.resting().map_err(failed("read the notes"))? {
             let daemon = attributes.daemon();
             // Whoever works on it sees to it, or the next look does.

@@ -18,6 +18,9 @@ use crate::node::{FIELD_MANAGER, LONGEST_NOTE};
 /// Workloads that come and go wait meanwhile; what takes longer goes on by itself, and the next look finds it.
 const BROUGHT_WITHIN: Duration = Duration::from_millis(500);
 
+/// Reason of an event: a daemon stays because the image of the next one cannot be had.
+const FUSE_IMAGE_MISSING: &str = "FuseImageMissing";
+
 /// Brings an image to the node, or tells why it cannot be had.
 type Bring = dyn Fn(String) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
 
@@ -72,20 +75,30 @@ impl NodeService {
                 self.config.node
             )
         });
-        if let Some(note) = self.new_trouble_of(daemon, trouble) {
+        if let Some(note) = self.new_trouble_of(daemon, FUSE_IMAGE_MISSING, trouble) {
             tracing::warn!(daemon = daemon.as_str(), note);
-            tell(self.cluster.client(), &self.config.node, about, note).await;
+            let news = News { reason: FUSE_IMAGE_MISSING, action: "Keep", note };
+            tell(self.cluster.client(), &self.config.node, about, news).await;
         }
         Seen { can_follow, ..seen }
     }
 }
 
+/// What people are told of a daemon.
+pub(super) struct News {
+    pub(super) reason: &'static str,
+    /// What was done because of it.
+    pub(super) action: &'static str,
+    pub(super) note: String,
+}
+
 /// Tells people, once: what is not heard is in the log.
-async fn tell(client: &Client, node: &str, about: Option<&ObjectReference>, mut note: String) {
+pub(super) async fn tell(client: &Client, node: &str, about: Option<&ObjectReference>, news: News) {
     let Some(about) = about else { return };
+    let News { reason, action, mut note } = news;
     note.truncate(note.floor_char_boundary(LONGEST_NOTE));
     let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(node.to_owned()) };
-    let (reason, action) = ("FuseImageMissing".to_owned(), "Keep".to_owned());
+    let (reason, action) = (reason.to_owned(), action.to_owned());
     let event = Event { type_: EventType::Warning, reason, note: Some(note), action, secondary: None };
     if let Err(error) = Recorder::new(client.clone(), reporter).publish(&event, about).await {
         tracing::debug!(%error, "an event was not written");

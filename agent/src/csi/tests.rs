@@ -1,6 +1,7 @@
 //! The calls of kubelet on real mounts.
 
 mod idle;
+mod insists;
 mod race;
 mod recovery;
 mod refused;

@@ -38,6 +38,14 @@ pub(crate) enum Mode {
     Shared,
 }
 
+/// The options of a daemon that serves so.
+pub(crate) fn options(mode: Mode) -> &'static [&'static str] {
+    match mode {
+        Mode::Exclusive => &["--exclusive"],
+        Mode::Shared => &[],
+    }
+}
+
 pub(crate) const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 
 /// A daemon of its own process.
@@ -79,8 +87,7 @@ pub(crate) fn start(mode: Mode) -> Served {
     let folder = tempfile::Builder::new().prefix("mffuse-").tempdir().unwrap();
     let (source, mount) = (folder.path().join("source"), folder.path().join("mount"));
     fs::create_dir(&source).unwrap();
-    let more: &[&str] = if mode == Mode::Exclusive { &["--exclusive"] } else { &[] };
-    let mut served = start_at(&source, &mount, more).unwrap();
+    let mut served = start_at(&source, &mount, options(mode)).unwrap();
     served._folder = Some(folder);
     served
 }

@@ -57,6 +57,18 @@ impl Version {
     }
 }
 
+/// For people.
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.image, &self.generation) {
+            (Some(image), Some(generation)) => write!(f, "{image} (generation {generation})"),
+            (Some(image), None) => f.write_str(image),
+            (None, Some(generation)) => write!(f, "generation {generation}"),
+            (None, None) => f.write_str("an unknown version"),
+        }
+    }
+}
+
 /// The counter in a file of labels (`key="value"`).
 fn generation_in(labels: &str) -> Option<String> {
     let value = labels.lines().find_map(|line| line.strip_prefix(GENERATION_LABEL)?.strip_prefix('='))?;

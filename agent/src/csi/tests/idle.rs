@@ -7,7 +7,10 @@ use super::{
     Cut, noted,
     world::{World, plugin, plugin_with_images},
 };
-use crate::csi::mounts::{Access, Bound, Mounted, Mounts, Place};
+use crate::csi::{
+    bound::Bound,
+    mounts::{Access, Mounted, Mounts, Place},
+};
 
 /// Nobody has to come for that.
 #[tokio::test(flavor = "multi_thread")]

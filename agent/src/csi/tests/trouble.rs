@@ -69,6 +69,39 @@ async fn a_mount_whose_name_is_no_text_is_none_of_our_business() {
     world.end().await;
 }
 
+/// What is wrong with what the workload has, as kubelet is told.
+async fn abnormal(world: &World) -> Option<String> {
+    let volume_path = world.path("one").display().to_string();
+    let request = NodeGetVolumeStatsRequest { volume_id: VOLUME.into(), volume_path, ..Default::default() };
+    let told = world.plugin.node_get_volume_stats(Request::new(request)).await.unwrap().into_inner();
+    told.volume_condition.filter(|condition| condition.abnormal).map(|condition| condition.message)
+}
+
+/// Its last workload can go, and with it the daemon.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_answers_with_an_error_keeps_no_call() {
+    let Some(world) = World::new().await else { return };
+    world.stage().await.unwrap();
+    world.daemon_comes("fuse:1");
+    world.publish("one").await.unwrap();
+    assert_eq!(abnormal(&world).await, None);
+    world.daemon_fails();
+    assert_eq!(world.publish("two").await, Err(Code::Unavailable));
+    let looking = Arc::clone(&world.plugin);
+    tokio::task::spawn_blocking(move || looking.repair()).await.unwrap().unwrap();
+    mount_bind(world.mount(), world.path("one")).unwrap();
+    let words = "the FUSE daemon answers with an error: Input/output error (os error 5)";
+    assert_eq!(abnormal(&world).await.as_deref(), Some(words));
+    world.want("fuse:2").await;
+    world.unpublish("one").await.unwrap();
+    world.unstage().await.unwrap();
+    assert!(!world.labelled().await);
+    world.daemon_goes();
+    world.stage().await.unwrap();
+    assert!(world.labelled().await);
+    world.end().await;
+}
+
 /// Every call has an end, those for which the daemon is not needed are carried out, and other daemons are looked after.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_hangs_keeps_no_call() {
@@ -81,10 +114,7 @@ async fn a_daemon_that_hangs_keeps_no_call() {
     let looking = Arc::clone(&world.plugin);
     tokio::task::spawn_blocking(move || looking.repair()).await.unwrap().unwrap();
     mount_bind(world.mount(), world.path("one")).unwrap();
-    let volume_path = world.path("one").display().to_string();
-    let request = NodeGetVolumeStatsRequest { volume_id: VOLUME.into(), volume_path, ..Default::default() };
-    let told = world.plugin.node_get_volume_stats(Request::new(request)).await.unwrap().into_inner();
-    assert!(told.volume_condition.is_some_and(|condition| condition.abnormal));
+    assert_eq!(abnormal(&world).await.as_deref(), Some("the FUSE daemon does not answer"));
 
     // Its last workload can go, and with it the daemon.
     world.want("fuse:2").await;

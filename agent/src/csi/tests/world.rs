@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
+    thread,
     time::Duration,
 };
 
@@ -22,7 +23,10 @@ use kube::{
 use midflight_api::fluid::{GENERATION_LABEL, IMAGE_VERSION_ANNOTATION, UPDATE_STRATEGY_ANNOTATION};
 use midflight_apiserver::{ApiServer, Config, auth::Identity};
 use midflight_handover::kernel::{self, Waiting};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::{
+    io::{Errno, read, write},
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tonic::{Code, Request};
@@ -151,6 +155,12 @@ impl World {
     pub(super) fn daemon_hangs(&self) -> OwnedFd {
         self.daemon_goes();
         kernel::mount(&self.mount(), "fuse", MountFlags::empty(), "", Waiting::Blocks).unwrap()
+    }
+
+    /// A daemon that answers every call with an error, until its mount has gone.
+    pub(super) fn daemon_fails(&self) {
+        let device = self.daemon_hangs();
+        thread::spawn(move || while refuse_call(&device) != Err(Errno::NODEV) {});
     }
 
     /// A claim as Fluid's own controller makes it: a label, and nothing of ours.
@@ -292,6 +302,27 @@ impl Drop for World {
             let _ = unmount(&mounted.at, UnmountFlags::DETACH);
         }
     }
+}
+
+/// Reads a call of the kernel's, and says that the storage fails.
+fn refuse_call(device: &OwnedFd) -> Result<(), Errno> {
+    const INIT: u32 = 26;
+    /// Calls for which no answer is waited.
+    const FORGET: u32 = 2;
+    const BATCH_FORGET: u32 = 42;
+    let mut call = vec![0; 1 << 16];
+    read(device, &mut call[..])?;
+    let opcode = u32::from_ne_bytes(call[4..8].try_into().unwrap());
+    let (error, body): (i32, &[u32]) = match opcode {
+        FORGET | BATCH_FORGET => return Ok(()),
+        // Version, flags, and the most that one call may write.
+        INIT => (0, &[7, 31, 0, 0, 0, 4096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        _ => (-Errno::IO.raw_os_error(), &[]),
+    };
+    let length = u32::try_from(16 + 4 * body.len()).unwrap();
+    let head = [&length.to_ne_bytes()[..], &error.to_ne_bytes(), &call[8..16]].concat();
+    let body = body.iter().flat_map(|word| word.to_ne_bytes());
+    write(device, &head.into_iter().chain(body).collect::<Vec<u8>>()).map(drop)
 }
 
 /// A process that sees mounts come and go, and makes none that others see; as those of pods do.

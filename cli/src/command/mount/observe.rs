@@ -9,11 +9,12 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use midflight_api::fluid::{
     DELETION_WAITS, Dataset, DatasetPhase, GENERATION_LABEL, IMAGE_VERSION_ANNOTATION,
-    IMAGE_VERSION_VARIABLE, JuiceFSRuntime, READY_CONDITION, UPDATE_STRATEGY_ANNOTATION,
+    IMAGE_VERSION_VARIABLE, JuiceFSRuntime, READY_CONDITION,
 };
 use midflight_api::longhorn::ConditionStatus;
 use midflight_operator::controller::Key;
 use midflight_operator::{claim_of, served_dataset, shown_dataset, troubled_daemon, used_claims};
+use midflight_plan::mount::replaces_idle;
 use midflight_plan::mount::trouble::{self, Troubled};
 use serde::de::DeserializeOwned;
 
@@ -146,7 +147,8 @@ fn gather(
         })
         .collect();
     nodes.sort_by(|one, two| one.name.cmp(&two.name));
-    let strategy = annotation(UPDATE_STRATEGY_ANNOTATION).unwrap_or_else(|| "OnDelete".into());
+    let is_idle = claim.is_some_and(|claim| replaces_idle(claim.annotations(), claim.labels()));
+    let strategy = if is_idle { "OnIdle" } else { "OnDelete" }.to_owned();
     Mounted { namespace, dataset: name, phase, waits_for, strategy, image, generation, nodes }
 }
 
@@ -186,7 +188,7 @@ fn user(pod: &Pod) -> User {
 
 #[cfg(test)]
 mod tests {
-    use midflight_api::fluid::DRIVER;
+    use midflight_api::fluid::{DRIVER, UPDATE_STRATEGY_ANNOTATION};
     use serde_json::{Value, json};
 
     use super::*;
@@ -323,6 +325,16 @@ mod tests {
     fn a_dataset_without_a_claim_has_no_daemons_yet() {
         let seen = gather(&data(), None, &BTreeSet::new(), &[]);
         assert_eq!((seen.strategy.as_str(), seen.nodes.len()), ("OnDelete", 0));
+    }
+
+    #[test]
+    fn claims_of_fluid_itself_say_the_strategy_by_their_label() {
+        for (labels, expected) in [(json!({ GENERATION_LABEL: "2" }), "OnIdle"), (json!({}), "OnDelete")] {
+            let claim = json!({ "metadata": { "name": "data", "labels": labels } });
+            let claim = serde_json::from_value(claim).unwrap();
+            let seen = gather(&data(), Some(&claim), &BTreeSet::new(), &[]);
+            assert_eq!(seen.strategy, expected, "{labels}");
+        }
     }
 
     #[test]
