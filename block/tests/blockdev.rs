@@ -164,6 +164,61 @@ fn ext4_is_made_filled_and_checked_while_engines_and_frontends_change() {
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
 }
 
+/// Loop devices on a file, as the kernel tells.
+fn loops_on(file: &Path) -> usize {
+    let all = fs::read_dir("/sys/block").unwrap().flatten();
+    let files = all.filter_map(|entry| fs::read_to_string(entry.path().join("loop/backing_file")).ok());
+    files.filter(|told| Path::new(told.trim_end()) == file).count()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + SWITCHED_WITHIN;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_device_in_use_is_not_taken_away_and_one_that_went_is_made_anew() {
+    if skipped() {
+        return;
+    }
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let (fuse, file) = (folder.path().join("fuse"), folder.path().join("fuse/volume"));
+    let mut plane = Plane::start(layout(folder.path(), 32 << 20)).unwrap();
+    // As a frontend leaves it that is killed before anybody knows of its device.
+    fs::create_dir_all(&fuse).unwrap();
+    fs::write(&file, [0; 4096]).unwrap();
+    run("losetup", &["--find", &file.display().to_string()]);
+    let device = plane.expose().unwrap();
+    let _leftover = Leftover { device: device.clone(), fuse };
+    until("what was left behind is gone", || loops_on(&file) == 1);
+    let name = device.display().to_string();
+    run("mkfs.ext4", &["-q", "-F", &name]);
+    let mounted = Mounted::new(&device, folder.path().join("ext4"));
+    for _ in 0..2 {
+        let refused = format!("{:?}", plane.withdraw().unwrap_err());
+        assert!(refused.contains("is in use: unmount what is on it"), "{refused}");
+    }
+    let kept = mounted.0.join("kept");
+    fs::write(&kept, bytes(7, 1 << 20)).unwrap();
+    fs::File::open(&kept).unwrap().sync_all().unwrap();
+    mounted.unmount();
+    until("it goes with its last user", || loops_on(&file) == 0);
+    let device = plane.expose().unwrap();
+    let _leftover = Leftover { device: device.clone(), fuse: folder.path().join("fuse") };
+    assert_eq!(plane.expose().unwrap(), device, "given twice");
+    let mounted = Mounted::new(&device, folder.path().join("ext4"));
+    assert!(fs::read(&kept).unwrap() == bytes(7, 1 << 20));
+    mounted.unmount();
+    for _ in 0..2 {
+        plane.withdraw().unwrap();
+        assert_eq!(loops_on(&file), 0);
+    }
+}
+
 /// A memory cgroup of our own, of either version; the processes in it must be gone before it is.
 struct Group(PathBuf);
 

@@ -151,11 +151,19 @@ fn a_volume_is_reverted_and_grows_under_its_clients() {
     assert!(read_all(&plane) == good);
     assert_eq!(plane.command(&Command::Expand { size: 2 * SIZE }).unwrap(), Answer::Done);
     assert_eq!(status(&mut plane).layout.size, 2 * SIZE);
-    let connect = || NbdClient::connect(&plane.socket(), VOLUME).unwrap();
-    until("clients see the new size", || connect().size() == 2 * SIZE);
-    let mut client = connect();
+    let connect = |plane: &Plane| NbdClient::connect(&plane.socket(), VOLUME).unwrap();
+    until("clients see the new size", || connect(&plane).size() == 2 * SIZE);
+    let mut client = connect(&plane);
     assert_eq!(client.call(Ask::Write { offset: 2 * SIZE - 4096, data: &[3; 4096] }).unwrap().error, 0);
     plane.restart_engine().unwrap();
-    assert_eq!(client.call(Ask::Read { offset: 2 * SIZE - 4096, length: 4096 }).unwrap().data[..], [3; 4096]);
+    let end = Ask::Read { offset: 2 * SIZE - 4096, length: 4096 };
+    assert_eq!(client.call(end).unwrap().data[..], [3; 4096]);
+    // There is no engine to tell the next frontend.
+    plane.engine().kill();
+    plane.restart_frontend().unwrap();
+    let mut client = connect(&plane);
+    assert_eq!(client.size(), 2 * SIZE, "who follows a killed frontend offers all of it");
+    plane.restart_engine().unwrap();
+    assert_eq!(client.call(end).unwrap().data[..], [3; 4096]);
     assert!(replicas_equal(&plane.stop().unwrap()).unwrap());
 }

@@ -33,6 +33,11 @@ impl Ledger {
         Ledger { lines: vec![Line::default(); blocks as usize] }
     }
 
+    /// The volume is larger.
+    pub fn grow(&mut self, blocks: u64) {
+        self.lines.resize(blocks as usize, Line::default());
+    }
+
     pub fn blocks(&self) -> u64 {
         self.lines.len() as u64
     }

@@ -1,7 +1,8 @@
 //! NBD clients of the frontend: from negotiation to requests, and answers back.
 //!
 //! Invariant: a volume has a bounded number of clients, and each of them a bounded number of
-//! requests and of bytes under way, so one that floods waits for its own answers and not others for it.
+//! requests and of bytes under way, so one that floods waits for its own answers and not others for it. Who has not
+//! finished negotiating keeps nobody out.
 //! What all of them keep together is bounded by `room`.
 
 use std::{io, os::fd::OwnedFd, time::Instant};
@@ -10,6 +11,7 @@ use bytes::BytesMut;
 
 use super::{
     core::Answer,
+    negotiating::Negotiating,
     parked::{BadParcel, ParkedClient, ParkedStage, growable, pack, take, unpack},
     room::{self, Room, Share},
     table::{Op, Request},
@@ -55,6 +57,10 @@ pub(super) struct Client {
 }
 
 impl Client {
+    pub(super) fn is_negotiating(&self) -> bool {
+        matches!(self.stage, Stage::Negotiating(_))
+    }
+
     fn new(volume: String, stage: Stage) -> Client {
         Client { volume, stage, unanswered: 0, bytes: 0, share: Share::default() }
     }
@@ -83,6 +89,8 @@ pub(super) enum Next {
     Wait,
     /// It has to take, or to be given, answers first.
     Full,
+    /// It asks for data from now on.
+    Negotiated,
     Request(Request),
     Close,
 }
@@ -90,20 +98,46 @@ pub(super) enum Next {
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     all: ByLink<Client>,
+    negotiating: Negotiating,
     room: Room,
 }
 
 impl Clients {
-    /// Greets a client, unless the volume has too many.
-    pub(super) fn accept(&mut self, reactor: &mut Reactor, link: LinkId, volume: String) {
+    /// Greets a client. If the volume has too many, whoever has negotiated longest goes; if all have finished, the new one.
+    pub(super) fn accept(&mut self, reactor: &mut Reactor, link: LinkId, volume: String, now: Instant) {
         if self.all.values().filter(|client| client.volume == volume).count() >= MOST_CLIENTS {
-            tracing::warn!(volume, "too many clients");
-            return reactor.close(link);
+            let is_of_volume = |link| self.get(link).is_some_and(|client| client.volume == volume);
+            let Some(longest) = self.negotiating.first(is_of_volume) else {
+                tracing::warn!(volume, "too many clients");
+                return reactor.close(link);
+            };
+            tracing::warn!(volume, "too many clients: who has negotiated longest goes");
+            self.send_away(reactor, longest);
         }
         let mut greeting = BytesMut::new();
         let stage = Stage::Negotiating(Handshake::begin(&mut greeting));
         reactor.send_bytes(link, &greeting, bytes::Bytes::new());
-        self.all.insert(link, Client::new(volume, stage));
+        self.add(link, Client::new(volume, stage), now);
+    }
+
+    fn add(&mut self, link: LinkId, client: Client, now: Instant) {
+        if client.is_negotiating() {
+            self.negotiating.begin(link, now);
+        }
+        self.all.insert(link, client);
+    }
+
+    fn send_away(&mut self, reactor: &mut Reactor, link: LinkId) {
+        reactor.close(link);
+        self.remove(link);
+    }
+
+    /// Sends away whose negotiation takes too long.
+    pub(super) fn tick(&mut self, reactor: &mut Reactor, now: Instant) {
+        for link in self.negotiating.overdue(now) {
+            tracing::warn!("a client does not finish negotiating");
+            self.send_away(reactor, link);
+        }
     }
 
     pub(super) fn get(&self, link: LinkId) -> Option<&Client> {
@@ -112,13 +146,14 @@ impl Clients {
 
     pub(super) fn remove(&mut self, link: LinkId) -> Option<Client> {
         let client = self.all.remove(&link)?;
+        self.negotiating.end(link);
         self.room.leave(&client.share);
         Some(client)
     }
 
-    /// When to look again whether there is room for those who wait for it.
+    /// When to look again whether there is room for those who wait for it, or whether a negotiation takes too long.
     pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
-        self.room.deadline(now)
+        [self.room.deadline(now), self.negotiating.deadline()].into_iter().flatten().min()
     }
 
     /// Counts anew what everyone keeps, and says how much that is of a volume. If there is no room for so many
@@ -135,8 +170,7 @@ impl Clients {
         if self.room.is_short(of_volume + more) {
             for link in idle {
                 tracing::warn!(volume, "a client takes nothing while others wait for room");
-                reactor.close(link);
-                self.remove(link);
+                self.send_away(reactor, link);
             }
         }
         of_volume
@@ -171,6 +205,7 @@ impl Clients {
     /// Ends a conversation here, so that a successor can go on with it.
     pub(super) fn park(&mut self, reactor: &mut Reactor, link: LinkId) -> Option<(Vec<u8>, OwnedFd)> {
         let client = self.all.remove(&link)?;
+        self.negotiating.end(link);
         let Released { fd, input, output, .. } = reactor.release(link)?;
         let stage = match client.stage {
             Stage::Negotiating(handshake) => ParkedStage::Negotiating(handshake),
@@ -184,8 +219,8 @@ impl Clients {
     pub(super) fn resume(
         &mut self,
         reactor: &mut Reactor,
-        state: Vec<u8>,
-        fd: OwnedFd,
+        (state, fd): (Vec<u8>, OwnedFd),
+        now: Instant,
     ) -> Result<(u64, LinkId), ResumeError> {
         let (parked, mut data) = unpack::<ParkedClient>(state)?;
         let input = take(&mut data, parked.input)?;
@@ -195,7 +230,7 @@ impl Clients {
             ParkedStage::Negotiating(handshake) => Stage::Negotiating(handshake),
             ParkedStage::Transmission { structured } => Stage::Transmission { structured },
         };
-        self.all.insert(link, Client::new(parked.volume, stage));
+        self.add(link, Client::new(parked.volume, stage), now);
         Ok((parked.number, link))
     }
 
@@ -229,7 +264,11 @@ impl Clients {
                 Step::Wait if untaken > MOST_UNTAKEN => return Next::Close,
                 Step::Wait => return Next::Wait,
                 Step::Close => return Next::Close,
-                Step::Transmission { structured } => client.stage = Stage::Transmission { structured },
+                Step::Transmission { structured } => {
+                    client.stage = Stage::Transmission { structured };
+                    self.negotiating.end(link);
+                    return Next::Negotiated;
+                }
             }
         }
         loop {

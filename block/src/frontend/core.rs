@@ -61,6 +61,8 @@ pub enum Output {
     Switched(Switched),
     /// The switch-over did not happen; the volume is where it was.
     NotSwitched(String),
+    /// The volume is larger than a successor of this frontend would offer it.
+    Grown,
 }
 
 /// What a client is told.
@@ -367,7 +369,7 @@ impl Volume {
             }
             // It learns that everything that had to be sent again has been; we, how large the volume is.
             (Stage::Serving | Stage::Draining { .. }, Kind::Ping, _) => {
-                self.size = self.size.max(header.extent.offset());
+                self.ends_at(header.extent.offset(), out);
                 out.push(Output::Send(link, Frame::bare(header.reply(Status::Ok, header.epoch))));
             }
             (Stage::Serving | Stage::Draining { .. }, Kind::Reply, _) => self.on_reply(now, link, frame, out),
@@ -383,6 +385,7 @@ impl Volume {
     /// The engine has taken over: what is unanswered goes first, then what waited.
     pub(super) fn serve(&mut self, now: Instant, ready: &Header, out: &mut Vec<Output>) {
         let Some(link) = self.current.link else { return };
+        self.ends_at(ready.extent.offset(), out);
         if self.vouched() == Epoch::NONE && ready.flags & CONTINUED != 0 {
             self.blind_in = Some(ready.epoch);
         }
@@ -399,6 +402,14 @@ impl Volume {
             pause.replayed = replayed;
         }
         self.report(out);
+    }
+
+    /// The engine says where the volume ends; it never becomes smaller.
+    fn ends_at(&mut self, size: u64, out: &mut Vec<Output>) {
+        if size > self.size {
+            self.size = size;
+            out.push(Output::Grown);
+        }
     }
 
     fn on_reply(&mut self, now: Instant, link: LinkId, frame: Frame, out: &mut Vec<Output>) {

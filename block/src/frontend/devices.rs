@@ -17,7 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{core::Answer, table::Request};
 use crate::{
-    blockdev::protocol::{Carried, MOST_CALL, Turn, answer_head, turn},
+    blockdev::{
+        mount::LoopDevice,
+        protocol::{Carried, MOST_CALL, Turn, answer_head, turn},
+    },
     net::{
         by_link::ByLink,
         reactor::{LinkId, Reactor},
@@ -31,7 +34,15 @@ use crate::{
 pub(super) struct Exposed {
     pub(super) volume: String,
     pub(super) mount: PathBuf,
-    pub(super) device: PathBuf,
+    #[serde(flatten)]
+    pub(super) device: LoopDevice,
+}
+
+impl Exposed {
+    /// Whether the device is still there: one that was to go has gone with its last user.
+    pub(super) fn is_there(&self) -> bool {
+        self.device.is_of(&self.mount)
+    }
 }
 
 #[derive(Debug)]
@@ -43,7 +54,7 @@ struct Device {
     /// whose reader is killed while it waits for memory, and does not send it again.
     input: Vec<u8>,
     /// The loop device, once there is one.
-    device: Option<PathBuf>,
+    device: Option<LoopDevice>,
 }
 
 /// What a session's calls amount to.
@@ -96,9 +107,10 @@ impl Devices {
         self.all.iter().find(|(_, device)| device.volume == volume).map(|(link, _)| *link)
     }
 
-    pub(super) fn is_at(&mut self, link: LinkId, path: PathBuf) {
+    /// The loop device of a session, or that it has none now.
+    pub(super) fn is_at(&mut self, link: LinkId, at: Option<LoopDevice>) {
         if let Some(device) = self.all.get_mut(&link) {
-            device.device = Some(path);
+            device.device = at;
         }
     }
 

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     blockdev::{
-        mount::{attach_loop, detach_loop, mount},
+        mount::{LoopDevice, attach_loop, detach_loop, left_behind, mount},
         shield,
     },
     net::reactor::LinkId,
@@ -37,7 +37,9 @@ pub(super) enum Done {
     Looped {
         link: LinkId,
         asker: Asker,
-        device: io::Result<PathBuf>,
+        volume: String,
+        at: PathBuf,
+        device: io::Result<LoopDevice>,
     },
     Unlooped {
         link: LinkId,
@@ -48,6 +50,14 @@ pub(super) enum Done {
     Kept(Then),
 }
 
+/// Takes a device away that nobody was told of.
+fn clear(device: &LoopDevice, at: &Path) {
+    match detach_loop(device, at) {
+        Ok(()) => tracing::warn!(device = %device.path.display(), "was left behind, and is taken away"),
+        Err(error) => tracing::warn!(%error, "a device was left behind"),
+    }
+}
+
 impl Driver {
     /// Begins; the answer comes when the loop device is there, or is given at once.
     pub(super) fn expose(&mut self, asker: Asker, volume: &str, at: &Path) -> Option<Answer> {
@@ -55,11 +65,17 @@ impl Driver {
             return Some(Answer::Refused(format!("{volume} is not attached")));
         }
         if let Some(link) = self.devices.of_volume(volume) {
-            return Some(match self.devices.exposed(link) {
-                Some((exposed, _)) => Answer::Exposed(exposed.device),
-                None => Answer::Refused(format!("{volume} is being exposed")),
-            });
+            let Some((exposed, _)) = self.devices.exposed(link) else {
+                return Some(Answer::Refused(format!("{volume} is being exposed")));
+            };
+            if exposed.is_there() {
+                return Some(Answer::Exposed(exposed.device.path));
+            }
+            self.devices.is_at(link, None);
+            self.put_loop(asker, link, (volume, &exposed.mount), Vec::new());
+            return None;
         }
+        let left = left_behind(at);
         let opened = mount(at).and_then(|session| {
             self.devices.open(&mut self.reactor, volume.to_owned(), at.to_owned(), session)
         });
@@ -70,14 +86,20 @@ impl Driver {
         if !shield::is_raised() {
             tracing::warn!(volume, "{}", shield::BARE);
         }
-        let (at, done, waker) = (at.to_owned(), self.done.clone(), self.reactor.waker());
+        self.put_loop(asker, link, (volume, at), left);
+        None
+    }
+
+    fn put_loop(&self, asker: Asker, link: LinkId, (volume, at): (&str, &Path), left: Vec<LoopDevice>) {
+        let (volume, at) = (volume.to_owned(), at.to_owned());
+        let (done, waker) = (self.done.clone(), self.reactor.waker());
         thread::spawn(move || {
+            left.iter().for_each(|device| clear(device, &at));
             let device = attach_loop(&at);
             // The driver outlives its threads, or the process ends.
-            let _ = done.send(Done::Looped { link, asker, device });
+            let _ = done.send(Done::Looped { link, asker, volume, at, device });
             waker.wake();
         });
-        None
     }
 
     pub(super) fn withdraw(&mut self, asker: Asker, volume: &str) -> Option<Answer> {
@@ -87,7 +109,7 @@ impl Driver {
         };
         let (done, waker) = (self.done.clone(), self.reactor.waker());
         thread::spawn(move || {
-            let result = detach_loop(&exposed.device);
+            let result = detach_loop(&exposed.device, &exposed.mount);
             let _ = done.send(Done::Unlooped { link, asker, result });
             waker.wake();
         });
@@ -101,12 +123,19 @@ impl Driver {
                     self.go_on(now, then);
                     continue;
                 }
-                Done::Looped { link, asker, device: Ok(device) } => {
-                    self.devices.is_at(link, device.clone());
-                    self.keep_device(now, link, Some(Then::Tell(asker, Answer::Exposed(device))));
+                Done::Looped { link, asker, volume, at, device: Ok(device) }
+                    if self.devices.volume(link).is_none() =>
+                {
+                    thread::spawn(move || clear(&device, &at));
+                    (asker, Answer::Refused(format!("{volume} was detached meanwhile")))
+                }
+                Done::Looped { link, asker, device: Ok(device), .. } => {
+                    let path = device.path.clone();
+                    self.devices.is_at(link, Some(device));
+                    self.keep_device(now, link, Some(Then::Tell(asker, Answer::Exposed(path))));
                     continue;
                 }
-                Done::Looped { link, asker, device: Err(error) } => {
+                Done::Looped { link, asker, device: Err(error), .. } => {
                     self.end_session(link);
                     (asker, Answer::Refused(format!("make a loop device: {error}")))
                 }

@@ -12,6 +12,7 @@ pub mod core;
 mod devices;
 mod exposure;
 mod keeping;
+mod negotiating;
 mod parked;
 mod room;
 pub mod serve;

@@ -183,7 +183,7 @@ impl Driver {
             Event::Connected(link) => self.on_connected(now, link),
             Event::Accepted { door: CONTROL, .. } => {}
             Event::Accepted { door, link } => match self.doors.get(&door) {
-                Some(volume) => self.clients.accept(&mut self.reactor, link, volume.clone()),
+                Some(volume) => self.clients.accept(&mut self.reactor, link, volume.clone(), now),
                 None => self.reactor.close(link),
             },
             Event::Readable(link) => self.on_device(now, link),
@@ -207,6 +207,7 @@ impl Driver {
             self.reactor.close(link);
             self.on_closed(now, link);
         }
+        self.clients.tick(&mut self.reactor, now);
         self.look_for_keeper(now);
     }
 
@@ -236,13 +237,16 @@ impl Driver {
         let Some(volume) = self.clients.get(link).map(|client| client.volume.clone()) else { return };
         loop {
             let Some(place) = self.volumes.get(&volume) else { return };
-            if place.core.span() >= MOST_SLOTS {
+            // Whoever only negotiates takes no slot, and has not for ever.
+            let asks = self.clients.get(link).is_some_and(|client| !client.is_negotiating());
+            if asks && place.core.span() >= MOST_SLOTS {
                 self.reactor.set_deaf(link, true);
                 return self.stalled.push(link);
             }
             match self.clients.next(&mut self.reactor, link, place.core.size(), now) {
                 Next::Wait => return,
                 Next::Full => return self.stalled.push(link),
+                Next::Negotiated => {}
                 Next::Request(request) => self.feed(now, &volume, Input::Request(request)),
                 Next::Close => {
                     self.reactor.close_after_sending(link);
@@ -297,6 +301,7 @@ impl Driver {
                     self.keep(volume);
                     self.tell_asker(volume, &Answer::Refused(why));
                 }
+                Output::Grown => self.keep(volume),
             }
         }
         self.outputs = outputs;

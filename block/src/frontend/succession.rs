@@ -182,7 +182,7 @@ impl Driver {
         let mut links = HashMap::new();
         for mut parcel in clients {
             let Some(fd) = parcel.descriptors.pop() else { continue };
-            let resumed = self.clients.resume(&mut self.reactor, parcel.state, fd);
+            let resumed = self.clients.resume(&mut self.reactor, (parcel.state, fd), now);
             links.extend(readable(&parcel.key, resumed));
         }
         for (table, payloads) in tables.into_values() {

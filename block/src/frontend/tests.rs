@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::core::{Input, Output, Standing, Volume};
 use crate::{
     epoch::Epoch,
+    extent::Extent,
     net::{address::Address, reactor::LinkId},
     wire::{
         CONTINUED, Frame, Header, Kind,
@@ -80,6 +81,31 @@ fn sent(out: &[Output]) -> Option<Kind> {
         Output::Send(_, frame) => Some(frame.header.kind),
         _ => None,
     })
+}
+
+/// Whoever follows a frontend that is killed has to offer all of the volume.
+#[test]
+fn it_is_told_once_that_a_volume_has_grown() {
+    let mut bench = Bench::new(Epoch::NONE);
+    let (link, epoch) = (LinkId::from_bits(1), Epoch::of_term(1));
+    bench.feed(Input::Connected { to: engine(), link });
+    let hello = Hello { versions: VERSIONS, volume: "v".into(), sender: 2, size: 4096, epoch };
+    let out = bench.feed(Input::Frame(link, Frame::with(Header::new(Kind::Hello, 0, epoch), hello.encode())));
+    let Some(Output::Send(_, go)) = out.first() else { panic!("no go: {out:?}") };
+    let ready = go.header.reply(crate::wire::Status::Ok, epoch);
+    let ping = || Header::new(Kind::Ping, 7, epoch);
+    #[rustfmt::skip]
+    let cases = [
+        ("it takes over",     ready,  8192,  true,  8192),
+        ("it says it again",  ping(), 8192,  false, 8192),
+        ("it was expanded",   ping(), 12288, true,  12288),
+        ("an old ping",       ping(), 8192,  false, 12288),
+    ];
+    for (name, header, told, grown, size) in cases {
+        let extent = Extent::new(told, 0).expect("an end");
+        let out = bench.feed(Input::Frame(link, Frame::bare(Header { extent, ..header })));
+        assert_eq!((out.contains(&Output::Grown), bench.volume.size()), (grown, size), "{name}: {out:?}");
+    }
 }
 
 /// An engine that was asked to serve is asked whether it is there, waited for while it says so, and

@@ -416,7 +416,7 @@ impl State {
                 frontend::Output::Answer(answer) => self.take_answer(&answer),
                 frontend::Output::Send(link, frame) => self.send(Node::Frontend, link, frame),
                 frontend::Output::Close(link) => self.close(Node::Frontend, link),
-                frontend::Output::Switched(_) => {}
+                frontend::Output::Switched(_) | frontend::Output::Grown => {}
                 frontend::Output::NotSwitched(_) => self.told = false,
                 frontend::Output::Connect(to) => {
                     let engine = Node::Engine(engine_at(&to));

@@ -74,6 +74,12 @@ impl Client {
         }
     }
 
+    /// The volume is larger.
+    pub(super) fn grow(&mut self, blocks: u64) {
+        self.ledger.grow(blocks);
+        self.durable.resize(blocks as usize, 0);
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.flights.len()
     }

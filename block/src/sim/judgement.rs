@@ -122,7 +122,7 @@ impl World {
             let Some(core) = node.core.as_ref().filter(|_| self.mode(at) == Mode::InService) else {
                 continue;
             };
-            for address in 0..BLOCKS {
+            for address in 0..self.client.ledger.blocks() {
                 let extent = Extent::new(address * BLOCK as u64, BLOCK as u32).expect("inside");
                 let block = core.store().read(extent).expect("memory reads");
                 let acknowledged = self.client.ledger.acknowledged(address);

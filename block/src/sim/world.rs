@@ -90,6 +90,8 @@ pub(super) struct World {
     pub(super) replicas: Vec<ReplicaNode>,
     pub(super) engines: Vec<EngineNode>,
     pub(super) frontend: Volume,
+    /// What the keeper knows of the volume's size.
+    kept_size: u64,
     pub(super) client: Client,
     pub(super) shelf: Shelf,
     pub(super) switched: Vec<Switched>,
@@ -207,6 +209,7 @@ impl World {
             replicas: Vec::new(),
             engines: Vec::new(),
             frontend,
+            kept_size: BLOCKS * BLOCK as u64,
             client: Client::new(BLOCKS),
             shelf: Shelf {
                 record: Record::new((0..3).map(|at| at.to_string())).next_term(),
@@ -368,6 +371,7 @@ impl World {
                     self.switched.push(switched);
                 }
                 frontend::Output::NotSwitched(why) => self.refused.push(why),
+                frontend::Output::Grown => self.kept_size = self.frontend.size(),
                 frontend::Output::Connect(to) => {
                     let engine = engine_at(&to);
                     let alive = self.engines.get(engine).is_some_and(|node| node.core.is_some());

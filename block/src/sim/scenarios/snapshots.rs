@@ -194,6 +194,12 @@ fn an_expanded_volume_is_larger_everywhere_also_for_who_was_away() {
         busy(&mut world, 100);
         world.command(&Command::Expand { size });
         busy(&mut world, 100);
+        steps_until(&mut world, "the frontend knows it", |world| world.frontend.size() == size);
+        world.replace_frontend(false);
+        assert_eq!(world.frontend.size(), size, "who follows knows it, too");
+        world.client.grow(BLOCKS + 5);
+        let behind = |world: &World| (BLOCKS..BLOCKS + 5).any(|at| world.client.ledger.acknowledged(at) > 0);
+        steps_until(&mut world, "written behind the old end", behind);
         if world.replicas[2].core.is_none() {
             world.start_replica(2);
         }

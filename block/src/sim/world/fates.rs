@@ -56,8 +56,7 @@ impl World {
         let requests: Vec<Request> = self.frontend.requests().cloned().collect();
         self.network.drop_node(Node::Frontend);
         let (sender, mut outputs) = (self.dice(), Vec::new());
-        let size = BLOCKS * BLOCK as u64;
-        self.frontend = Volume::attach(VOLUME.into(), size, sender, standing, &mut outputs);
+        self.frontend = Volume::attach(VOLUME.into(), self.kept_size, sender, standing, &mut outputs);
         self.carry_frontend(outputs);
         match on_purpose {
             true => {
