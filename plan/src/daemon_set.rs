@@ -12,6 +12,8 @@ pub struct Observed {
     pub strategy: Strategy,
     /// Nodes that shall have a pod.
     pub nodes: BTreeSet<String>,
+    /// Nodes that take no pod, and keep one that is there.
+    pub keep: BTreeSet<String>,
     /// Nodes that there are no more since a moment: they may only have to register again, and what runs there serves on.
     pub gone: BTreeSet<String>,
     /// In the order in which they were made.
@@ -78,12 +80,15 @@ pub fn decide(seen: &Observed) -> Plan {
         if pod.deleting || seen.gone.contains(&pod.node) {
             continue;
         }
-        if !wanted || pod.ended || keepers.contains_key(pod.node.as_str()) {
+        let stays = wanted || seen.keep.contains(&pod.node);
+        if !stays || pod.ended || keepers.contains_key(pod.node.as_str()) {
             actions.push(Action::Delete { pod: pod.name.clone() });
             continue;
         }
         keepers.insert(&pod.node, pod);
     }
+    // An update leaves alone what it could not put back.
+    keepers.retain(|node, _| seen.nodes.contains(*node));
     // A pod that goes must be gone before the next comes: there is one at a time.
     let bare = seen.nodes.iter().filter(|node| !occupied.contains(node.as_str()));
     actions.extend(bare.map(|node| Action::Create { node: node.clone() }));
@@ -118,6 +123,11 @@ fn outdated(seen: &Observed, keepers: &BTreeMap<&str, &Pod>) -> Vec<Action> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{
+        collection::vec,
+        prelude::{any, prop_assert, proptest},
+    };
+
     use super::*;
 
     const ROLLING: Strategy = Strategy::RollingUpdate { max_unavailable: 1 };
@@ -140,8 +150,8 @@ mod tests {
 
     fn decided(strategy: Strategy, nodes: &str, pods: Vec<Pod>) -> Plan {
         let nodes = nodes.split_whitespace().map(str::to_owned).collect();
-        let gone = ["away".to_owned()].into();
-        decide(&Observed { revision: "new".into(), strategy, nodes, gone, pods })
+        let (keep, gone) = (["tainted".to_owned()].into(), ["away".to_owned()].into());
+        decide(&Observed { revision: "new".into(), strategy, nodes, keep, gone, pods })
     }
 
     fn create(node: &str) -> Action {
@@ -168,6 +178,12 @@ mod tests {
             ("one too many",        ROLLING,   "a",   vec![pod("a", "new"), second(pod("a", "new"))],          vec![delete("second")]),
             ("node left",           ROLLING,   "a",   vec![pod("a", "new"), pod("b", "new")],                  vec![delete("b-new")]),
             ("node just gone",      ROLLING,   "a",   vec![pod("a", "new"), pod("away", "old")],               vec![]),
+            ("node takes no more",  ROLLING,   "a",   vec![pod("a", "new"), pod("tainted", "new")],            vec![]),
+            ("the same, on delete", on_delete, "a",   vec![pod("a", "new"), pod("tainted", "old")],            vec![]),
+            ("it had two",          ROLLING,   "",    vec![pod("tainted", "new"), second(pod("tainted", "new"))], vec![delete("second")]),
+            ("its pod has ended",   ROLLING,   "",    vec![ended(pod("tainted", "new"))],                      vec![delete("tainted-new")]),
+            ("it had none",         ROLLING,   "",    vec![],                                                  vec![]),
+            ("no update there",     two,       "a",   vec![pod("a", "new"), pod("tainted", "old")],            vec![]),
             ("update, first",       ROLLING,   "a b", vec![pod("a", "old"), pod("b", "old")],                  vec![delete("a-old")]),
             ("update, under way",   ROLLING,   "a b", vec![deleting(pod("a", "old")), pod("b", "old")],        vec![]),
             ("update, not well",    ROLLING,   "a b", vec![sick("a", "new"), pod("b", "old")],                 vec![]),
@@ -184,10 +200,49 @@ mod tests {
 
     #[test]
     fn counts_are_those_of_kubernetes() {
-        let pods = vec![pod("a", "new"), sick("b", "old"), pod("x", "new")];
+        let pods = vec![pod("a", "new"), sick("b", "old"), pod("x", "new"), pod("tainted", "new")];
         let counts = decided(Strategy::OnDelete, "a b c", pods).counts;
-        let expected = Counts { desired: 3, current: 2, misscheduled: 1, ready: 1, updated: 1, available: 1 };
+        let expected = Counts { desired: 3, current: 2, misscheduled: 2, ready: 1, updated: 1, available: 1 };
         assert_eq!(counts, expected);
+    }
+
+    proptest! {
+        /// Whoever it serves would be left without: nothing comes in its place.
+        #[test]
+        fn what_a_node_keeps_is_taken_away_only_where_there_are_two(
+            many in vec((0..4usize, any::<bool>(), any::<[bool; 3]>()), 0..8),
+            places in any::<[(bool, bool, bool); 4]>(),
+            limit in 0..4usize,
+        ) {
+            let named = |of: fn(&(bool, bool, bool)) -> bool| -> BTreeSet<String> {
+                (0..4).filter(|at| of(&places[*at])).map(|at| at.to_string()).collect()
+            };
+            // A node takes pods or keeps those that are there, or neither.
+            let (nodes, keep) = (named(|place| place.0), named(|place| place.1 && !place.0));
+            let pods: Vec<Pod> = many
+                .iter()
+                .enumerate()
+                .map(|(number, (node, is_new, [available, deleting, ended]))| Pod {
+                    name: number.to_string(),
+                    ready: *available,
+                    available: *available && !ended,
+                    deleting: *deleting,
+                    ended: *ended,
+                    ..pod(&node.to_string(), if *is_new { "new" } else { "old" })
+                })
+                .collect();
+            let strategy = match limit {
+                0 => Strategy::OnDelete,
+                max_unavailable => Strategy::RollingUpdate { max_unavailable },
+            };
+            let gone = named(|place| place.2);
+            let (revision, kept) = ("new".to_owned(), keep.clone());
+            let plan = decide(&Observed { revision, strategy, nodes, keep, gone, pods: pods.clone() });
+            for pod in pods.iter().filter(|pod| pod.available && kept.contains(&pod.node)) {
+                let others = pods.iter().filter(|other| other.node == pod.node && other.name != pod.name).count();
+                prop_assert!(others > 0 || !plan.actions.contains(&delete(&pod.name)));
+            }
+        }
     }
 
     #[test]
@@ -201,6 +256,7 @@ mod tests {
                     revision: "new".into(),
                     strategy,
                     nodes: nodes.clone(),
+                    keep: BTreeSet::new(),
                     gone: BTreeSet::new(),
                     pods: pods.clone(),
                 });

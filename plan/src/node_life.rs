@@ -1,6 +1,7 @@
 //! Decides when a node that is not heard of counts as lost.
 //!
-//! The one invariant: a node whose lease holds is never called lost.
+//! The one invariant: a node whose lease holds is never called lost, and no lease ends sooner than its time after it was seen:
+//! whoever begins late has not waited for anybody yet.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -8,10 +9,20 @@ use jiff::{SignedDuration, Timestamp};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     pub now: Timestamp,
-    /// When its agent was last heard of, and for how long that holds; nothing if it never was.
-    pub lease: Option<(Timestamp, SignedDuration)>,
+    /// Nothing if its agent was never heard of.
+    pub lease: Option<Lease>,
     /// Whether the API says already that nobody knows how it is.
     pub lost: bool,
+}
+
+/// What an agent last let be heard of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    pub renewed: Timestamp,
+    /// When the observer saw it first: not before it has begun.
+    pub seen: Timestamp,
+    /// For how long it holds.
+    pub holds: SignedDuration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +36,8 @@ pub enum Action {
 
 pub fn decide(seen: &Observed) -> Action {
     // A node that somebody else keeps has no lease.
-    let Some((renewed, holds)) = seen.lease else { return Action::Nothing };
-    let until = renewed.checked_add(holds).unwrap_or(Timestamp::MAX);
+    let Some(lease) = seen.lease else { return Action::Nothing };
+    let until = lease.renewed.max(lease.seen).checked_add(lease.holds).unwrap_or(Timestamp::MAX);
     match seen.now >= until {
         true if seen.lost => Action::Nothing,
         true => Action::CallLost,
@@ -41,15 +52,20 @@ mod tests {
     #[test]
     fn silence_for_longer_than_a_lease_is_loss() {
         let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
-        let lease = |renewed: i64| Some((at(renewed), SignedDuration::from_secs(40)));
+        let holds = SignedDuration::from_secs(40);
+        let lease = |renewed: i64, seen: i64| Some(Lease { renewed: at(renewed), seen: at(seen), holds });
         #[rustfmt::skip]
         let cases = [
-            ("never heard of",   None,       false, Action::Nothing),
-            ("just heard of",    lease(100), false, Action::LookAt(at(140))),
-            ("lease runs out",   lease(60),  false, Action::CallLost),
-            ("said already",     lease(60),  true,  Action::Nothing),
-            ("back again",       lease(99),  true,  Action::LookAt(at(139))),
-            ("clock ran ahead",  lease(500), false, Action::LookAt(at(540))),
+            ("never heard of",       None,            false, Action::Nothing),
+            ("just heard of",        lease(100, 100), false, Action::LookAt(at(140))),
+            ("lease runs out",       lease(60, 60),   false, Action::CallLost),
+            ("said already",         lease(60, 60),   true,  Action::Nothing),
+            ("back again",           lease(99, 99),   true,  Action::LookAt(at(139))),
+            ("clock ran ahead",      lease(500, 99),  false, Action::LookAt(at(540))),
+            ("its clock is behind",  lease(10, 99),   false, Action::LookAt(at(139))),
+            ("control begins late",  lease(10, 100),  false, Action::LookAt(at(140))),
+            ("nobody came since",    lease(10, 60),   false, Action::CallLost),
+            ("lost before that",     lease(10, 100),  true,  Action::LookAt(at(140))),
         ];
         for (case, lease, lost, expected) in cases {
             assert_eq!(decide(&Observed { now: at(100), lease, lost }), expected, "{case}");

@@ -119,6 +119,29 @@ pub fn fits(node: &Node, wishes: &Wishes) -> Result<(), Misfit> {
     Ok(())
 }
 
+/// What a node is to pods that belong on every node which takes them, as those of DaemonSets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// It has one.
+    Takes,
+    /// It keeps one that is there, and takes none.
+    Keeps,
+    /// One that is there has to go.
+    Refuses,
+}
+
+/// Whether such a pod may come to a node, and whether it may stay: a taint that only forbids to come takes nothing away
+/// from those who are served already.
+pub fn host(node: &Node, wishes: &Wishes) -> Host {
+    let ends = |taint: &Taint| taint.effect == Effect::NoExecute && forbids(taint, wishes);
+    match fits(node, wishes) {
+        Ok(()) => Host::Takes,
+        Err(Misfit::Taint) if node.taints.iter().any(ends) => Host::Refuses,
+        Err(Misfit::Taint | Misfit::NotReady | Misfit::Cordoned | Misfit::Full) => Host::Keeps,
+        Err(Misfit::Labels) => Host::Refuses,
+    }
+}
+
 /// The node with the fewest pods that fits.
 pub fn choose<'a>(nodes: &'a [Node], wishes: &Wishes) -> Result<&'a Node, Nowhere> {
     let mut misfits = BTreeMap::new();
@@ -242,6 +265,37 @@ mod tests {
         ];
         for (case, node, wishes, expected) in cases {
             assert_eq!(fits(&node, &wishes), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_there_goes_only_when_it_must() {
+        use Effect::{NoExecute, NoSchedule, PreferNoSchedule};
+        let insists = |wishes: Wishes| Wishes { insists: true, ..wishes };
+        let any = || insists(Wishes::default());
+        let taint = |key: &str, effect| Taint { key: key.into(), value: String::new(), effect };
+        let both = Node { taints: vec![taint("a", NoSchedule), taint("b", NoExecute)], ..node("a", 0) };
+        let unreachable = taint("node.kubernetes.io/unreachable", NoExecute);
+        let unreachable = Node { taints: vec![unreachable], ..node("a", 0) };
+        let other = Node { taints: vec![taint("a", NoSchedule)], ..node("a", 0) };
+        #[rustfmt::skip]
+        let cases = [
+            ("no wishes",                 node("a", 0),              any(),                                       Host::Takes),
+            ("other label",               node("a", 0),              insists(selects("disk", "hdd")),             Host::Refuses),
+            ("other name",                node("a", 0),              insists(requires(None, Operator::In, &["b"])), Host::Refuses),
+            ("other label, and tainted",  other,                     insists(selects("disk", "hdd")),             Host::Refuses),
+            ("takes none",                tainted(NoSchedule),       any(),                                       Host::Keeps),
+            ("rather takes none",         tainted(PreferNoSchedule), any(),                                       Host::Takes),
+            ("ends them",                 tainted(NoExecute),        any(),                                       Host::Refuses),
+            ("takes none, tolerated",     tainted(NoSchedule),       insists(tolerates(Some("only"), None)),      Host::Takes),
+            ("ends them, tolerated",      tainted(NoExecute),        insists(tolerates(None, None)),              Host::Takes),
+            ("only the other tolerated",  tainted(NoExecute),        insists(tolerates(None, Some(NoSchedule))),  Host::Refuses),
+            ("both",                      both.clone(),              any(),                                       Host::Refuses),
+            ("both, the end tolerated",   both,                      insists(tolerates(Some("b"), None)),         Host::Keeps),
+            ("not heard of",              unreachable,               any(),                                       Host::Takes),
+        ];
+        for (case, node, wishes, expected) in cases {
+            assert_eq!(host(&node, &wishes), expected, "{case}");
         }
     }
 

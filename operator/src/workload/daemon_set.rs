@@ -1,6 +1,6 @@
 //! DaemonSets: one pod on every node that the set is for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
@@ -11,7 +11,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use midflight_plan::daemon_set::{self as plan, Action, Counts, Observed, Plan, Strategy};
-use midflight_plan::placement;
+use midflight_plan::placement::{self, Host};
 use sha2::{Digest, Sha256};
 
 use super::wishes::{node, wishes};
@@ -104,7 +104,11 @@ impl Controller for DaemonSets {
         let template = set.spec.as_ref().and_then(|spec| spec.template.spec.clone()).unwrap_or_default();
         let wishes = wishes(&template, true);
         let nodes: Vec<placement::Node> = self.nodes.all()?.iter().map(|object| node(object, 0)).collect();
-        let wanted = nodes.iter().filter(|node| placement::fits(node, &wishes).is_ok());
+        let those = |host: Host| -> BTreeSet<String> {
+            let those = nodes.iter().filter(|node| placement::host(node, &wishes) == host);
+            those.map(|node| node.name.clone()).collect()
+        };
+        let wanted = those(Host::Takes);
         let own = self.pods.by(self.by_owner, &set.uid().unwrap_or_default())?;
         let settle = set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or_default();
         let (settle, now) = (SignedDuration::from_secs(settle.into()), Timestamp::now());
@@ -115,8 +119,9 @@ impl Controller for DaemonSets {
         let look_at = settles.filter(|at| *at > now).chain(gone.values().copied()).min();
         let observed = Observed {
             revision: revision(&set),
-            strategy: strategy(&set, wanted.clone().count()),
-            nodes: wanted.map(|node| node.name.clone()).collect(),
+            strategy: strategy(&set, wanted.len()),
+            nodes: wanted,
+            keep: those(Host::Keeps),
             gone: gone.into_keys().collect(),
             pods: pods.iter().map(|pod| seen(pod, settle, now)).collect(),
         };

@@ -1,6 +1,7 @@
 //! Calls nodes lost whose agents are not heard of.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -17,6 +18,8 @@ const UNKNOWN: &str = "Unknown";
 pub(crate) struct NodeLife {
     nodes: Objects<Node>,
     leases: Objects<Lease>,
+    /// The newest renewal of each node, and when it was seen first. Whoever begins anew sees it then.
+    renewals: Mutex<HashMap<String, (Timestamp, Timestamp)>>,
 }
 
 pub(crate) struct Look {
@@ -26,7 +29,21 @@ pub(crate) struct Look {
 
 impl NodeLife {
     pub(crate) fn new(operator: &mut Operator) -> NodeLife {
-        NodeLife { nodes: operator.objects(), leases: operator.objects() }
+        NodeLife { nodes: operator.objects(), leases: operator.objects(), renewals: Mutex::default() }
+    }
+
+    /// When this renewal was seen first.
+    fn seen(&self, node: &str, renewed: Timestamp, now: Timestamp) -> Timestamp {
+        let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = renewals.entry(node.to_owned()).or_insert((renewed, now));
+        if known.0 != renewed {
+            *known = (renewed, now);
+        }
+        known.1
+    }
+
+    fn forget(&self, node: &str) {
+        self.renewals.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
     }
 }
 
@@ -45,19 +62,24 @@ impl Controller for NodeLife {
     }
 
     async fn observe(&self, key: &Key) -> Result<Option<Look>, TurnError> {
-        let Some(node) = self.nodes.get(key)? else { return Ok(None) };
+        let Some(node) = self.nodes.get(key)? else {
+            self.forget(&key.name);
+            return Ok(None);
+        };
+        let now = Timestamp::now();
         let lease = self.leases.get(&Key::new(LEASES, &key.name))?;
         let lease = lease.and_then(|lease| {
             let spec = lease.spec.as_ref()?;
             let holds = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
-            Some((spec.renew_time.as_ref()?.0, holds))
+            let renewed = spec.renew_time.as_ref()?.0;
+            Some(node_life::Lease { renewed, seen: self.seen(&key.name, renewed, now), holds })
         });
         let status = node.status.as_ref();
         let ready = status.and_then(|status| {
             status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")
         });
         let lost = ready.is_some_and(|ready| ready.status == UNKNOWN);
-        let observed = Observed { now: Timestamp::now(), lease, lost };
+        let observed = Observed { now, lease, lost };
         Ok(Some(Look { node, observed }))
     }
 

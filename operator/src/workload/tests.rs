@@ -27,10 +27,7 @@ struct World {
 impl World {
     async fn open() -> World {
         let cluster = Cluster::open().await;
-        let mut operator = Operator::new(Arc::new(Writer::new(cluster.client.clone())));
-        super::add(&mut operator);
-        let running = tokio::spawn(operator.run());
-        World { cluster, running }
+        World { running: run(&cluster), cluster }
     }
 
     async fn close(self) {
@@ -113,6 +110,12 @@ impl World {
             status.updated_number_scheduled.unwrap_or_default(),
         ]
     }
+}
+
+fn run(cluster: &Cluster) -> JoinHandle<()> {
+    let mut operator = Operator::new(Arc::new(Writer::new(cluster.client.clone())));
+    super::add(&mut operator);
+    tokio::spawn(operator.run())
 }
 
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
@@ -204,28 +207,79 @@ async fn a_daemon_set_has_one_pod_on_every_node_it_is_for() {
     world.close().await;
 }
 
+/// Clients hang on such pods: who keeps new ones from a node does not mean those that serve there.
+#[tokio::test]
+async fn a_taint_leaves_pods_that_are_there_unless_it_ends_them() {
+    let world = World::open().await;
+    for name in ["a", "b"] {
+        world.node(name, "ssd").await;
+    }
+    world.set("one", json!({ "type": "OnDelete" }), json!({})).await;
+    until("both have a pod", async || world.nodes_of_pods().await == ["a", "b"]).await;
+    for (pod, _) in world.placed().await {
+        world.make_ready(&pod).await;
+    }
+    until("the set says so", async || world.counts().await == [2, 2, 2, 2]).await;
+    let nodes: Api<Node> = Api::all(world.client());
+    let taint = async |effect: &str| {
+        let taints = json!({ "spec": { "taints": [{ "key": "repair", "effect": effect }] } });
+        nodes.patch("b", &PatchParams::default(), &Patch::Merge(taints)).await.unwrap();
+    };
+    let going = async || {
+        let all = world.pods().list(&ListParams::default()).await.unwrap();
+        all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count()
+    };
+    taint("NoSchedule").await;
+    until("the set knows", async || world.counts().await == [1, 1, 1, 1]).await;
+    assert_eq!((world.nodes_of_pods().await, going().await), (vec!["a".into(), "b".into()], 0));
+    taint("NoExecute").await;
+    until("its pod goes", async || going().await == 1).await;
+    world.close().await;
+}
+
+/// A lease of node `a` that was renewed some seconds ago, and holds for some more.
+async fn renewed(world: &World, ago: u64, holds: u64) {
+    let leases: Api<Lease> = Api::namespaced(world.client(), "kube-node-lease");
+    let at = Timestamp::now() - Duration::from_secs(ago);
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": "a" },
+        "spec": { "holderIdentity": "a", "leaseDurationSeconds": holds, "renewTime": format!("{at:.6}") },
+    });
+    leases.patch("a", &PatchParams::apply("agent").force(), &Patch::Apply(lease)).await.unwrap();
+}
+
+/// Whether node `a` is ready, and since when.
+async fn ready(world: &World) -> (String, Option<Timestamp>) {
+    let node = Api::<Node>::all(world.client()).get("a").await.unwrap();
+    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
+    (ready.status, ready.last_transition_time.map(|at| at.0))
+}
+
 #[tokio::test]
 async fn a_node_that_is_not_heard_of_is_called_lost() {
     let world = World::open().await;
     world.node("a", "ssd").await;
-    let leases: Api<Lease> = Api::namespaced(world.client(), "kube-node-lease");
-    let lease = |seconds: i64| {
-        let at = Timestamp::now() - Duration::from_secs(u64::try_from(seconds).unwrap());
-        json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": "a" },
-            "spec": { "holderIdentity": "a", "leaseDurationSeconds": 40, "renewTime": format!("{at:.6}") },
-        })
-    };
-    let how = PatchParams::apply("agent").force();
-    leases.patch("a", &how, &Patch::Apply(lease(39))).await.unwrap();
-    let nodes: Api<Node> = Api::all(world.client());
-    let ready = async || {
-        let node = nodes.get("a").await.unwrap();
-        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-        conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.status)
-    };
-    assert_eq!(ready().await.as_deref(), Some("True"));
-    until("its lease has run out", async || ready().await.as_deref() == Some("Unknown")).await;
+    renewed(&world, 0, 4).await;
+    assert_eq!(ready(&world).await.0, "True");
+    until("its lease has run out", async || ready(&world).await.0 == "Unknown").await;
+    world.close().await;
+}
+
+/// Control was away for longer than a lease: agents that live need a moment to find it again.
+#[tokio::test]
+async fn whoever_begins_late_lets_every_lease_run_once_more() {
+    const HOLDS: u64 = 4;
+    let mut world = World::open().await;
+    world.running.abort();
+    world.node("a", "ssd").await;
+    renewed(&world, 600, HOLDS).await;
+    // Times of conditions have no fractions.
+    let began = Timestamp::now() - Duration::from_secs(1);
+    world.running = run(&world.cluster);
+    until("its lease has run out", async || ready(&world).await.0 == "Unknown").await;
+    let lost = ready(&world).await.1.unwrap();
+    assert!(lost >= began + Duration::from_secs(HOLDS), "began at {began}, lost at {lost}");
     world.close().await;
 }
 
