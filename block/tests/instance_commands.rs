@@ -122,7 +122,8 @@ fn revert(epoch: u64, name: &str) -> proto::RevertRequest {
 }
 
 fn delete_backup(nodes: &Nodes, epoch: u64) -> proto::DeleteBackupRequest {
-    proto::DeleteBackupRequest { target: backups(nodes), volume: volume(), backup: "s".into(), epoch }
+    let (target, backup) = (backups(nodes), "s".into());
+    proto::DeleteBackupRequest { target, volume: volume(), backup, epoch, existing: false }
 }
 
 fn member(epoch: u64, name: &str, address: &str) -> proto::ReplicaRequest {
@@ -282,6 +283,13 @@ fn a_volume_that_nobody_uses_grows_too() {
     grown.unwrap();
     let after = status(&nodes, &mut orders);
     assert_eq!((after.size, after.serving), (2 * SIZE, true));
+    // Whoever asks for it again knows only how large it is now.
+    let before = nodes.find(0, "r-0");
+    for _ in 0..2 {
+        let order = proto::CreateRequest { size: 2 * SIZE, ..replica(0, "", now) };
+        let same = nodes.runtime.block_on(orders.create(order)).unwrap().into_inner();
+        assert_eq!(same, proto::Instance { epoch: now, ..before.clone() });
+    }
 }
 
 /// The last event of a stream, and how many told of progress.
@@ -301,15 +309,13 @@ fn backups(nodes: &Nodes) -> String {
     nodes.root().join("backups").display().to_string()
 }
 
+fn create_backup(nodes: &Nodes, epoch: u64) -> proto::CreateBackupRequest {
+    let (target, snapshot) = (backups(nodes), "s".into());
+    proto::CreateBackupRequest { engine: ask(epoch), target, snapshot, ..Default::default() }
+}
+
 async fn back_up(nodes: &Nodes, orders: &mut Orders, epoch: u64) -> Result<(usize, Event), Status> {
-    let request = proto::CreateBackupRequest {
-        engine: ask(epoch),
-        target: backups(nodes),
-        snapshot: "s".into(),
-        backup: String::new(),
-        size: 0,
-    };
-    last(orders.create_backup(request).await).await
+    last(orders.create_backup(create_backup(nodes, epoch)).await).await
 }
 
 /// Whoever gave the order the first time may be gone; the second hears of the end of both.
@@ -399,6 +405,59 @@ fn backups_are_made_listed_verified_and_restored_on_order() {
     let relative = proto::BackupsRequest { target: "backups".into(), ..which("") };
     let refused = nodes.runtime.block_on(orders.list_backups(relative)).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+/// Where a share is not mounted there is a folder all the same: nothing begins in it, and nothing counts as removed.
+#[test]
+fn backups_that_were_seen_are_not_taken_for_gone_while_their_folder_is_away() {
+    let mut nodes = Nodes::start(1);
+    let members = nodes.create_replicas("");
+    let epoch = term(1);
+    let made = nodes.create_engine(0, "", epoch, &members);
+    nodes.attach(&made);
+    let orders = nodes.orders(0);
+    nodes
+        .patiently(|nodes| nodes.runtime.block_on(orders.clone().create_snapshot(snapshot(epoch, "s"))))
+        .unwrap();
+    let create = |existing: bool| {
+        let (mut orders, order) = (orders.clone(), create_backup(&nodes, epoch));
+        let order = proto::CreateBackupRequest { existing, ..order };
+        nodes.runtime.block_on(async { last(orders.create_backup(order).await).await }).map(drop)
+    };
+    let delete = |existing: bool| {
+        let order = proto::DeleteBackupRequest { existing, ..delete_backup(&nodes, epoch) };
+        let swept = nodes.runtime.block_on(orders.clone().delete_backup(order))?;
+        Ok::<_, Status>(swept.into_inner().complete)
+    };
+    let list = || {
+        let which =
+            proto::BackupsRequest { target: backups(&nodes), volume: volume(), backup: String::new() };
+        let listed = nodes.runtime.block_on(orders.clone().list_backups(which)).unwrap().into_inner();
+        (listed.backups.len(), listed.unused)
+    };
+    let (folder, away) = (PathBuf::from(backups(&nodes)), nodes.root().join("away"));
+    let is_away = |place: &str| {
+        for refused in [create(true).unwrap_err(), delete(true).unwrap_err()] {
+            assert!(refused.message().contains("bring it back"), "{place}: {refused}");
+        }
+        assert_eq!(list(), (0, true), "{place}");
+    };
+    is_away("nothing is there");
+    assert!(delete(false).unwrap(), "what nobody saw is not there");
+    assert!(!folder.exists(), "nothing but a backup makes a folder");
+    create(false).unwrap();
+    create(true).unwrap();
+    assert_eq!(list(), (1, false));
+    std::fs::rename(&folder, &away).unwrap();
+    is_away("it was renamed");
+    std::fs::create_dir(&folder).unwrap();
+    is_away("where it is mounted, it is not");
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::rename(&away, &folder).unwrap();
+    assert_eq!(list(), (1, false));
+    assert!(delete(true).unwrap());
+    assert_eq!(list(), (0, false), "one that was used stays so");
+    assert!(delete(true).unwrap(), "given twice");
 }
 
 #[test]

@@ -132,6 +132,45 @@ fn a_killed_instance_manager_loses_its_engine_to_another_and_nothing_else() {
     assert!(nodes.copies_are_equal());
 }
 
+/// An empty copy in its place would be taken for one that only missed something.
+#[test]
+fn a_replica_whose_data_is_gone_says_so_until_it_is_brought_back() {
+    for binary in ["", "old"] {
+        let mut nodes = Nodes::start(1);
+        nodes.create_replicas(binary);
+        let before = nodes.find(0, "r-0");
+        nodes.nodes[0].process.kill();
+        if before.pid != 0 {
+            kill(&before);
+        }
+        let (copy, away) = (nodes.nodes[0].folder.join("replicas/r-0"), nodes.root().join("away"));
+        std::fs::rename(&copy, &away).unwrap();
+        nodes.restart(0);
+        let says_so = |why: &str| why.contains("its data is not there");
+        nodes.wait_until("it is not begun anew", |nodes| {
+            let now = nodes.find(0, "r-0");
+            match now.state() {
+                // What was in the instance manager waits for whoever asks for it.
+                State::Lost => binary.is_empty(),
+                State::Failed => says_so(&now.why),
+                _ => false,
+            }
+        });
+        let ask = |nodes: &Nodes| {
+            let order = nodes::replica(0, binary, before.epoch);
+            let order = proto::CreateRequest { existing: true, ..order };
+            nodes.runtime.block_on(nodes.orders(0).create(order))
+        };
+        for _ in 0..2 {
+            let refused = ask(&nodes).unwrap_err();
+            assert!(says_so(refused.message()), "{binary:?}: {refused}");
+            assert!(!copy.exists(), "{binary:?}");
+        }
+        std::fs::rename(&away, &copy).unwrap();
+        assert_eq!(ask(&nodes).unwrap().into_inner().state(), State::Running, "{binary:?}");
+    }
+}
+
 #[test]
 fn replicas_come_and_go_under_load() {
     let mut nodes = Nodes::start(3);

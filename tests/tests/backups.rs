@@ -54,6 +54,19 @@ async fn mark(storage: &Storage, upgraded: bool) {
     storage.until("the controllers have seen it", seen).await.unwrap();
 }
 
+async fn target(storage: &Storage) -> anyhow::Result<BackupTarget> {
+    let targets: Api<BackupTarget> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    Ok(targets.get("default").await?)
+}
+
+/// Has the folder of the target looked through.
+async fn look(storage: &Storage) {
+    let targets: Api<BackupTarget> = Api::namespaced(storage.client.clone(), NAMESPACE);
+    let now = jiff::Timestamp::now().to_string();
+    let ask = Patch::Merge(json!({ "spec": { "syncRequestedAt": now } }));
+    targets.patch("default", &PatchParams::default(), &ask).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_is_backed_up_restored_and_followed_by_a_standby() {
     let storage = Storage::start(2, DataEngine::V2).await.unwrap();
@@ -209,13 +222,7 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
         }
     };
     let lost = storage.until("the object of b-1 is lost", lose).await.unwrap();
-    let targets: Api<BackupTarget> = Api::namespaced(storage.client.clone(), NAMESPACE);
-    let look = async || {
-        let now = jiff::Timestamp::now().to_string();
-        let ask = Patch::Merge(json!({ "spec": { "syncRequestedAt": now } }));
-        targets.patch("default", &PatchParams::default(), &ask).await.unwrap();
-    };
-    look().await;
+    look(&storage).await;
     let found = async || {
         let other = backups.get_opt("b-1").await?.filter(|backup| backup.uid().as_ref() != Some(&lost));
         let status = other.and_then(|backup| backup.status).unwrap_or_default();
@@ -229,9 +236,9 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
     backups.delete("b-2", &DeleteParams::default()).await.unwrap();
     let gone = async || Ok((names().await? == ["b-1"]).then_some(()));
     storage.until("the object of b-2 is gone", gone).await.unwrap();
-    look().await;
+    look(&storage).await;
     let synced = async || {
-        let target = targets.get("default").await?;
+        let target = target(&storage).await?;
         let at = |text: &str| text.parse::<jiff::Timestamp>().ok();
         let last = target.status.as_ref().and_then(|status| at(status.last_synced_at.as_str()));
         Ok((last >= at(target.spec.sync_requested_at.as_str())).then_some(()))
@@ -242,9 +249,74 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
 
     // One that somebody removed from the folder loses its object.
     std::fs::remove_file(storage.room("backups").join("volumes/vol-1/b-1")).unwrap();
-    look().await;
+    look(&storage).await;
     let none = async || Ok(names().await?.is_empty().then_some(()));
     storage.until("the object of b-1 is gone", none).await.unwrap();
+    storage.stop().await;
+}
+
+/// As when the disk that the folder lies on is not mounted.
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_whose_folder_is_away_are_not_gone_and_what_is_let_go_loses_no_data() {
+    let storage = Storage::start(1, DataEngine::V2).await.unwrap();
+    storage.make_backup_target("default").await.unwrap();
+    let one = json!({ "size": SIZE.to_string(), "nodeID": "node-1", "numberOfReplicas": 1 });
+    storage.create_volume("vol-1", spec(&one)).await.unwrap();
+    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
+    write(&storage.endpoint("vol-1").await.unwrap(), "0x11", "0").await;
+    storage.take_snapshot("vol-1", "monday").await.unwrap();
+    let made = storage.back_up("monday", "b-1").await.unwrap();
+    let (folder, aside) = (storage.room("backups"), storage.room("aside"));
+
+    std::fs::rename(&folder, &aside).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    look(&storage).await;
+    let away = async || {
+        let status = target(&storage).await?.status.unwrap_or_default();
+        let why = status.conditions.get("Unavailable").map(|condition| condition.message.to_string());
+        Ok(why.filter(|why| !status.available && why.contains("is not there, or nothing was ever kept")))
+    };
+    let why = storage.until("the target says that its folder is away", away).await.unwrap();
+    assert!(why.contains("1 of its backups are known; bring it back"), "{why}");
+    // Nothing is written where the others are not: they would seem to be gone then.
+    storage.create_backup("monday", "b-2", None).await.unwrap();
+    let waits = async || {
+        let error = storage.backups().get("b-2").await?.status.unwrap_or_default().error.to_string();
+        Ok(error.contains("is not there").then_some(()))
+    };
+    storage.until("another backup waits for the folder", waits).await.unwrap();
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::rename(&aside, &folder).unwrap();
+    look(&storage).await;
+    let back = async || {
+        let is_made = storage.backups().get("b-2").await?.status.unwrap_or_default().state;
+        let is_back = target(&storage).await?.status.unwrap_or_default().available;
+        Ok((is_back && is_made == BackupState::Completed).then_some(()))
+    };
+    storage.until("the folder is back, and takes backups", back).await.unwrap();
+    assert_eq!(storage.backups().get("b-1").await.unwrap().uid(), made.uid(), "it never went");
+
+    // Of one that is away alone the object goes, and its blocks stay for when it is back.
+    storage.backups().delete("b-2", &DeleteParams::default()).await.unwrap();
+    let gone = async |name: &str| Ok(storage.backups().get_opt(name).await?.is_none().then_some(()));
+    storage.until("b-2 is gone", async || gone("b-2").await).await.unwrap();
+    let (manifest, aside) = (folder.join("volumes/vol-1/b-1"), storage.room("b-1"));
+    std::fs::rename(&manifest, &aside).unwrap();
+    look(&storage).await;
+    storage.until("the object of b-1 is gone", async || gone("b-1").await).await.unwrap();
+    std::fs::rename(&aside, &manifest).unwrap();
+    look(&storage).await;
+    let found = async || {
+        let found = storage.backups().get_opt("b-1").await?.and_then(|backup| backup.status);
+        Ok(found.filter(|status| status.state == BackupState::Completed))
+    };
+    let found = storage.until("it is found again", found).await.unwrap();
+    let from = json!({ "fromBackup": found.url, "nodeID": "node-1", "numberOfReplicas": 1 });
+    storage.create_volume("vol-2", spec(&from)).await.unwrap();
+    storage.until_volume("vol-2", "attached", "healthy").await.unwrap();
+    read(&storage.endpoint("vol-2").await.unwrap(), "0x11", "0").await;
     storage.stop().await;
 }
 

@@ -160,7 +160,14 @@ impl Told {
 
 /// Carries a command out; `tell` hears how far it is.
 pub fn run(args: &BackupArgs, tell: &mut dyn FnMut(&Report)) -> Result<Told, BackupError> {
-    let vault = &FolderVault::open(&args.target)?;
+    let vault = &match args.command {
+        Command::Create { .. } => FolderVault::make(&args.target)?,
+        Command::List { .. }
+        | Command::Verify { .. }
+        | Command::Restore { .. }
+        | Command::Delete { .. }
+        | Command::Sweep => FolderVault::open(&args.target)?,
+    };
     Ok(match args.command.clone() {
         Command::Create { engine, volume, snapshot, name } => {
             let name = name.unwrap_or_else(|| snapshot.clone());

@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::block::{BlockName, PIECE};
+use super::{
+    block::{BlockName, PIECE},
+    vault::MANIFESTS,
+};
 
 const MAGIC: &str = "midflight-backup";
 const FORMAT: u32 = 1;
@@ -60,7 +63,7 @@ pub enum BadManifest {
 
 impl Manifest {
     pub fn path(volume: &str, name: &str) -> String {
-        format!("volumes/{volume}/{name}")
+        format!("{MANIFESTS}/{volume}/{name}")
     }
 
     pub fn encode(&self) -> Bytes {

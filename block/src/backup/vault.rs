@@ -2,13 +2,16 @@
 //!
 //! Invariant: what `put` and `put_new` have returned for survives a loss of power.
 
-use std::{path::Path, time::SystemTime};
+use std::{fs, io, path::Path, time::SystemTime};
 
 use bytes::Bytes;
 use object_store::{
     ObjectStore, ObjectStoreExt, PutMode, PutOptions, local::LocalFileSystem, path::Path as ObjectPath,
 };
 use tokio::runtime::{Builder, Runtime};
+
+/// Folder of all manifests; it stays when they go.
+pub(super) const MANIFESTS: &str = "volumes";
 
 /// An object as a listing shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +42,12 @@ pub trait Vault {
     fn remove(&self, path: &str) -> Result<(), VaultError>;
 }
 
+/// Whether backups were ever put into a folder, whatever became of them. One that is not mounted was never used; one that
+/// cannot be looked at is not taken for such.
+pub fn was_used(folder: &Path) -> bool {
+    !matches!(fs::metadata(folder.join(MANIFESTS)), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
 /// A folder.
 #[derive(Debug)]
 pub struct FolderVault {
@@ -53,11 +62,21 @@ fn failed(doing: &'static str, path: &str) -> impl FnOnce(object_store::Error) -
 
 impl FolderVault {
     /// Opens a folder, making it if there is none.
+    pub fn make(folder: &Path) -> Result<FolderVault, VaultError> {
+        let wrap = |source: io::Error| VaultError {
+            doing: "make",
+            path: folder.display().to_string(),
+            source: source.into(),
+        };
+        fs::create_dir_all(folder).map_err(wrap)?;
+        FolderVault::open(folder)
+    }
+
+    /// Opens a folder that is there.
     pub fn open(folder: &Path) -> Result<FolderVault, VaultError> {
         let name = folder.display().to_string();
         let wrap =
-            |source: std::io::Error| VaultError { doing: "open", path: name.clone(), source: source.into() };
-        std::fs::create_dir_all(folder).map_err(wrap)?;
+            |source: io::Error| VaultError { doing: "open", path: name.clone(), source: source.into() };
         let store = LocalFileSystem::new_with_prefix(folder).map_err(failed("open", &name))?.with_fsync(true);
         let runtime = Builder::new_current_thread().build().map_err(wrap)?;
         Ok(FolderVault { store, runtime })

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an order that was carried out may be given again: it is answered the same.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io, path::PathBuf};
 
 use super::{names::Name, refused::Refused, registry::Registry};
 use crate::{
@@ -12,6 +12,9 @@ use crate::{
     net::address::Address,
     record::Attachment,
 };
+
+/// What `losetup` says of a device that is on no file.
+const NO_DEVICE: &str = "No such device or address";
 
 /// A volume that is to be offered.
 #[derive(Debug, Clone)]
@@ -74,15 +77,22 @@ impl Registry {
         let mount = doors.inside.join(format!("{volume}.fuse"));
         if mount.exists() {
             match control.call(&Command::Withdraw { volume: volume.to_string() }) {
-                // Refused: it is no device any more.
-                Ok(Answer::Withdrawn) | Err(ControlError::Refused(_)) => {}
+                // Also where it is no device (any more). One that is in use is refused, and its folder stays.
+                Ok(Answer::Withdrawn) => {}
+                // A frontend of an earlier build is asked for a device that has gone with its last user.
+                Err(ControlError::Refused(why)) if why.contains(NO_DEVICE) => {}
                 other => return Err(refused("take the device away", other)),
             }
-            fs::remove_dir(&mount).map_err(Refused::failed("remove the folder of the device"))?;
         }
         match control.call(&Command::Detach { volume: volume.to_string() }) {
-            Ok(Answer::Detached) => Ok(()),
-            other => Err(refused("detach the volume", other)),
+            Ok(Answer::Detached) => {}
+            other => return Err(refused("detach the volume", other)),
+        }
+        match fs::remove_dir(&mount) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Refused::failed("remove the folder of the device")(error))
+            }
+            _ => Ok(()),
         }
     }
 

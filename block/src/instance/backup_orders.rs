@@ -102,6 +102,7 @@ pub(super) async fn give(orders: &mut Orders, order: BackupOrder) -> Result<Told
                 snapshot,
                 backup,
                 size: 0,
+                existing: false,
             };
             follow(orders.create_backup(request).await?.into_inner()).await
         }
@@ -123,7 +124,7 @@ pub(super) async fn give(orders: &mut Orders, order: BackupOrder) -> Result<Told
         }
         BackupOrder::DeleteBackup { from, volume, backup, term } => {
             let (target, epoch) = (folder(&from), Epoch::of_term(term).bits());
-            let request = proto::DeleteBackupRequest { target, volume, backup, epoch };
+            let request = proto::DeleteBackupRequest { target, volume, backup, epoch, existing: false };
             let swept = orders.delete_backup(request).await?.into_inner();
             Ok(Told::Swept(Swept {
                 removed_blocks: swept.removed_blocks as usize,

@@ -1,9 +1,14 @@
 //! Backups on order: what takes long runs on a thread of its own and tells how far it is.
 //!
-//! Invariant: the order's epoch was admitted before anything is read or written, and the last
-//! event of a stream is its result or its refusal.
+//! Invariant: the order's epoch was admitted before anything is read or written, the last
+//! event of a stream is its result or its refusal, and nothing but a backup makes a folder.
 
-use std::{path::PathBuf, pin::Pin, sync::Arc};
+use std::{
+    fs, io,
+    path::{Component, Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+};
 
 use futures::{Stream, stream};
 use tokio::sync::mpsc::{self, Receiver};
@@ -23,7 +28,7 @@ use crate::{
         keep::{self, Damage, Item, Swept, Verified},
         progress::Report,
         restore::{self, Restored},
-        vault::FolderVault,
+        vault::{self, FolderVault},
     },
     engine::control::Command,
     epoch::Epoch,
@@ -60,12 +65,54 @@ impl From<BackupError> for Refused {
     }
 }
 
-fn vault(target: &str) -> Result<FolderVault, Refused> {
+/// The folder that a target means, if backups may be there: what lies beside the folder that nodes share is nobody's, and gone with
+/// whoever wrote it.
+fn place(target: &str, shared: Option<&Path>) -> Result<PathBuf, Refused> {
     let folder = PathBuf::from(target);
-    match folder.is_absolute() {
-        true => Ok(FolderVault::open(&folder).map_err(BackupError::from)?),
-        false => Err(Refused::Invalid(format!("{target:?} is no folder from the root on"))),
+    let is_plain = folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !folder.is_absolute() || !is_plain {
+        return Err(Refused::Invalid(format!("{target:?} is no folder from the root on")));
     }
+    match shared.filter(|shared| !folder.starts_with(shared)) {
+        None => Ok(folder),
+        Some(shared) => {
+            let shared = shared.display();
+            Err(Refused::Invalid(format!(
+                "nodes see only {shared}, and not {target}; name {shared} or a folder below it, and make DIR{shared} a link to a folder elsewhere"
+            )))
+        }
+    }
+}
+
+/// A folder in which backups were seen.
+fn used(folder: &Path) -> Result<FolderVault, Refused> {
+    match vault::was_used(folder) {
+        true => open(folder),
+        false => Err(Refused::Failed {
+            doing: format!("open the backups in {}", folder.display()),
+            why: format!(
+                "it is not there, or nothing was ever kept in it; bring it back, or, if all of it is gone for good, make {}/volumes",
+                folder.display()
+            ),
+        }),
+    }
+}
+
+/// A folder for its first backup. What nodes share is never made: where it is missing, it is elsewhere.
+fn first(folder: &Path, shared: Option<&Path>) -> Result<FolderVault, Refused> {
+    match shared.filter(|shared| !shared.is_dir()) {
+        None => Ok(FolderVault::make(folder).map_err(BackupError::from)?),
+        Some(_) => open(folder),
+    }
+}
+
+/// One that cannot be looked at is not gone.
+fn is_gone(folder: &Path) -> bool {
+    matches!(fs::metadata(folder), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+fn open(folder: &Path) -> Result<FolderVault, Refused> {
+    Ok(FolderVault::open(folder).map_err(BackupError::from)?)
 }
 
 /// A text that may be left empty.
@@ -90,7 +137,16 @@ impl Registry {
             name,
             size: Some(request.size).filter(|size| *size > 0),
         };
-        Ok(create::create(&vault(&request.target)?, &order, tell)?)
+        let folder = self.folder(&request.target)?;
+        let vault = match request.existing {
+            true => used(&folder)?,
+            false => first(&folder, self.world().backups.as_deref())?,
+        };
+        Ok(create::create(&vault, &order, tell)?)
+    }
+
+    fn folder(&self, target: &str) -> Result<PathBuf, Refused> {
+        place(target, self.world().backups.as_deref())
     }
 
     fn restore_backup(
@@ -108,7 +164,7 @@ impl Registry {
             into: target.volume.to_string(),
             name: request.backup.clone(),
         };
-        Ok(restore::restore(&vault(&request.target)?, &order, tell)?)
+        Ok(restore::restore(&open(&self.folder(&request.target)?)?, &order, tell)?)
     }
 
     /// A volume that is being restored is not restored again at the same time, nor brought back to what it was.
@@ -142,7 +198,18 @@ impl Registry {
         if request.epoch != 0 || self.world().term(&volume).is_some() {
             self.admit(&volume, Epoch::from_bits(request.epoch))?;
         }
-        let vault = vault(&request.target)?;
+        let vault = match self.folder(&request.target) {
+            Ok(folder) if request.existing => used(&folder)?,
+            // What nobody ever kept there is removed.
+            Ok(folder) if is_gone(&folder) => {
+                return Ok(proto::DeleteBackupResponse { complete: true, ..Default::default() });
+            }
+            Ok(folder) => open(&folder)?,
+            Err(_) if Path::new(&request.target).is_absolute() => {
+                return Ok(proto::DeleteBackupResponse { complete: true, ..Default::default() });
+            }
+            Err(refused) => return Err(refused),
+        };
         let swept = match keep::delete(&vault, &request.volume, &request.backup) {
             // An order may be given again.
             Err(BackupError::NoBackup(_)) => keep::settle(&vault),
@@ -156,10 +223,31 @@ impl Registry {
             complete,
         })
     }
+
+    pub(super) fn backups(
+        &self,
+        request: &proto::BackupsRequest,
+    ) -> Result<proto::ListBackupsResponse, Refused> {
+        let folder = self.folder(&request.target)?;
+        let volume = volume(request)?;
+        match vault::was_used(&folder) {
+            true => list(&folder, volume),
+            false => Ok(proto::ListBackupsResponse { backups: Vec::new(), unused: true }),
+        }
+    }
+
+    fn verify(
+        &self,
+        request: &proto::BackupsRequest,
+        tell: &mut dyn FnMut(&Report),
+    ) -> Result<Verified, Refused> {
+        let vault = open(&self.folder(&request.target)?)?;
+        Ok(keep::verify(&vault, volume(request)?, given(&request.backup), tell)?)
+    }
 }
 
-pub(super) fn list(request: &proto::BackupsRequest) -> Result<proto::ListBackupsResponse, Refused> {
-    let items = keep::list(&vault(&request.target)?, volume(request)?)?;
+fn list(folder: &Path, volume: Option<&str>) -> Result<proto::ListBackupsResponse, Refused> {
+    let items = keep::list(&open(folder)?, volume)?;
     let shown = |item: Item| proto::Backup {
         volume: item.volume,
         backup: item.name,
@@ -168,15 +256,11 @@ pub(super) fn list(request: &proto::BackupsRequest) -> Result<proto::ListBackups
         size: item.size,
         blocks: item.blocks as u64,
     };
-    Ok(proto::ListBackupsResponse { backups: items.into_iter().map(shown).collect() })
+    Ok(proto::ListBackupsResponse { backups: items.into_iter().map(shown).collect(), unused: false })
 }
 
 fn volume(request: &proto::BackupsRequest) -> Result<Option<&str>, Refused> {
     given(&request.volume).map(|volume| name(volume).map(|_| volume)).transpose()
-}
-
-fn verify(request: &proto::BackupsRequest, tell: &mut dyn FnMut(&Report)) -> Result<Verified, Refused> {
-    Ok(keep::verify(&vault(&request.target)?, volume(request)?, given(&request.backup), tell)?)
 }
 
 fn created(made: Created) -> Event {
@@ -235,7 +319,7 @@ impl Service {
     }
 
     pub(super) fn verifying(&self, request: proto::BackupsRequest) -> Response<Events> {
-        self.work("verify-backups", move |_, tell| verify(&request, tell).map(verified))
+        self.work("verify-backups", move |registry, tell| registry.verify(&request, tell).map(verified))
     }
 
     /// Goes on when nobody listens any more: the order may be given again to hear of its end.
@@ -261,5 +345,48 @@ impl Service {
         });
         let next = |mut heard: Receiver<_>| async move { heard.recv().await.map(|event| (event, heard)) };
         Response::new(Box::pin(stream::unfold(heard, next)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backups_are_where_every_node_sees_them() {
+        let (outside, bad) = ("nodes see only /backups", "is no folder from the root on");
+        #[rustfmt::skip]
+        let cases = [
+            ("/backups",        Some("/backups"), ""),
+            ("/backups/a/b",    Some("/backups"), ""),
+            ("/mnt/nas",        Some("/backups"), outside),
+            ("/backups-else",   Some("/backups"), outside),
+            ("/backups/../mnt", Some("/backups"), bad),
+            ("backups",         Some("/backups"), bad),
+            ("/mnt/nas",        None,             ""),
+            ("backups",         None,             bad),
+        ];
+        for (target, shared, expected) in cases {
+            let told = place(target, shared.map(Path::new)).err().map(|why| why.to_string());
+            match expected {
+                "" => assert_eq!(told, None, "{target}"),
+                expected => {
+                    assert!(told.as_ref().is_some_and(|why| why.contains(expected)), "{target}: {told:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_backup_makes_its_folder_below_what_nodes_share_and_not_that() {
+        let root = tempfile::tempdir().unwrap();
+        let (shared, here) = (root.path().join("shared"), root.path().join("here"));
+        let below = shared.join("below");
+        assert!(first(&below, Some(&shared)).is_err() && !shared.exists());
+        fs::create_dir(&shared).unwrap();
+        for (folder, shared) in [(&below, Some(&*shared)), (&here, None)] {
+            assert!(first(folder, shared).is_ok() && folder.is_dir());
+            assert!(!vault::was_used(folder) && used(folder).is_err(), "nothing was put into it");
+        }
     }
 }

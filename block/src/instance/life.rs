@@ -32,7 +32,10 @@ use crate::{
         RecordError, RecordStore,
         place::{OpenRecord, Records},
     },
-    replica::serve::{Opened, ReplicaArgs},
+    replica::{
+        layers,
+        serve::{Opened, ReplicaArgs},
+    },
     role::in_words,
 };
 
@@ -48,6 +51,8 @@ pub(super) struct World {
     pub(super) node: IpAddr,
     /// Where commands for this node's frontend go.
     pub(super) frontend: Option<Address>,
+    /// The folder of backups that all nodes share; without one, any folder is taken for such.
+    pub(super) backups: Option<PathBuf>,
     /// Where v2 instances live.
     pub(super) loops: Loops,
     /// Folder in which that offers volumes, as its clients see it.
@@ -438,6 +443,10 @@ impl Instance {
             }
             let before = now.view.spec.clone();
             now.view.spec.address = Some(address.clone());
+            if let Particulars::Replica { existing, .. } = &mut now.view.spec.particulars {
+                // What was begun is not begun again.
+                *existing = true;
+            }
             if before.key().kind == Kind::Engine {
                 // Noted while it serves: when it ends, its clients wait for the next one.
                 now.view.spec.ahead = now.used.next_incarnation().unwrap_or(now.used);
@@ -470,7 +479,10 @@ impl Instance {
                     // One that has followed another may live when this process does not know of it.
                     None if spec.key().kind == Kind::Replica => match Process::find(&self.place) {
                         Ok(Some(process)) => Ok(process),
-                        Ok(None) => Process::start(&self.place, &binary, &self.arguments(&spec)),
+                        Ok(None) => match self.lacks(&spec) {
+                            Some(what) => return what,
+                            None => Process::start(&self.place, &binary, &self.arguments(&spec)),
+                        },
                         Err(error) => Err(error),
                     },
                     None => Process::start(&self.place, &binary, &self.arguments(&spec)),
@@ -480,6 +492,19 @@ impl Instance {
                     Err(error) => format!("start {}: {error}", binary.display()),
                 }
             }
+        }
+    }
+
+    /// What a replica has lost that has to be there: then it has failed, however often it ran before.
+    fn lacks(&self, spec: &Spec) -> Option<String> {
+        let copy = self.world.shelf.copy(&spec.name);
+        match spec.particulars {
+            Particulars::Replica { existing: true, .. } if !layers::is_there(&copy) => {
+                self.lock().ran = false;
+                let copy = copy.display();
+                Some(format!("its data is not there: {copy} holds no copy; bring back the disk that has it"))
+            }
+            Particulars::Replica { .. } | Particulars::Engine { .. } => None,
         }
     }
 
@@ -530,7 +555,10 @@ impl Instance {
 
     fn try_serve_here(&self, spec: &Spec) -> Result<String, Box<dyn Error>> {
         let guest = match &spec.particulars {
-            Particulars::Replica { size } => {
+            Particulars::Replica { size, .. } => {
+                if let Some(what) = self.lacks(spec) {
+                    return Ok(what);
+                }
                 let args = self.replica(spec, *size);
                 Guest::Replica(Box::new(Opened::open(&args)?), args)
             }
@@ -590,7 +618,7 @@ impl Instance {
     /// The command line of its process.
     fn arguments(&self, spec: &Spec) -> Vec<String> {
         match &spec.particulars {
-            Particulars::Replica { size } => self.replica(spec, *size).command_line(),
+            Particulars::Replica { size, .. } => self.replica(spec, *size).command_line(),
             Particulars::Engine { .. } => self.engine(spec).command_line(),
         }
     }

@@ -270,7 +270,7 @@ impl Registry {
     fn check(&self, wanted: &Spec) -> Result<(), Refused> {
         let refuse = |why: String| Err(Refused::Invalid(why));
         match &wanted.particulars {
-            Particulars::Replica { size: 0 } => return refuse("a replica needs a size".into()),
+            Particulars::Replica { size: 0, .. } => return refuse("a replica needs a size".into()),
             Particulars::Engine { members, .. } if members.is_empty() => {
                 return refuse("an engine needs replicas".into());
             }

@@ -65,6 +65,9 @@ pub struct InstanceManagerArgs {
     /// Where this node's frontend takes commands: unix:PATH.
     #[arg(long)]
     pub frontend: Option<Address>,
+    /// Folder of backups that all nodes share: only there, and below it, are backups kept [default: anywhere]
+    #[arg(long, env = "MIDFLIGHT_BACKUPS")]
+    pub backups: Option<PathBuf>,
     /// Folder of the frontend's socket, as its clients see it [default: as it is named in --frontend]
     #[arg(long)]
     pub endpoints: Option<PathBuf>,
@@ -108,6 +111,7 @@ pub fn run(args: &InstanceManagerArgs) -> Result<(), InstanceManagerError> {
         node: address.ip(),
         frontend: args.frontend.clone(),
         endpoints: args.endpoints.clone(),
+        backups: args.backups.clone(),
         told: broadcast::channel(WATCH_BEHIND).0,
         loops: Loops::default(),
     };

@@ -13,7 +13,7 @@ use tonic::{Code, Request, Response, Status};
 use super::{
     API,
     attach::Attach,
-    backups::{self, Events},
+    backups::Events,
     commands::SwitchOver,
     life::{State, Told, View},
     metrics::Metrics,
@@ -96,7 +96,7 @@ pub(super) fn some_engine(request: Option<&proto::EngineRequest>) -> Result<Targ
 
 fn wanted(request: &proto::CreateRequest) -> Result<Spec, Refused> {
     let particulars = match kind(request.kind)? {
-        Kind::Replica => Particulars::Replica { size: request.size },
+        Kind::Replica => Particulars::Replica { size: request.size, existing: request.existing },
         Kind::Engine => Particulars::Engine {
             members: request.members.iter().map(seat).collect::<Result<_, _>>()?,
             remote: request.remote,
@@ -478,7 +478,7 @@ impl InstanceManager for Service {
         request: Request<proto::BackupsRequest>,
     ) -> Result<Response<proto::ListBackupsResponse>, Status> {
         let request = request.into_inner();
-        self.answer("list-backups", move |_| backups::list(&request)).await
+        self.answer("list-backups", move |registry| registry.backups(&request)).await
     }
 
     type VerifyBackupsStream = Events;

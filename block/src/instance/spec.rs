@@ -2,7 +2,7 @@
 //! highest epoch it has seen.
 //!
 //! ```text
-//! FOLDER/instances/KIND-NAME/{spec.json, lock, address, log}   one instance
+//! FOLDER/instances/KIND-NAME/{spec.json, lock, address, log}   one instance; ahead.json and begun where there is more to say
 //! FOLDER/volumes/VOLUME.json                                   the highest epoch seen
 //! FOLDER/replicas/NAME/                                        the copy of a replica
 //! ```
@@ -32,6 +32,10 @@ pub(super) struct Seat {
 pub(super) enum Particulars {
     Replica {
         size: u64,
+        /// Whether its copy has to be there when it is started. As `begun`, a file of its own, which builds that do not know it
+        /// leave alone.
+        #[serde(skip)]
+        existing: bool,
     },
     Engine {
         members: Vec<Seat>,
@@ -84,6 +88,10 @@ impl Spec {
         }
     }
 
+    fn has_copy(&self) -> bool {
+        matches!(self.particulars, Particulars::Replica { existing: true, .. })
+    }
+
     pub(super) fn is_suspended(&self) -> bool {
         matches!(self.particulars, Particulars::Engine { suspended: true, .. })
     }
@@ -101,9 +109,7 @@ impl Spec {
             return Some("another binary");
         }
         match (&self.particulars, &other.particulars) {
-            (Particulars::Replica { size: one }, Particulars::Replica { size: two }) => {
-                (one != two).then_some("another size")
-            }
+            (Particulars::Replica { .. }, Particulars::Replica { .. }) => None,
             (
                 Particulars::Engine { members: one, remote: here, .. },
                 Particulars::Engine { members: two, remote: there, .. },
@@ -139,6 +145,10 @@ impl Place {
         self.folder.join("ahead.json")
     }
 
+    fn begun(&self) -> PathBuf {
+        self.folder.join("begun")
+    }
+
     pub(super) fn lock(&self) -> PathBuf {
         self.folder.join("lock")
     }
@@ -157,11 +167,28 @@ impl Place {
             fs::create_dir_all(&self.folder)?;
             durable::sync_folder(&self.folder)?;
         }
+        // A copy that is missed too much has to be asked for again; one that is missed too little is begun anew.
+        if spec.has_copy() && !self.begun().exists() {
+            durable::replace(&self.begun(), b"")?;
+        }
         durable::write(&self.spec(), spec)?;
+        if !spec.has_copy() {
+            remove_file(&self.begun())?;
+        }
         match spec.ahead > spec.epoch {
             true => durable::write(&self.ahead(), &Floor { epoch: spec.ahead }),
             false => Ok(()),
         }
+    }
+
+    fn load(&self) -> io::Result<Option<Spec>> {
+        let Some(mut spec) = durable::read::<Spec>(&self.spec())? else { return Ok(None) };
+        let noted = durable::read::<Floor>(&self.ahead())?.map_or(spec.epoch, |noted| noted.epoch);
+        spec.ahead = noted.max(spec.epoch);
+        if let Particulars::Replica { existing, .. } = &mut spec.particulars {
+            *existing = fs::exists(self.begun())?;
+        }
+        Ok(Some(spec))
     }
 
     /// The spec goes first: without it the rest is rubbish.
@@ -223,12 +250,8 @@ impl Shelf {
         let mut all = Vec::new();
         for entry in fs::read_dir(self.root.join("instances"))? {
             let place = Place { folder: entry?.path() };
-            match durable::read::<Spec>(&place.spec())? {
-                Some(spec) => {
-                    let noted =
-                        durable::read::<Floor>(&place.ahead())?.map_or(spec.epoch, |noted| noted.epoch);
-                    all.push(Spec { ahead: noted.max(spec.epoch), ..spec });
-                }
+            match place.load()? {
+                Some(spec) => all.push(spec),
                 // Its first store, or its removal, was not finished.
                 None => fs::remove_dir_all(&place.folder)?,
             }
@@ -292,6 +315,54 @@ mod tests {
         assert!(!folder.path().join("instances/engine-half").exists());
         place.remove().unwrap();
         assert_eq!(shelf.load().unwrap(), []);
+    }
+
+    /// As builds wrote it that knew nothing of copies that have to be there.
+    const OLDER: &str = r#"{
+  "body": {
+    "name": "r-1",
+    "volume": "vol-1",
+    "epoch": 196608,
+    "binary": null,
+    "particulars": {
+      "replica": {
+        "size": 4096
+      }
+    },
+    "address": null
+  },
+  "check": 2573429557
+}"#;
+
+    fn replica(existing: bool) -> Spec {
+        let particulars = Particulars::Replica { size: 4096, existing };
+        Spec { name: "r-1".parse().unwrap(), particulars, ..spec(&[]) }
+    }
+
+    #[test]
+    fn builds_of_either_kind_read_what_the_other_has_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        let place = shelf.place(&replica(false).key());
+        fs::create_dir_all(&place.folder).unwrap();
+        fs::write(place.spec(), OLDER).unwrap();
+        assert_eq!(shelf.load().unwrap(), [replica(false)]);
+        place.store(&replica(true)).unwrap();
+        assert_eq!(fs::read_to_string(place.spec()).unwrap(), OLDER);
+    }
+
+    #[test]
+    fn a_copy_that_was_begun_stays_so_until_someone_begins_it_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        let place = shelf.place(&replica(false).key());
+        for existing in [false, true, true, false, true] {
+            place.store(&replica(existing)).unwrap();
+            assert_eq!(shelf.load().unwrap(), [replica(existing)]);
+        }
+        place.remove().unwrap();
+        place.store(&replica(false)).unwrap();
+        assert_eq!(shelf.load().unwrap(), [replica(false)]);
     }
 
     #[test]

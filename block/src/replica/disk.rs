@@ -21,6 +21,8 @@ use rustix::{
     io::{Errno, ReadWriteFlags},
 };
 
+use crate::durable;
+
 pub trait Disk: Debug + Clone + Send + 'static {
     type File: Debug + Clone + Send + 'static;
 
@@ -72,7 +74,8 @@ pub enum TakeFolder {
 impl Folder {
     pub fn take(path: &Path) -> Result<Folder, TakeFolder> {
         let open = |source| TakeFolder::Open { path: path.to_owned(), source };
-        std::fs::create_dir_all(path).map_err(open)?;
+        // Also where it is there: whoever made it may have been killed before it was durable.
+        std::fs::create_dir_all(path).and_then(|()| durable::sync_folder(path)).map_err(open)?;
         let lock = File::open(path).map_err(open)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Folder { path: path.to_owned(), lock: Arc::new(lock) }),

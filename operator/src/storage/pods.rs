@@ -101,6 +101,8 @@ pub(super) fn instance_manager(manager: &InstanceManager, pull: &str) -> Pod {
                 ],
                 "env": [
                     { "name": "POD_IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } },
+                    // Not an argument, which images of earlier builds would refuse.
+                    { "name": "MIDFLIGHT_BACKUPS", "value": BACKUPS },
                     { "name": "MIDFLIGHT_INSTANCE_SECRET",
                       "valueFrom": { "secretKeyRef": { "name": SECRET.0, "key": SECRET.1 } } },
                 ],
@@ -169,6 +171,8 @@ fn daemon_set(role: &str, (image, pull): (&ImageRef, &str), arguments: &[String]
             "template": {
                 "metadata": { "labels": labels },
                 "spec": {
+                    // Where a volume is attached, however the node is tainted.
+                    "tolerations": [{ "operator": "Exists" }],
                     "containers": [{
                         "name": role,
                         "image": image,

@@ -47,7 +47,7 @@ pub use self::{
     chain::FORMATS,
     commit::{Carried, is_full},
     reading::{Fetch, Patience, Sight},
-    taken::{Taken, taken},
+    taken::{Taken, is_there, taken},
     work::Worked,
 };
 use super::disk::Disk;

@@ -17,6 +17,15 @@ pub struct Taken {
     pub bytes: u64,
 }
 
+/// Whether a folder holds a copy, of whatever build.
+pub fn is_there(folder: &Path) -> bool {
+    match fs::metadata(folder.join(chain::FILE)) {
+        Ok(data) => data.len() > 0,
+        // Whoever opens it says what is wrong.
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
 /// The layers of a copy, oldest first. One that is on its way to the layer above counts with that one.
 pub fn taken(folder: &Path) -> io::Result<Vec<Taken>> {
     let chain = chain::peek(folder)?;

@@ -10,7 +10,7 @@ use midflight_api::longhorn::{
 };
 use midflight_plan::storage::backup::{
     CopyAction as Action, CopyDecision as Decision, CopySeen as Observed, CopyWait as Wait, DEFAULT_TARGET,
-    Folder, TARGET, VOLUME, decide_copy as decide, newest,
+    Folder, TARGET, VOLUME, decide_copy as decide, newest, was_seen_in,
 };
 
 use super::jobs::Jobs;
@@ -28,6 +28,7 @@ pub(crate) struct Backups {
     backups: Objects<Backup>,
     backups_of: Index<Backup>,
     backups_from: Index<Backup>,
+    backups_in: Index<Backup>,
     targets: Objects<BackupTarget>,
     volumes: Objects<Volume>,
     snapshots: Objects<Snapshot>,
@@ -61,6 +62,7 @@ impl Backups {
                 BackupState::Completed => Vec::new(),
                 _ => vec![backup.spec.snapshot_name.to_string()],
             }),
+            backups_in: backups.index(|backup| backup.labels().get(TARGET).cloned().into_iter().collect()),
             backups,
             targets: operator.objects(),
             volumes: operator.objects(),
@@ -94,6 +96,8 @@ impl Backups {
         ])
         .unwrap_or_default();
         let target = self.targets.get(&key(&target_name))?;
+        let is_settled = matches!(status.state, BackupState::Completed | BackupState::Error);
+        let is_target_used = !is_settled && self.is_used(&target_name, target.as_deref())?;
         Ok(Observed {
             now: Timestamp::now(),
             is_upgrading: self.is_upgrading(volume.as_deref())?,
@@ -103,10 +107,18 @@ impl Backups {
             snapshot: snapshot.as_deref().cloned(),
             target_name,
             target: target.as_deref().cloned(),
+            is_target_used,
             engine: None,
             work: self.jobs.of(&Key::of(&**backup)).1,
             found: None,
         })
+    }
+
+    /// Whether a target was seen to have backups in its folder.
+    fn is_used(&self, name: &str, target: Option<&BackupTarget>) -> Result<bool, Stale> {
+        let url = target.map(|target| target.spec.backup_target_url.to_string()).unwrap_or_default();
+        let Ok(folder) = Folder::parse(&url) else { return Ok(false) };
+        Ok(self.backups.by(self.backups_in, name)?.iter().any(|backup| was_seen_in(backup, &folder)))
     }
 
     fn is_upgrading(&self, volume: Option<&Volume>) -> Result<bool, Stale> {
@@ -132,7 +144,7 @@ impl Backups {
         Ok(self.volumes.report(volume, edit).await?)
     }
 
-    fn copy(&self, seen: &Look, folder: &Folder) {
+    fn copy(&self, seen: &Look, folder: &Folder, existing: bool) {
         let Some(seat) = &seen.seat else { return };
         let backup = seen.backup.name_any();
         let order = proto::CreateBackupRequest {
@@ -141,6 +153,7 @@ impl Backups {
             snapshot: seen.backup.spec.snapshot_name.to_string(),
             backup: backup.clone(),
             size: seen.observed.size_then(),
+            existing,
         };
         let mut manager = seat.manager.clone();
         self.jobs.follow(&Key::of(&*seen.backup), backup, async move { manager.create_backup(order).await });
@@ -187,8 +200,9 @@ impl Controller for Backups {
         if observed.wants_to_know()
             && let Ok(folder) = observed.folder()
         {
-            let found = self.reach.find(&folder, &observed.volume_name, &key.name).await?;
-            observed.found = Some(found);
+            // One that names no snapshot was found there.
+            let needed = backup.spec.snapshot_name.is_empty();
+            observed.found = Some(self.reach.find(&folder, needed, &observed.volume_name, &key.name).await?);
         }
         Ok(Some(Look { backup, volume, seat, observed }))
     }
@@ -236,13 +250,13 @@ impl Controller for Backups {
                 self.backups.change(&mut seen.backup, edit).await?;
                 Ok(Next::OnChange)
             }
-            Ok(Action::Copy { folder }) => {
-                self.copy(&seen, &folder);
+            Ok(Action::Copy { folder, existing }) => {
+                self.copy(&seen, &folder, existing);
                 Ok(Next::After(LOOK_AGAIN))
             }
-            Ok(Action::Remove { folder }) => {
+            Ok(Action::Remove { folder, existing }) => {
                 let name = seen.backup.name_any();
-                match self.reach.remove(&folder, &seen.observed.volume_name, &name).await? {
+                match self.reach.remove(&folder, existing, &seen.observed.volume_name, &name).await? {
                     Ok(()) => self.release(&mut seen).await,
                     Err(why) => {
                         let edit =
@@ -257,7 +271,7 @@ impl Controller for Backups {
                 self.jobs.forget(&Key::of(&*seen.backup));
                 Ok(Next::OnChange)
             }
-            Err(Wait::GivenUp(_) | Wait::NotThere | Wait::OtherThere) => Ok(Next::OnChange),
+            Err(Wait::GivenUp(_) | Wait::NotThere | Wait::OtherThere | Wait::Lost(_)) => Ok(Next::OnChange),
             Err(Wait::Failed { again, .. }) => {
                 Ok(Next::After(seen.observed.now.duration_until(again).try_into().unwrap_or_default()))
             }
@@ -273,6 +287,7 @@ impl Controller for Backups {
                 | Wait::NoSnapshot { .. }
                 | Wait::NotTaken(_)
                 | Wait::Upgrading
+                | Wait::Unseen
                 | Wait::Copying { .. },
             ) => Ok(Next::After(LOOK_AGAIN)),
         }

@@ -79,7 +79,7 @@ impl<W: Clone + Default + PartialEq + Send + 'static> Jobs<W> {
         what: W,
         order: impl Future<Output = Result<(), Status>> + Send + 'static,
     ) {
-        self.begin(key, what, |_| async move { order.await.map(|()| Work::Done { new_bytes: 0 }) });
+        self.begin(key, what, |_| async move { order.await.map(|()| done(0)) });
     }
 
     /// Begins something that says how far it is, and how it has ended.
@@ -130,6 +130,10 @@ impl<W> Job<W> {
     }
 }
 
+fn done(new_bytes: u64) -> Work {
+    Work::Done { new_bytes, at: Timestamp::now() }
+}
+
 async fn listen(
     order: impl Future<Output = Result<Response<Streaming<proto::BackupEvent>>, Status>>,
     tell: impl Fn(i32),
@@ -138,8 +142,8 @@ async fn listen(
     while let Some(event) = events.message().await? {
         match event.event {
             Some(Event::Progress(now)) => tell(percent(&now)),
-            Some(Event::Created(made)) => return Ok(Work::Done { new_bytes: made.new_bytes }),
-            Some(Event::Restored(done)) => return Ok(Work::Done { new_bytes: done.written_bytes }),
+            Some(Event::Created(made)) => return Ok(done(made.new_bytes)),
+            Some(Event::Restored(all)) => return Ok(done(all.written_bytes)),
             // Something else that a later instance manager tells.
             Some(Event::Verified(_)) | None => {}
         }

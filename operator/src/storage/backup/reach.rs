@@ -17,6 +17,13 @@ const ASKED: usize = 3;
 /// How long a folder may take to be looked through.
 const LISTS_WITHIN: Duration = Duration::from_secs(30);
 
+/// What a folder holds.
+pub(super) struct Held {
+    pub(super) backups: Vec<proto::Backup>,
+    /// Whether it is missing, or nothing was ever kept in it.
+    pub(super) is_unused: bool,
+}
+
 /// All instance managers.
 pub(super) struct Reach {
     managers: Objects<InstanceManager>,
@@ -45,33 +52,45 @@ impl Reach {
         &self,
         folder: &Folder,
         volume: &str,
-    ) -> Result<Result<Vec<proto::Backup>, String>, TurnError> {
+    ) -> Result<Result<Held, String>, TurnError> {
         let order = proto::BackupsRequest {
             target: folder.path().to_owned(),
             volume: volume.to_owned(),
             backup: String::new(),
         };
-        let mut why = "no instance manager runs that could look into the folder".to_owned();
+        let mut held = Err("no instance manager runs that could look into the folder".to_owned());
         for mut manager in self.some()? {
-            match timeout(LISTS_WITHIN, manager.list_backups(order.clone())).await {
-                Ok(Ok(answer)) => return Ok(Ok(answer.into_inner().backups)),
-                Ok(Err(status)) => why = status.message().to_owned(),
-                Err(_) => {
-                    why = format!("{folder} was not looked through within {} s", LISTS_WITHIN.as_secs());
+            let why = match timeout(LISTS_WITHIN, manager.list_backups(order.clone())).await {
+                Ok(Ok(answer)) => {
+                    let proto::ListBackupsResponse { backups, unused } = answer.into_inner();
+                    let is_certain = unused || !backups.is_empty();
+                    held = Ok(Held { backups, is_unused: unused });
+                    // Those of earlier builds say nothing of a folder that is missing, so another is asked.
+                    if is_certain {
+                        break;
+                    }
+                    continue;
                 }
-            }
+                Ok(Err(status)) => status.message().to_owned(),
+                Err(_) => format!("{folder} was not looked through within {} s", LISTS_WITHIN.as_secs()),
+            };
+            held = held.or(Err(why));
         }
-        Ok(Err(why))
+        Ok(held)
     }
 
-    /// What a folder has of a backup.
+    /// What a folder has of a backup. One that is needed has been there, and a folder in which nothing was ever kept is not the one.
     pub(super) async fn find(
         &self,
         folder: &Folder,
+        needed: bool,
         volume: &str,
         backup: &str,
     ) -> Result<Result<Option<Found>, String>, TurnError> {
-        let all = self.list(folder, volume).await?;
+        let all = self.list(folder, volume).await?.and_then(|held| match held.is_unused && needed {
+            true => Err(format!("{folder} is not there, or nothing was ever kept in it")),
+            false => Ok(held),
+        });
         let found = |item: proto::Backup| Found {
             snapshot: item.snapshot,
             created: i64::try_from(item.created)
@@ -80,13 +99,14 @@ impl Reach {
                 .unwrap_or_default(),
             size: Size::from_bytes(item.size),
         };
-        Ok(all.map(|all| all.into_iter().find(|item| item.backup == backup).map(found)))
+        Ok(all.map(|all| all.backups.into_iter().find(|item| item.backup == backup).map(found)))
     }
 
-    /// Removes a backup from a folder.
+    /// Removes a backup from a folder, which has to be there if it was seen there.
     pub(super) async fn remove(
         &self,
         folder: &Folder,
+        existing: bool,
         volume: &str,
         backup: &str,
     ) -> Result<Result<(), String>, TurnError> {
@@ -96,6 +116,7 @@ impl Reach {
             volume: volume.to_owned(),
             backup: backup.to_owned(),
             epoch: record.map_or(0, |record| record.spec.term.epoch().number()),
+            existing,
         };
         let mut why = "no instance manager runs that could remove it".to_owned();
         for mut manager in self.some()? {

@@ -9,7 +9,8 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use midflight_api::longhorn::{Backup, BackupSpec, BackupTarget, Condition, ConditionStatus, NAMESPACE};
 use midflight_plan::storage::backup::{
-    Folder, Listing, TARGET, TargetAction, TargetDecision, TargetSeen, TargetWait, VOLUME, decide_target,
+    Folder, GONE, Listing, TARGET, TargetAction, TargetDecision, TargetSeen, TargetWait, VOLUME,
+    decide_target,
 };
 
 use super::reach::Reach;
@@ -88,16 +89,19 @@ impl Controller for BackupTargets {
             taken: Vec::new(),
             is_as_before: self.generations().get(key).copied() == target.metadata.generation,
             listing: None,
+            is_unused: false,
         };
         if let Ok(folder) = Folder::parse(target.spec.backup_target_url.as_str())
             && observed.is_due()
         {
-            let listing = self.reach.list(&folder, "").await?.map(|all| {
+            let held = self.reach.list(&folder, "").await?;
+            observed.is_unused = held.as_ref().is_ok_and(|held| held.is_unused);
+            let listing = held.map(|all| {
                 let item = |item: crate::storage::orders::proto::Backup| Listing {
                     volume: item.volume,
                     name: item.backup,
                 };
-                all.into_iter().map(item).collect::<Vec<_>>()
+                all.backups.into_iter().map(item).collect::<Vec<_>>()
             });
             for item in listing.iter().flatten() {
                 let other = self.backups.get(&Key::new(NAMESPACE, &item.name))?;
@@ -151,19 +155,32 @@ impl Controller for BackupTargets {
             Next::After(seen.observed.now.duration_until(until).try_into().unwrap_or_default())
         };
         match decision.next {
-            Ok(TargetAction::Align { adopt, drop }) => {
+            Ok(TargetAction::Align { adopt, let_go, keep }) => {
                 for item in &adopt {
                     self.backups.create(&adopted(item, &seen.target.name_any())).await?;
                 }
-                for backup in seen.backups.iter().filter(|backup| drop.contains(&backup.name_any())) {
-                    self.backups.delete(backup).await?;
+                for backup in &seen.backups {
+                    let (name, mut backup) = (backup.name_any(), Arc::clone(backup));
+                    if let_go.contains(&name) {
+                        // Told first, since what somebody deletes is removed from its target.
+                        let mark = |backup: &mut Backup| {
+                            backup.annotations_mut().insert(GONE.into(), "true".into());
+                        };
+                        self.backups.change(&mut backup, mark).await?;
+                        self.backups.delete(&backup).await?;
+                    } else if keep.contains(&name) {
+                        let unmark = |backup: &mut Backup| drop(backup.annotations_mut().remove(GONE));
+                        self.backups.change(&mut backup, unmark).await?;
+                    }
                 }
                 Ok(Next::After(Duration::ZERO))
             }
             Err(TargetWait::Bad(_) | TargetWait::Content { until: None }) => Ok(Next::OnChange),
-            Err(TargetWait::Unreachable { until, .. } | TargetWait::Content { until: Some(until) }) => {
-                Ok(rest(until))
-            }
+            Err(
+                TargetWait::Unreachable { until, .. }
+                | TargetWait::Away { until, .. }
+                | TargetWait::Content { until: Some(until) },
+            ) => Ok(rest(until)),
         }
     }
 }

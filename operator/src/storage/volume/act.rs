@@ -204,7 +204,7 @@ impl Volumes {
     async fn order(&self, seen: &Look, action: Action) -> Result<(), TurnError> {
         let refused = |doing: &'static str| failed(move || doing.to_owned());
         match action {
-            Action::StartReplica { manager, replica, image } => {
+            Action::StartReplica { manager, replica, image, existing } => {
                 let order = proto::CreateRequest {
                     kind: proto::Kind::Replica.into(),
                     name: replica.to_string(),
@@ -212,6 +212,7 @@ impl Volumes {
                     epoch: seen.epoch(),
                     binary: seen.binary(&image),
                     size: self.size(seen),
+                    existing,
                     ..proto::CreateRequest::default()
                 };
                 self.manager(&manager)?.create(order).await.map_err(refused("start a replica"))?;

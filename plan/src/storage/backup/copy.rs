@@ -14,11 +14,17 @@ use midflight_api::longhorn::{
     Backup, BackupState, BackupStatus, BackupTarget, FINALIZER, Snapshot, Volume, VolumeState,
 };
 
-use super::{BadPlace, Folder, Place, TARGET, VOLUME, Work};
+use super::{BadPlace, Folder, GONE, Place, TARGET, VOLUME, Work};
 use crate::storage::volume::Serving;
 
 /// What a backup names may be made after it, by whoever makes all of it at once, and within this.
 const COMES_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// How far it is in percent when nothing is to be copied any more, and nobody has seen it in its target.
+const NEARLY: i32 = 99;
+
+/// What one node has written all nodes see within this, also through a network.
+const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(90);
 
 /// A backup and what it hangs on.
 #[derive(Debug, Clone)]
@@ -32,6 +38,8 @@ pub struct Observed {
     /// Name of the target that it belongs to.
     pub target_name: String,
     pub target: Option<BackupTarget>,
+    /// Whether the target was seen to have backups.
+    pub is_target_used: bool,
     /// What the volume's engine says, if it was reached.
     pub engine: Option<Serving>,
     /// Whether the engine's node is being upgraded.
@@ -54,10 +62,10 @@ pub struct Found {
 pub enum Action {
     /// Keep the object until its backup is gone; say of which volume and where it is.
     Protect,
-    /// Let the engine's instance manager copy the snapshot.
-    Copy { folder: Folder },
-    /// Remove it from the target, then let the object go.
-    Remove { folder: Folder },
+    /// Let the engine's instance manager copy the snapshot. A folder that has backups has to be there.
+    Copy { folder: Folder, existing: bool },
+    /// Remove it from the target, then let the object go. If it was there once, the folder has to be.
+    Remove { folder: Folder, existing: bool },
     /// Nothing of it is left.
     Release,
 }
@@ -95,6 +103,12 @@ pub enum Wait {
     NotTaken(String),
     #[error("the node of its engine is being upgraded; it is backed up afterwards")]
     Upgrading,
+    #[error("it was copied, and is not seen in the target yet")]
+    Unseen,
+    #[error(
+        "it was copied to {0}, and is not there: not all nodes see the same folder under that name; let them, and create another backup"
+    )]
+    Lost(Folder),
     #[error("{percent} percent are copied")]
     Copying { percent: i32 },
     #[error("{why}; it is tried again")]
@@ -128,6 +142,12 @@ pub fn newest<'a>(backups: impl IntoIterator<Item = &'a Backup>) -> Option<&'a B
     };
     let counts = |backup: &&Backup| is_complete(backup) && backup.metadata.deletion_timestamp.is_none();
     backups.into_iter().filter(counts).max_by_key(age)
+}
+
+/// Whether a backup was seen in a folder, and is not known to have left it.
+pub fn was_seen_in(backup: &Backup, folder: &Folder) -> bool {
+    let url = backup.status.as_ref().map(|status| status.url.to_string()).unwrap_or_default();
+    Place::parse(&url).is_ok_and(|place| place.folder == *folder)
 }
 
 fn is_complete(backup: &Backup) -> bool {
@@ -233,6 +253,10 @@ fn next(seen: &Observed) -> Result<Action, Wait> {
         Some(Ok(None)) if asked.is_empty() => return Err(Wait::NotThere),
         Some(Ok(None)) | None => {}
     }
+    if let (Work::Done { at, .. }, Some(Ok(None))) = (&seen.work, &seen.found) {
+        let is_late = at.saturating_add(SEEN_WITHIN).is_ok_and(|until| until <= seen.now);
+        return Err(if is_late { Wait::Lost(folder) } else { Wait::Unseen });
+    }
     copy(seen, folder)
 }
 
@@ -267,7 +291,7 @@ fn copy(seen: &Observed, folder: Folder) -> Result<Action, Wait> {
     if seen.is_upgrading {
         return Err(Wait::Upgrading);
     }
-    Ok(Action::Copy { folder })
+    Ok(Action::Copy { folder, existing: seen.is_target_used })
 }
 
 fn delete(seen: &Observed) -> Result<Action, Wait> {
@@ -275,15 +299,22 @@ fn delete(seen: &Observed) -> Result<Action, Wait> {
     if let Work::Running { percent } = seen.work {
         return Err(Wait::Copying { percent });
     }
+    // What a target had and has not may be away with its folder, and come back with it.
+    if seen.backup.annotations().contains_key(GONE) {
+        return Ok(Action::Release);
+    }
     // What belongs to no target that is known cannot be reached, and holds nothing up.
     match seen.folder() {
         // Who ordered the copy is gone, and who makes it may be at it still: what is removed before its end would come back. The same
         // order given again tells of that end.
         Ok(folder) if seen.is_unheard_of() && seen.engine.as_ref().is_some_and(|engine| engine.serving) => {
-            Ok(Action::Copy { folder })
+            Ok(Action::Copy { folder, existing: seen.is_target_used })
         }
         Ok(_) if seen.is_anothers() => Ok(Action::Release),
-        Ok(folder) if was_ordered && !seen.volume_name.is_empty() => Ok(Action::Remove { folder }),
+        Ok(folder) if was_ordered && !seen.volume_name.is_empty() => {
+            let existing = was_seen_in(&seen.backup, &folder);
+            Ok(Action::Remove { folder, existing })
+        }
         Ok(_) | Err(_) => Ok(Action::Release),
     }
 }
@@ -301,7 +332,7 @@ fn status(seen: &Observed, next: &Result<Action, Wait>) -> BackupStatus {
         Ok(Action::Copy { .. }) | Err(Wait::Copying { .. }) => BackupState::InProgress,
         Ok(Action::Protect | Action::Remove { .. } | Action::Release) => status.state,
         Err(Wait::Content) => BackupState::Completed,
-        Err(Wait::NotThere | Wait::OtherThere | Wait::GivenUp(_)) => BackupState::Error,
+        Err(Wait::NotThere | Wait::OtherThere | Wait::Lost(_) | Wait::GivenUp(_)) => BackupState::Error,
         // The volume will not come back, and half a backup is none.
         Err(Wait::NoVolume(_)) if status.state == BackupState::InProgress => BackupState::Error,
         Err(Wait::NoVolumeName | Wait::NoVolume(_) | Wait::NoSnapshot { .. }) if seen.is_late() => {
@@ -311,7 +342,8 @@ fn status(seen: &Observed, next: &Result<Action, Wait>) -> BackupStatus {
         Err(_) => status.state,
     };
     status.error = match next {
-        Err(Wait::Content | Wait::Copying { .. }) => "".into(),
+        // What is copied and comes into sight by itself is no error.
+        Err(Wait::Content | Wait::Copying { .. } | Wait::Unseen) => "".into(),
         Err(wait) => wait.to_string().into(),
         Ok(_) => status.error,
     };
@@ -324,8 +356,10 @@ fn status(seen: &Observed, next: &Result<Action, Wait>) -> BackupStatus {
         status.labels = seen.backup.spec.labels.clone();
     }
     of_volume(&mut status, seen);
-    if let Err(Wait::Copying { percent }) = next {
-        status.progress = *percent;
+    match next {
+        Err(Wait::Copying { percent }) => status.progress = *percent,
+        Err(Wait::Unseen) => status.progress = NEARLY,
+        Ok(_) | Err(_) => {}
     }
     if let (Some(Ok(Some(found))), BackupState::Completed) = (&seen.found, status.state) {
         of_found(&mut status, found, seen);
@@ -357,7 +391,7 @@ fn of_found(status: &mut BackupStatus, found: &Found, seen: &Observed) {
     status.backup_created_at = found.created.to_string().into();
     (status.size, status.volume_size) = (found.size, found.size);
     status.last_synced_at = seen.now.to_string().into();
-    if let Work::Done { new_bytes } = seen.work {
+    if let Work::Done { new_bytes, .. } = seen.work {
         status.newly_upload_data_size = Size::from_bytes(new_bytes);
     }
     if let Ok(folder) = seen.folder() {
@@ -394,6 +428,7 @@ mod tests {
             snapshot: None,
             target_name: "default".into(),
             target: Some(target),
+            is_target_used: false,
             engine: Some(Serving {
                 attached: true,
                 serving: true,
@@ -443,6 +478,10 @@ mod tests {
         seen.snapshot = Some(snapshot);
     }
 
+    fn seen_in(seen: &mut Observed, folder: &str) {
+        seen.backup.status.get_or_insert_default().url = format!("{folder}?backup=b-1&volume=vol-1").into();
+    }
+
     fn deleted(state: BackupState, change: impl FnOnce(&mut Observed)) -> Observed {
         in_state(state, |seen| {
             seen.backup.metadata.deletion_timestamp = Some(Time(seen.now));
@@ -458,6 +497,9 @@ mod tests {
     fn a_backup_is_made_once_and_removed_once() {
         use BackupState::*;
         let folder = || Folder::parse("file:///backups").unwrap();
+        let copied = || Action::Copy { folder: folder(), existing: false };
+        let removed = |existing| Action::Remove { folder: folder(), existing };
+        let done = |at_second| Work::Done { new_bytes: 1, at: at(at_second) };
         let there = |seen: &mut Observed| seen.found = Some(Ok(Some(found())));
         let name = || "vol-1".to_owned();
         let failed = |is_final, again| Work::Failed { why: "no".into(), is_final, again: at(again) };
@@ -466,7 +508,7 @@ mod tests {
             ("new",               with(|seen| seen.backup.metadata.finalizers = None), Ok(Action::Protect),                     New),
             ("without labels",    with(|seen| seen.backup.metadata.labels = None),     Ok(Action::Protect),                     New),
             ("of nobody knows",   with(|seen| seen.volume_name.clear()),               Err(Wait::NoVolumeName),                 Pending),
-            ("protected",         backup(),                                            Ok(Action::Copy { folder: folder() }),   InProgress),
+            ("protected",         backup(),                                            Ok(copied()),   InProgress),
             ("without target",    with(|seen| seen.target = None),                     Err(Wait::NoTarget("default".into())),   Pending),
             ("detached",          with(|seen| { seen.engine = None; seen.volume.as_mut().unwrap().status = None; }), Err(Wait::Detached(name())), Pending),
             ("silent",            with(|seen| seen.engine = None),                     Err(Wait::Silent(name())),               Pending),
@@ -483,29 +525,35 @@ mod tests {
             ("of a standby",      with(|seen| seen.volume.as_mut().unwrap().spec.standby = true), Err(Wait::Standby(name())),   Pending),
             ("node is upgraded",  with(|seen| seen.is_upgrading = true),               Err(Wait::Upgrading),                    Pending),
             ("under way",         in_state(InProgress, |seen| seen.work = Work::Running { percent: 40 }), Err(Wait::Copying { percent: 40 }), InProgress),
-            ("ordered before us", in_state(InProgress, |seen| seen.found = Some(Ok(None))), Ok(Action::Copy { folder: folder() }), InProgress),
+            ("ordered before us", in_state(InProgress, |seen| seen.found = Some(Ok(None))), Ok(copied()), InProgress),
+            ("to a used target",  with(|seen| seen.is_target_used = true),             Ok(Action::Copy { folder: folder(), existing: true }), InProgress),
+            ("done, not seen yet", in_state(InProgress, |seen| (seen.found, seen.work) = (Some(Ok(None)), done(911))), Err(Wait::Unseen), InProgress),
+            ("done, never seen",  in_state(InProgress, |seen| (seen.found, seen.work) = (Some(Ok(None)), done(910))), Err(Wait::Lost(folder())), Error),
             ("done",              in_state(InProgress, there),                         Err(Wait::Content),                      Completed),
             ("known to be done",  in_state(Completed, |_| {}),                         Err(Wait::Content),                      Completed),
-            ("failed a while ago", in_state(InProgress, |seen| seen.work = failed(false, 999)), Ok(Action::Copy { folder: folder() }), InProgress),
+            ("failed a while ago", in_state(InProgress, |seen| seen.work = failed(false, 999)), Ok(copied()), InProgress),
             ("failed just now",   in_state(InProgress, |seen| seen.work = failed(false, 1001)), Err(Wait::Failed { why: "no".into(), again: at(1001) }), InProgress),
             ("failed for good",   in_state(InProgress, |seen| seen.work = failed(true, 1001)), Err(Wait::GivenUp("no".into())),  Error),
             ("volume went away",  in_state(InProgress, |seen| { seen.volume = None; seen.found = Some(Ok(None)); }), Err(Wait::NoVolume(name())), Error),
             ("name is taken",     in_state(InProgress, |seen| { there(seen); seen.backup.spec.snapshot_name = "tuesday".into(); }), Err(Wait::OtherThere), Error),
             ("found in a target", with(|seen| { there(seen); seen.backup.spec.snapshot_name = "".into(); seen.volume = None; }), Err(Wait::Content), Completed),
             ("not in the target", with(|seen| { seen.found = Some(Ok(None)); seen.backup.spec.snapshot_name = "".into(); }), Err(Wait::NotThere), Error),
-            ("deleted",           deleted(Completed, |_| {}),                          Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted",           deleted(Completed, |_| {}),                          Ok(removed(false)), Deleting),
+            ("deleted, was seen there", deleted(Completed, |seen| seen_in(seen, "file:///backups")), Ok(removed(true)), Deleting),
+            ("deleted, was seen elsewhere", deleted(Completed, |seen| seen_in(seen, "file:///nas")), Ok(removed(false)), Deleting),
+            ("deleted, was gone", deleted(Completed, |seen| drop(seen.backup.annotations_mut().insert(GONE.into(), "true".into()))), Ok(Action::Release), Deleting),
             ("deleted, never made", deleted(Pending, |_| {}),                          Ok(Action::Release),                     Pending),
             ("deleted under way", deleted(InProgress, |seen| seen.work = Work::Running { percent: 1 }), Err(Wait::Copying { percent: 1 }), InProgress),
-            ("deleted, unheard of", deleted(InProgress, |_| {}),                       Ok(Action::Copy { folder: folder() }),   InProgress),
-            ("and being upgraded", deleted(InProgress, |seen| seen.is_upgrading = true), Ok(Action::Copy { folder: folder() }), InProgress),
-            ("and nobody to ask", deleted(InProgress, |seen| seen.engine = None),      Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted, unheard of", deleted(InProgress, |_| {}),                       Ok(copied()),   InProgress),
+            ("and being upgraded", deleted(InProgress, |seen| seen.is_upgrading = true), Ok(copied()), InProgress),
+            ("and nobody to ask", deleted(InProgress, |seen| seen.engine = None),      Ok(removed(false)), Deleting),
             ("and no target",     deleted(InProgress, |seen| seen.target = None),      Ok(Action::Release),                     Deleting),
-            ("deleted, it ended", deleted(InProgress, |seen| seen.work = Work::Done { new_bytes: 1 }), Ok(Action::Remove { folder: folder() }), Deleting),
-            ("deleted, it failed", deleted(InProgress, |seen| seen.work = failed(false, 1001)), Ok(Action::Remove { folder: folder() }), Deleting),
-            ("deleted, removed half", deleted(Deleting, |_| {}),                       Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted, it ended", deleted(InProgress, |seen| seen.work = done(999)), Ok(removed(false)), Deleting),
+            ("deleted, it failed", deleted(InProgress, |seen| seen.work = failed(false, 1001)), Ok(removed(false)), Deleting),
+            ("deleted, removed half", deleted(Deleting, |_| {}),                       Ok(removed(false)), Deleting),
             ("deleted, name was taken", deleted(Error, |seen| { there(seen); seen.backup.spec.snapshot_name = "tuesday".into(); }), Ok(Action::Release), Deleting),
             ("and again",         deleted(Deleting, |seen| { there(seen); seen.backup.spec.snapshot_name = "tuesday".into(); }), Ok(Action::Release), Deleting),
-            ("deleted, ours after all", deleted(Error, there),                         Ok(Action::Remove { folder: folder() }), Deleting),
+            ("deleted, ours after all", deleted(Error, there),                         Ok(removed(false)), Deleting),
             ("deleted, target gone", deleted(Completed, |seen| seen.target = None),    Ok(Action::Release),                     Deleting),
         ];
         for (case, seen, expected, state) in cases {
@@ -518,7 +566,7 @@ mod tests {
     #[test]
     fn a_complete_backup_says_where_it_is_and_how_large() {
         let seen = in_state(BackupState::InProgress, |seen| {
-            (seen.found, seen.work) = (Some(Ok(Some(found()))), Work::Done { new_bytes: 77 });
+            (seen.found, seen.work) = (Some(Ok(Some(found()))), Work::Done { new_bytes: 77, at: at(999) });
         });
         let status = decide(&seen).status;
         assert_eq!(status.url.as_str(), "file:///backups?backup=b-1&volume=vol-1");
@@ -532,6 +580,16 @@ mod tests {
         (again.found, again.work, again.now) = (None, Work::None, at(2_000));
         assert!(!again.wants_to_know());
         assert_eq!(decide(&again).status, status, "nothing changes while nothing happens");
+    }
+
+    #[test]
+    fn a_backup_that_is_copied_and_not_seen_yet_is_nearly_done_and_no_error() {
+        let seen = in_state(BackupState::InProgress, |seen| {
+            (seen.found, seen.work) = (Some(Ok(None)), Work::Done { new_bytes: 1, at: at(999) });
+            seen.backup.status.get_or_insert_default().error = "before".into();
+        });
+        let status = decide(&seen).status;
+        assert_eq!((status.state, status.progress, status.error.as_str()), (BackupState::InProgress, 99, ""));
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod target;
 
 pub use copy::{
     Action as CopyAction, Decision as CopyDecision, Found, Observed as CopySeen, Wait as CopyWait,
-    decide as decide_copy, newest,
+    decide as decide_copy, newest, was_seen_in,
 };
 pub use place::{BadPlace, Folder, Place};
 pub use restore::{
@@ -25,6 +25,8 @@ pub use target::{
 pub const VOLUME: &str = "backup-volume";
 /// Label of a Backup: the BackupTarget that holds it.
 pub const TARGET: &str = "backup-target";
+/// Annotation of a Backup whose target was found not to have it any more: the object goes, and nothing is removed for it.
+pub const GONE: &str = "midflight.dev/gone-from-target";
 /// The BackupTarget of volumes that name none.
 pub const DEFAULT_TARGET: &str = "default";
 
@@ -42,8 +44,9 @@ pub enum Work {
         is_final: bool,
         again: jiff::Timestamp,
     },
-    /// It is done, and so many bytes were not in the target before.
+    /// It is done since then, and so many bytes were not in the target before.
     Done {
         new_bytes: u64,
+        at: jiff::Timestamp,
     },
 }

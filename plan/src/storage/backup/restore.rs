@@ -300,7 +300,7 @@ mod tests {
     }
 
     fn done(seen: Observed, order: Order) -> Observed {
-        with(seen, |seen| seen.work = (order, Work::Done { new_bytes: 0 }))
+        with(seen, |seen| seen.work = (order, Work::Done { new_bytes: 0, at: at(0) }))
     }
 
     /// Whoever restores is at it still, whether anybody listens or not.

@@ -1,12 +1,14 @@
 //! Decides what becomes of a backup target: when it is looked through, and which objects stand for what it holds.
 //!
-//! The invariant: an object is let go only when a listing that came after its backup was made does not have it.
+//! The invariant: an object is let go only when a listing that came after its backup was made does not have it, and that of a folder
+//! that was never used is none.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use midflight_api::longhorn::{Backup, BackupState, BackupTarget};
 
-use super::{BadPlace, Folder, TARGET};
+use super::copy::was_seen_in;
+use super::{BadPlace, Folder, GONE, TARGET};
 
 /// How often a target is looked through that says nothing about it.
 const USUAL: SignedDuration = SignedDuration::from_mins(5);
@@ -26,6 +28,8 @@ pub struct Observed {
     pub is_as_before: bool,
     /// What the folder holds, if it was looked through in this turn.
     pub listing: Option<Result<Vec<Listing>, String>>,
+    /// Whether that folder is missing, or nothing was ever kept in it.
+    pub is_unused: bool,
 }
 
 /// A backup as its target has it.
@@ -38,8 +42,9 @@ pub struct Listing {
 /// One step. Each is safe to repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make objects for backups that have none; let those go whose backups are not there any more.
-    Align { adopt: Vec<Listing>, drop: Vec<String> },
+    /// Make objects for backups that have none; let those go whose backups are not there any more, and nothing of the target with
+    /// them; keep those that were to go, and are there again.
+    Align { adopt: Vec<Listing>, let_go: Vec<String>, keep: Vec<String> },
 }
 
 /// Why nothing is being done.
@@ -49,6 +54,11 @@ pub enum Wait {
     Bad(BadPlace),
     #[error("{why}")]
     Unreachable { why: String, until: Timestamp },
+    #[error(
+        "{folder} is not there, or nothing was ever kept in it, and {count} of its backups are known; bring it back, or, if they are gone for good, make the folder {}/volumes, as nodes see it",
+        .folder.path()
+    )]
+    Away { folder: Folder, count: usize, until: Timestamp },
     #[error("all is as it should be")]
     Content { until: Option<Timestamp> },
 }
@@ -89,9 +99,11 @@ impl Observed {
 
 pub fn decide(seen: &Observed) -> Decision {
     let stop = |wait: Wait| Decision { unavailable: Some(wait.to_string()), synced: false, next: Err(wait) };
-    if let Err(bad) = Folder::parse(seen.target.spec.backup_target_url.as_str()) {
-        return stop(Wait::Bad(bad));
-    }
+    let folder = match Folder::parse(seen.target.spec.backup_target_url.as_str()) {
+        Ok(folder) => folder,
+        Err(bad) => return stop(Wait::Bad(bad)),
+    };
+    let again = || seen.now.saturating_add(AFTER_FAILURE).unwrap_or(Timestamp::MAX);
     let last = seen.target.status.as_ref().and_then(|status| status.last_synced_at.as_str().parse().ok());
     let listed = match &seen.listing {
         None => {
@@ -99,8 +111,7 @@ pub fn decide(seen: &Observed) -> Decision {
             return Decision { unavailable: None, synced: false, next: Err(Wait::Content { until }) };
         }
         Some(Err(why)) => {
-            let until = seen.now.saturating_add(AFTER_FAILURE).unwrap_or(Timestamp::MAX);
-            return stop(Wait::Unreachable { why: why.clone(), until });
+            return stop(Wait::Unreachable { why: why.clone(), until: again() });
         }
         Some(Ok(listed)) => listed,
     };
@@ -109,19 +120,33 @@ pub fn decide(seen: &Observed) -> Decision {
     };
     let adopt: Vec<Listing> = listed.iter().filter(|item| !known(item)).cloned().collect();
     let gone = seen.backups.iter().filter(|backup| is_gone(seen, backup, listed));
-    let drop: Vec<String> = gone.map(ResourceExt::name_any).collect();
-    let synced = adopt.is_empty() && drop.is_empty();
+    let let_go: Vec<String> = gone.map(ResourceExt::name_any).collect();
+    // Those of a target that was told another folder are in the one before.
+    let were_here = seen.backups.iter().filter(|backup| was_seen_in(backup, &folder));
+    let count = were_here.filter(|backup| is_gone(seen, backup, listed)).count();
+    if seen.is_unused && count > 0 {
+        return stop(Wait::Away { folder, count, until: again() });
+    }
+    let is_back = |backup: &&Backup| {
+        let is_marked = backup.annotations().contains_key(GONE);
+        is_marked && backup.metadata.deletion_timestamp.is_none() && is_listed(backup, listed)
+    };
+    let keep: Vec<String> = seen.backups.iter().filter(is_back).map(ResourceExt::name_any).collect();
+    let synced = adopt.is_empty() && let_go.is_empty() && keep.is_empty();
     let until = seen.next_look(seen.now);
-    let next = if synced { Err(Wait::Content { until }) } else { Ok(Action::Align { adopt, drop }) };
+    let next = if synced { Err(Wait::Content { until }) } else { Ok(Action::Align { adopt, let_go, keep }) };
     Decision { unavailable: None, synced, next }
 }
 
 fn is_gone(seen: &Observed, backup: &Backup, listed: &[Listing]) -> bool {
     let is_done = backup.status.as_ref().is_some_and(|status| status.state == BackupState::Completed);
     let is_here = backup.labels().get(TARGET) == seen.target.metadata.name.as_ref();
+    is_done && is_here && backup.metadata.deletion_timestamp.is_none() && !is_listed(backup, listed)
+}
+
+fn is_listed(backup: &Backup, listed: &[Listing]) -> bool {
     let name = backup.name_any();
-    let is_listed = listed.iter().any(|item| item.name == name);
-    is_done && is_here && backup.metadata.deletion_timestamp.is_none() && !is_listed
+    listed.iter().any(|item| item.name == name)
 }
 
 #[cfg(test)]
@@ -142,13 +167,18 @@ mod tests {
             taken: Vec::new(),
             is_as_before: true,
             listing: None,
+            is_unused: false,
         }
     }
 
     fn object(name: &str, state: BackupState) -> Backup {
         let mut backup = Backup::new(name, Default::default());
         backup.metadata.labels = Some([(TARGET.to_owned(), "default".to_owned())].into());
-        backup.status.get_or_insert_default().state = state;
+        let status = backup.status.get_or_insert_default();
+        status.state = state;
+        if state == BackupState::Completed {
+            status.url = format!("file:///backups?backup={name}&volume=vol-1").into();
+        }
         backup
     }
 
@@ -162,10 +192,17 @@ mod tests {
             let listing = Some(Ok(items.iter().map(|name| item(name)).collect()));
             Observed { listing, backups, ..target("file:///backups") }
         };
-        let align = |adopt: &[&str], drop: &[&str]| {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let align = |adopt: &[&str], let_go: &[&str]| {
             let adopt = adopt.iter().map(|name| item(name)).collect();
-            Ok(Action::Align { adopt, drop: drop.iter().map(|name| (*name).to_owned()).collect() })
+            Ok(Action::Align { adopt, let_go: names(let_go), keep: Vec::new() })
         };
+        let marked = |name| {
+            let mut backup = object(name, BackupState::Completed);
+            backup.annotations_mut().insert(GONE.into(), "true".into());
+            backup
+        };
+        let unused = |seen: Observed| Observed { is_unused: true, ..seen };
         let done = |name| object(name, BackupState::Completed);
         let content = Err(Wait::Content { until: Some(at(1_300)) });
         let mut taken = listed(&["a"], vec![]);
@@ -178,6 +215,11 @@ mod tests {
             ("one that is made now", listed(&[], vec![object("a", BackupState::InProgress)]),      content.clone()),
             ("one that is gone",     listed(&[], vec![done("a")]),                                 align(&[], &["a"])),
             ("a name that is taken", taken,                                                        content.clone()),
+            ("one that was to go",   listed(&[], vec![marked("a")]),                               align(&[], &["a"])),
+            ("one that is back",     listed(&["a"], vec![marked("a")]),                            Ok(Action::Align { adopt: vec![], let_go: vec![], keep: names(&["a"]) })),
+            ("a fresh folder",       unused(listed(&[], vec![])),                                  content.clone()),
+            ("its first backup",     unused(listed(&[], vec![object("a", BackupState::InProgress)])), content.clone()),
+            ("nothing is mounted",   unused(listed(&[], vec![done("a"), done("b")])),              Err(Wait::Away { folder: Folder::parse("file:///backups").unwrap(), count: 2, until: at(1_010) })),
         ];
         for (case, seen, expected) in cases {
             assert_eq!(decide(&seen).next, expected, "{case}");
@@ -188,6 +230,24 @@ mod tests {
     fn what_cannot_be_used_says_why_and_is_tried_again() {
         let bad = decide(&target("s3://bucket@region/"));
         assert!(bad.unavailable.unwrap().contains("file:///FOLDER"));
+        let at_nas = || {
+            let mut backup = object("a", BackupState::Completed);
+            backup.status.as_mut().unwrap().url = "file:///backups/nas?backup=a&volume=vol-1".into();
+            backup
+        };
+        let away = Observed {
+            listing: Some(Ok(Vec::new())),
+            is_unused: true,
+            backups: vec![at_nas()],
+            ..target("file:///backups/nas")
+        };
+        let moved = Observed { backups: vec![at_nas()], ..away.clone() };
+        let moved = Observed { target: target("file:///backups/new").target, ..moved };
+        assert_eq!(decide(&moved).unavailable, None, "what is elsewhere is not missed here");
+        let told = decide(&away).unavailable.unwrap();
+        assert!(told.starts_with("file:///backups/nas is not there"), "{told}");
+        assert!(told.contains("1 of its backups are known; bring it back"), "{told}");
+        assert!(told.ends_with("make the folder /backups/nas/volumes, as nodes see it"), "{told}");
         let silent = Observed { listing: Some(Err("no node answers".into())), ..target("file:///backups") };
         let until = at(1_010);
         assert_eq!(decide(&silent).next, Err(Wait::Unreachable { why: "no node answers".into(), until }));

@@ -39,7 +39,7 @@ impl Integrity {
             Integrity::Damaged(what) => format!("{what}; it is copied anew from another replica"),
             Integrity::Failed(what) => format!(
                 "{what}; no other replica in service has it, so clients are told of errors there: \
-                 write it anew, revert to a snapshot, or restore a backup"
+                 write it anew, or restore a backup"
             ),
             Integrity::Repaired(what) => format!("it is whole again, after this: {what}"),
         }

@@ -92,6 +92,8 @@ pub enum Action {
         manager: String,
         replica: ReplicaName,
         image: ImageRef,
+        /// Whether its data has to be there: a copy in service is not begun anew.
+        existing: bool,
     },
     /// Stop a copy; its data stays.
     StopReplica {

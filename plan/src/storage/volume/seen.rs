@@ -184,6 +184,12 @@ impl Observed {
         size.or(said).filter(|size| size.bytes() > 0)
     }
 
+    /// Whether a copy has to have data: those in service do once an engine has served, since it puts out of service whatever does not
+    /// answer before it does. Before, a copy may still be begun anew, and one out of service always.
+    pub(super) fn has_data(&self, member: &Member) -> bool {
+        member.mode == MemberMode::ReadWrite && self.known_size().is_some()
+    }
+
     /// Whether the copies are smaller than the volume is to be.
     pub(super) fn is_to_grow(&self) -> bool {
         self.known_size().is_some_and(|size| size < self.volume.spec.size)

@@ -223,7 +223,12 @@ fn start_replicas(seen: &Observed) -> Option<Step> {
     staying(seen).find_map(|member| match seen.reach(&member.replica, &member.node_id) {
         Reach::Down(manager) => {
             let (manager, replica) = (manager.name.clone(), member.replica.clone());
-            Some(Ok(Action::StartReplica { manager, replica, image: seen.image() }))
+            Some(Ok(Action::StartReplica {
+                manager,
+                replica,
+                image: seen.image(),
+                existing: seen.has_data(member),
+            }))
         }
         Reach::Starting if !engine_runs => Some(Err(Wait::ReplicaStarts(member.replica.clone()))),
         Reach::Up(_) | Reach::Starting | Reach::Failed(_) | Reach::Lost => None,
@@ -239,7 +244,12 @@ fn start_failed_of<'a>(seen: &Observed, mut copies: impl Iterator<Item = &'a Mem
     copies.find_map(|member| match seen.reach(&member.replica, &member.node_id) {
         Reach::Failed(manager) if !seen.is_told_to_leave(&member.replica) => {
             let (manager, replica) = (manager.name.clone(), member.replica.clone());
-            Some(Ok(Action::StartReplica { manager, replica, image: seen.image() }))
+            Some(Ok(Action::StartReplica {
+                manager,
+                replica,
+                image: seen.image(),
+                existing: seen.has_data(member),
+            }))
         }
         Reach::Failed(_) | Reach::Up(_) | Reach::Starting | Reach::Down(_) | Reach::Lost => None,
     })

@@ -9,6 +9,7 @@ mod salvage;
 mod standby;
 mod targets;
 mod unsettled;
+mod wiped;
 mod world;
 
 use jiff::SignedDuration;

@@ -174,7 +174,7 @@ pub(super) fn follow(seen: &Observed) -> Option<Step> {
         return Some(Err(Wait::Proving { image, until }));
     }
     let (manager, replica) = (manager.name.clone(), member.replica.clone());
-    Some(Ok(Action::StartReplica { manager, replica, image }))
+    Some(Ok(Action::StartReplica { manager, replica, image, existing: seen.has_data(member) }))
 }
 
 /// Why a volume that needs nothing else is at rest. While something of it is of another image it is looked at again, since no

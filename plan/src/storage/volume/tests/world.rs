@@ -55,6 +55,8 @@ pub(super) struct World {
     pub(super) is_busy: bool,
     /// Copies that the engine has let go: it does not ask them to return.
     let_go: BTreeSet<ReplicaName>,
+    /// Copies that have data on their disk.
+    data: BTreeSet<ReplicaName>,
 }
 
 fn serving_with(serving: bool, size: Size) -> Serving {
@@ -125,6 +127,7 @@ impl World {
             is_slow: false,
             is_busy: false,
             let_go: BTreeSet::new(),
+            data: BTreeSet::new(),
         }
     }
 
@@ -211,6 +214,17 @@ impl World {
     pub(super) fn tell(&mut self, node: &str, state: InstanceState) {
         let there = self.seen.replicas.iter_mut().find(|replica| replica.spec.instance.node_id == node);
         there.expect("a copy is there").spec.instance.desire_state = state;
+    }
+
+    /// The disk of a node comes back without what it held.
+    pub(super) fn wipe(&mut self, node: &str) {
+        let there = self.seen.members().iter().filter(|member| member.node_id == node);
+        let there: Vec<ReplicaName> = there.map(|member| member.replica.clone()).collect();
+        self.data.retain(|replica| !there.contains(replica));
+    }
+
+    pub(super) fn with_data(&self) -> BTreeSet<ReplicaName> {
+        self.data.clone()
     }
 
     /// A node is gone with all that runs there.
@@ -381,13 +395,19 @@ impl World {
                 });
                 self.record().salvaged = replica;
             }
-            Action::StartReplica { manager, replica, image } => {
+            Action::StartReplica { manager, replica, image, existing } => {
                 let node = self.manager(&manager).node.clone();
                 let follows = matches!(self.seen.reach(&replica, &node), seen::Reach::Up(_));
                 if follows && image == NEW && self.fault == Some(Fault::ReplicasDoNotFollow) {
                     self.seen.now += SignedDuration::from_mins(1);
+                    return;
+                }
+                self.run(&manager, replica.as_str(), &image);
+                if existing && !self.data.contains(&replica) {
+                    let instances = &mut self.manager(&manager).instances;
+                    instances.last_mut().expect("it was just begun").state = InstanceState::Error;
                 } else {
-                    self.run(&manager, replica.as_str(), &image);
+                    self.data.insert(replica);
                 }
             }
             Action::StopReplica { manager, replica } => self.stop(&manager, replica.as_str()),
@@ -489,6 +509,7 @@ impl World {
             }
             Action::DeleteReplica { replica } => self.mark(&replica),
             Action::ForgetReplica { manager, replica } => {
+                self.data.remove(&replica);
                 manager.iter().for_each(|manager| self.stop(manager, replica.as_str()));
                 let there =
                     self.seen.replicas.iter().find(|other| other.name_any() == replica.as_str()).unwrap();
