@@ -45,13 +45,16 @@ kind! {
         printcolumn(name = "LastSyncedAt", type_ = "string", description = "The backup target last synced time", json_path = ".status.lastSyncedAt"),
     )]
     pub struct BackupTargetSpec {
-        /// Folder that backups go to, such as `file:///backups`, as every node sees it.
+        /// Folder that backups go to: `file:///backups`, which every node sees, or one below it.
         #[serde(rename = "backupTargetURL")]
         #[schemars(extend("x-kubernetes-validations" = [
             rule("self == '' || self.matches('^file:///[^?#%]+$')", "backups go to folders only; say file:///FOLDER"),
         ]))]
         pub backup_target_url: Location,
-        /// Secret with the credentials of an object store.
+        /// Not served here: a folder needs no credentials.
+        #[schemars(extend("x-kubernetes-validations" = [
+            rule("self == ''", "backups go to folders only, which need no credentials; leave credentialSecret out"),
+        ]))]
         pub credential_secret: ObjectName,
         /// How often the store is looked through, such as `300s`; `0s` is never.
         #[schemars(extend("x-kubernetes-validations" = [

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::Conditions;
 use crate::names::{Id, InstanceManagerName, Location, NodeName, Word};
-use crate::wire::{kind, wire, words};
+use crate::wire::{kind, rule, wire, words};
 
 words! {
     /// What a disk is on its node.
@@ -30,8 +30,12 @@ kind! {
     pub struct NodeSpec {
         /// Name of the node in Kubernetes.
         pub name: NodeName,
-        /// Disks of the node, by name.
-        #[schemars(extend("maxProperties" = 128))]
+        /// The disk of the node, by its name: replicas are in one folder, `/instance-manager`.
+        #[schemars(extend("maxProperties" = 128, "x-kubernetes-validations" = [
+            rule("size(self) <= 1", "replicas of a node are in one folder; name one disk, and mount a larger one at its path"),
+            rule("self.all(name, !has(self[name].path) || self[name].path in ['', '/instance-manager'])",
+                 "replicas of a node are in /instance-manager; leave path so, and mount there the disk that is to hold them"),
+        ]))]
         pub disks: BTreeMap<String, DiskSpec>,
         /// Whether new replicas may come to the node.
         #[schemars(extend("default" = false))]
@@ -50,7 +54,7 @@ kind! {
 wire! {
     /// A disk of a node.
     pub struct DiskSpec {
-        /// Path on the node.
+        /// Path on the node: `/instance-manager`, or empty for the same.
         pub path: Location,
         /// What is at the path.
         pub disk_type: DiskType,

@@ -135,14 +135,17 @@ kind! {
         /// Node to attach the volume to; empty to detach it.
         #[serde(rename = "nodeID")]
         pub node_id: NodeName,
-        /// Node on which the engine of a v2 volume should run; empty is `nodeID`.
+        /// Kept for Longhorn's tools, without effect here: the engine is on the node of `nodeID`, or of `targetNodeID`.
         #[serde(rename = "engineNodeID")]
         pub engine_node_id: NodeName,
         /// Node on which the target of a v2 volume should run, under its clients; empty is `nodeID`.
         #[serde(rename = "targetNodeID")]
         pub target_node_id: NodeName,
-        /// Node to which an attached volume is being moved.
+        /// Not served here: a volume has its clients on one node.
         #[serde(rename = "migrationNodeID")]
+        #[schemars(extend("x-kubernetes-validations" = [
+            rule("self == ''", "clients of a volume are not moved to another node while they use it; stop them, clear migrationNodeID and change nodeID"),
+        ]))]
         pub migration_node_id: NodeName,
         /// Image the volume should run: of its engine, or of its instance manager for v2; empty is the default.
         pub image: ImageRef,
@@ -155,14 +158,17 @@ kind! {
         /// Which data engine serves the volume.
         #[schemars(extend("default" = "v1"))]
         pub data_engine: DataEngine,
-        /// Whether a replica should be on the node of the engine.
+        /// Kept for Longhorn's tools, without effect here: replicas come to the nodes with the most room. `strict-local` is refused.
+        #[schemars(extend("x-kubernetes-validations" = [
+            rule("self != 'strict-local'", "replicas are not kept on the node of the engine here; leave dataLocality out, and choose nodes by nodeSelector"),
+        ]))]
         pub data_locality: DataLocality,
         /// How clients reach the volume: `nbd`, `blockdev`, or empty for no way.
         #[schemars(extend("x-kubernetes-validations" = [
             rule("!(self in ['iscsi', 'nvmf', 'ublk'])", "this frontend is not served; use nbd or blockdev, or leave it empty"),
         ]))]
         pub frontend: Frontend,
-        /// Attach without a frontend, for maintenance such as a revert.
+        /// Attach without a frontend, for maintenance.
         pub disable_frontend: bool,
         /// How many nodes may use the volume at once.
         #[schemars(extend("x-kubernetes-validations" = [
@@ -178,9 +184,9 @@ kind! {
         pub from_backup: Location,
         /// Backup target that backups of this volume go to; empty is `default`.
         pub backup_target_name: ObjectName,
-        /// How the blocks of its backups are packed.
+        /// Kept for Longhorn's tools, without effect here: backups are packed as their target has it, and read whatever they are.
         pub backup_compression_method: CompressionMethod,
-        /// Minutes after which a failed replica is given up; 0 keeps it.
+        /// Kept for Longhorn's tools, without effect here: the setting `replica-replenishment-wait-interval` holds for all volumes.
         #[schemars(range(min = 0, max = 525600))]
         pub stale_replica_timeout: i32,
         /// Only nodes with all of these tags hold replicas.

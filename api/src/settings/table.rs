@@ -170,6 +170,12 @@ pub const TABLE: &[Definition] = &[
         "true",
         "Delete a pod whose volume was lost under it, so that it mounts it anew. Here frontends outlive engines: a client waits until its volume serves again and sees no error, so that no pod has to be started anew.",
     ),
+    kept(
+        "upgrade-checker",
+        Switch,
+        "true",
+        "Ask on the Internet whether there is a newer version. Here nothing is asked of anybody outside the cluster.",
+    ),
     setting(
         "node-drain-policy",
         Choice(&[

@@ -74,7 +74,11 @@ fn what_is_without_effect_is_said_to_be() {
         TABLE.iter().filter(|setting| !setting.acted_on).map(|setting| setting.name).collect();
     assert_eq!(
         without_effect,
-        ["fast-replica-rebuild-enabled", "auto-delete-pod-when-volume-detached-unexpectedly"]
+        [
+            "fast-replica-rebuild-enabled",
+            "auto-delete-pod-when-volume-detached-unexpectedly",
+            "upgrade-checker"
+        ]
     );
     let text = crate::reference(&crate::crds());
     for definition in TABLE {
