@@ -141,6 +141,16 @@ impl WriteError {
         self.is_conflict()
     }
 
+    /// Whether the API has said that it did not make the write, for a reason that lies in the write.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            // It knows us no more, is tired of waiting, or has too much to do: that says nothing of what was to be written.
+            WriteError::Api(kube::Error::Api(status)) if matches!(status.code, 401 | 408 | 429) => false,
+            WriteError::Api(kube::Error::Api(status)) => (400..500).contains(&status.code),
+            WriteError::Api(_) | WriteError::AnswerLost | WriteError::Ended => false,
+        }
+    }
+
     /// Whether the API says that there is no such thing, or no such kind yet.
     pub fn is_not_found(&self) -> bool {
         matches!(self, WriteError::Api(kube::Error::Api(status)) if status.is_not_found())

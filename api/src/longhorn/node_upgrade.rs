@@ -117,6 +117,9 @@ wire! {
         /// Where each node stands.
         #[schemars(extend("maxProperties" = 5000))]
         pub upgrade_nodes: BTreeMap<NodeName, UpgradeNodeStatus>,
+        /// For how long the frontend of any volume held back requests at most, in microseconds.
+        #[schemars(range(min = 0))]
+        pub longest_pause_us: i64,
         /// Since when it is in its state, RFC 3339.
         pub since: Timestamp,
         /// Generation of the spec that this status speaks of.

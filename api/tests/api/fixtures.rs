@@ -53,6 +53,7 @@ const ADDED: &[(&str, &str, &str)] = &[
     ("DataEngineUpgradeManager", "status.upgradeNodes.*.startedAt",            "how long a node takes"),
     ("DataEngineUpgradeManager", "status.upgradeNodes.*.completedAt",          "how long a node takes"),
     ("DataEngineUpgradeManager", "status.upgradeNodes.*.longestPauseUs",       "the pause of clients, which upstream does not measure"),
+    ("DataEngineUpgradeManager", "status.longestPauseUs",                      "the pause of clients, which upstream does not measure"),
     ("DataEngineUpgradeManager", "#Paused",                                    "pause, which upstream lacks"),
     ("NodeDataEngineUpgrade",    "spec.dataEngine=v1",                         "refused by a rule that says what to do"),
     ("NodeDataEngineUpgrade",    "status.observedGeneration",                  "kstatus"),

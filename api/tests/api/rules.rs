@@ -50,6 +50,18 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("unserved frontend",  "Volume", None, json!({"size": "4096", "frontend": "iscsi"}), "this frontend is not served"),
         ("nbd",                "Volume", None, json!({"size": "4096", "frontend": "nbd"}), ""),
         ("shared",             "Volume", None, json!({"size": "4096", "accessMode": "rwx"}), "shared volumes are not served"),
+        ("of one node",        "Volume", None, json!({"size": "4096", "dataLocality": "strict-local"}), "replicas are not kept on the node"),
+        ("if it can be",       "Volume", None, json!({"size": "4096", "dataLocality": "best-effort"}), ""),
+        ("moves live",         "Volume", None, json!({"size": "4096", "migrationNodeID": "node-2"}), "clients of a volume are not moved"),
+        ("as Longhorn has it", "Volume", None, json!({
+            "size": "10737418240", "frontend": "blockdev", "numberOfReplicas": 3, "dataLocality": "disabled", "accessMode": "rwo",
+            "migrationNodeID": "", "engineNodeID": "", "backupCompressionMethod": "lz4", "staleReplicaTimeout": 2880, "Standby": false,
+        }), ""),
+
+        ("its own disk",       "Node", None, json!({"disks": {"default-disk": {"path": "/instance-manager", "allowScheduling": true}}}), ""),
+        ("without a path",     "Node", None, json!({"disks": {"a": {"allowScheduling": false, "evictionRequested": true}}}), ""),
+        ("two disks",          "Node", None, json!({"disks": {"a": {"path": "/instance-manager"}, "b": {"path": "/instance-manager"}}}), "replicas of a node are in one folder"),
+        ("another path",       "Node", None, json!({"disks": {"a": {"path": "/mnt/ssd"}}}), "replicas of a node are in /instance-manager"),
 
         ("healthy",            "Replica", None, json!({"healthyAt": "2026-01-01T00:00:00Z"}), ""),
         ("healthy and failed", "Replica", None, json!({"healthyAt": "2026-01-01T00:00:00Z", "failedAt": "2026-01-01T00:00:00Z"}), "a replica is healthy or failed"),
@@ -59,6 +71,8 @@ fn cases() -> Vec<(&'static str, &'static str, Option<Value>, Value, &'static st
         ("other snapshot",     "Backup", Some(json!({"snapshotName": "a"})), json!({"snapshotName": "b"}), "a backup stays with its snapshot"),
         ("sent again",         "Backup", None, json!({"snapshotName": "a", "backupMode": "full"}), "a target keeps every block once"),
         ("a folder",           "BackupTarget", None, json!({"backupTargetURL": "file:///backups"}), ""),
+        ("a secret",           "BackupTarget", None, json!({"backupTargetURL": "file:///backups", "credentialSecret": "s"}), "backups go to folders only, which"),
+        ("no secret",          "BackupTarget", None, json!({"backupTargetURL": "file:///backups", "credentialSecret": ""}), ""),
         ("not a folder",       "BackupTarget", None, json!({"backupTargetURL": "s3://bucket@region/"}), "backups go to folders only"),
         ("a duration",         "BackupTarget", None, json!({"pollInterval": "5m30s"}), ""),
         ("not a duration",     "BackupTarget", None, json!({"pollInterval": "often"}), "pollInterval is a duration"),

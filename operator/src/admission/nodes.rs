@@ -8,7 +8,7 @@ use midflight_api::{NodeName, VolumeRecord};
 use midflight_plan::node_upgrade::{self as plan, Nodes, Stand, attach, create, resume, target};
 use serde_json::Value;
 
-use super::Verdict;
+use super::{Verdict, register};
 
 /// Whether a volume may come to the node that it asks for.
 pub(super) async fn may_be_attached(object: &Value, client: &Client) -> Verdict {
@@ -53,6 +53,18 @@ async fn nodes(client: &Client, asked: &NodeName) -> kube::Result<Nodes> {
 pub(super) async fn may_begin(request: &Value, client: &Client) -> Verdict {
     let upgrade: DataEngineUpgradeManager =
         serde_json::from_value(request["object"].clone()).map_err(kube::Error::SerdeError)?;
+    if upgrade.namespace().as_deref() != Some(NAMESPACE) {
+        return Ok(Err(format!(
+            "nodes are upgraded from the namespace {NAMESPACE} only; create it there, with `-n {NAMESPACE}`"
+        )));
+    }
+    // One that is there already may change, and go.
+    if request["operation"] == "CREATE" && upgrade.name_any().len() > register::LONGEST_NAME {
+        return Ok(Err(format!(
+            "the name of an upgrade becomes a label of the upgrades of its nodes, and labels have at most {} characters; choose a shorter one",
+            register::LONGEST_NAME
+        )));
+    }
     let nodes: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
     let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(client.clone(), NAMESPACE);
     let all = ListParams::default();

@@ -33,7 +33,7 @@ pub(super) const RECORD: &str = "record";
 pub(super) const SECRET: &str = "secret";
 pub(super) const NAMESPACE_OBJECT: &str = "namespace";
 
-/// The name of a volume is a label of its replicas, and that is as long as labels are.
+/// The name of a volume is a label of its replicas, that of an upgrade one of the upgrades of its nodes, and labels are so long.
 pub(super) const LONGEST_NAME: usize = 63;
 /// Images whose name says in which registry they are, as `midflight_api::split_registry` sees it.
 const NAMES_ITS_REGISTRY: &str = "^(localhost|[^/]*[.:][^/]*)/";

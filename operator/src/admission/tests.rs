@@ -33,6 +33,10 @@ impl Guarded {
     async fn open() -> Guarded {
         let cluster = Cluster::open().await;
         bootstrap(&cluster.client).await.unwrap();
+        Guarded::over(cluster).await
+    }
+
+    async fn over(cluster: Cluster) -> Guarded {
         let admission = Admission::open().await.unwrap();
         admission.register(&Writer::new(cluster.client.clone())).await.unwrap();
         let serving = tokio::spawn(admission.serve(cluster.client.clone()));
@@ -444,6 +448,40 @@ async fn an_upgrade_of_nodes_is_guarded_by_name() {
     machines.create(&PostParams::default(), &serde_json::from_value(machine).unwrap()).await.unwrap();
     attach("new", "node-9").await.expect("storage has not seen it yet");
     attach("old", "").await.expect("detaching is allowed");
+    serving.abort();
+    cluster.close().await;
+}
+
+/// Nothing would ever become of it. One that is there already, of an earlier build, may change.
+#[tokio::test]
+async fn an_upgrade_of_nodes_that_nobody_would_begin_is_refused() {
+    let cluster = Cluster::open().await;
+    bootstrap(&cluster.client).await.unwrap();
+    let long = "u".repeat(64);
+    let over = json!({ "state": "completed" });
+    make::<DataEngineUpgradeManager>(&cluster.client, &long, json!({ "dataEngine": "v2" }), over).await;
+    let Guarded { cluster, serving } = Guarded::over(cluster).await;
+    let (own, user) = (&cluster.client, &cluster.user("user"));
+    for node in ["node-1", "node-2"] {
+        make::<Node>(own, node, json!({ "name": node }), json!({})).await;
+    }
+    let create = async |namespace: &str, name: &str| {
+        let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(user.clone(), namespace);
+        let upgrade = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "DataEngineUpgradeManager",
+            "metadata": { "name": name }, "spec": { "dataEngine": "v2" } });
+        let upgrade = serde_json::from_value(upgrade).unwrap();
+        upgrades.create(&PostParams::default(), &upgrade).await.map(drop).map_err(|error| error.to_string())
+    };
+    let refused = create("default", "astray").await.unwrap_err();
+    assert!(refused.contains("from the namespace longhorn-system only"), "{refused}");
+    let refused = create(NAMESPACE, &long).await.unwrap_err();
+    assert!(refused.contains("labels have at most 63 characters; choose a shorter one"), "{refused}");
+
+    let upgrades: Api<DataEngineUpgradeManager> = Api::namespaced(user.clone(), NAMESPACE);
+    let paused = Patch::Merge(json!({ "spec": { "paused": true } }));
+    upgrades.patch(&long, &PatchParams::default(), &paused).await.unwrap();
+    upgrades.delete(&long, &DeleteParams::default()).await.unwrap();
+    create(NAMESPACE, &long[1..]).await.unwrap();
     serving.abort();
     cluster.close().await;
 }

@@ -23,9 +23,7 @@ use midflight_api::{ENGINE_UPGRADE_ATTEMPT, VolumeName};
 use midflight_plan::engine_upgrade::{self as plan, Change, Fleet, Hold, Reason, Standing, World, judge};
 use tracing::warn;
 
-use crate::controller::{
-    Controller, Index, Key, Next, Objects, Operator, Stale, TurnError, Wake, WriteFailed,
-};
+use crate::controller::{Controller, Index, Key, Next, Objects, Operator, Stale, TurnError, Wake};
 use crate::figures::Figures;
 
 /// How often deadlines, rests and back-offs are looked at while there are volumes.
@@ -192,7 +190,7 @@ impl EngineUpgrades {
             }
             // A later state is there, and the watch will show it.
             Err(failed) if failed.source.is_conflict() || failed.source.is_not_found() => Ok(()),
-            Err(failed) if is_refusal(&failed) => {
+            Err(failed) if failed.source.is_refusal() => {
                 warn!(volume = %change.volume, error = %failed.source, "the API refuses to change a volume");
                 let news = lock(&self.known).refused(&change, &failed.source.to_string(), now);
                 self.tell(news).await;
@@ -217,17 +215,6 @@ impl EngineUpgrades {
 /// Whether an object is of the namespace that is looked after; the caches hold those of all.
 fn is_ours(object: &impl ResourceExt) -> bool {
     object.namespace().as_deref() == Some(NAMESPACE)
-}
-
-/// Whether the API has said that it did not make the write.
-fn is_refusal(failed: &WriteFailed) -> bool {
-    use crate::write::WriteError;
-    match &failed.source {
-        // It knows us no more, is tired of waiting, or has too much to do: that says nothing of this volume.
-        WriteError::Api(kube::Error::Api(status)) if matches!(status.code, 401 | 408 | 429) => false,
-        WriteError::Api(kube::Error::Api(status)) => (400..500).contains(&status.code),
-        WriteError::Api(_) | WriteError::AnswerLost | WriteError::Ended => false,
-    }
 }
 
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {

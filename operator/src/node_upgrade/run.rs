@@ -7,19 +7,19 @@ use jiff::Timestamp;
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use midflight_api::longhorn::{
-    DataEngineUpgradeManager, FINALIZER, NAMESPACE, NodeDataEngineUpgrade, NodeDataEngineUpgradeSpec,
-    UpgradeState,
+    DataEngineUpgradeManager, FINALIZER, NodeDataEngineUpgrade, NodeDataEngineUpgradeSpec, UpgradeState,
 };
 use midflight_api::{ImageRef, NodeName};
 use midflight_plan::node_upgrade::{
-    Child, Order, Run, RunDecision, Stand, asks_for_volumes, decide_run, is_rival,
+    Child, Order, Run, RunDecision, Stand, asks_for_volumes, decide_run, is_rival, message,
 };
 
 use super::cluster::Cluster;
 use super::node::from_now;
 use super::told::{self, Standing};
-use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake};
+use crate::controller::{Controller, Key, News, Next, Objects, Operator, Tone, TurnError, Wake, WriteFailed};
 use crate::figures::Figures;
+use crate::write::WriteError;
 
 /// Label of the upgrade of a node: the upgrade that it belongs to, and the node.
 const MANAGER_LABEL: &str = "longhorn.io/data-engine-upgrade-manager";
@@ -38,21 +38,6 @@ pub(crate) struct Look {
     object: Arc<DataEngineUpgradeManager>,
     upgrades: Vec<Arc<NodeDataEngineUpgrade>>,
     observed: Run,
-}
-
-fn child(upgrade: &NodeDataEngineUpgrade) -> Child {
-    let status = upgrade.status.clone().unwrap_or_default();
-    Child {
-        name: upgrade.name_any(),
-        node: upgrade.spec.node_id.clone(),
-        manager: upgrade.spec.data_engine_upgrade_manager.to_string(),
-        state: status.state,
-        message: status.message.to_string(),
-        failure: status.failure.to_string(),
-        returned_from: status.returned_from,
-        deleting: upgrade.metadata.deletion_timestamp.is_some(),
-        longest_pause_us: status.volumes.values().map(|volume| volume.pause_us).max().unwrap_or_default(),
-    }
 }
 
 impl NodeUpgradeRuns {
@@ -92,6 +77,21 @@ impl NodeUpgradeRuns {
         }
     }
 
+    /// Says of a node why its upgrade is not made.
+    async fn note(&self, seen: &mut Look, node: &NodeName, failed: &WriteFailed) -> Result<(), TurnError> {
+        let why = match failed.source.is_refusal() {
+            true => format!("the API refuses its NodeDataEngineUpgrade: {}", failed.source),
+            false => format!("its NodeDataEngineUpgrade could not be made: {}", failed.source),
+        };
+        let edit = |run: &mut DataEngineUpgradeManager| {
+            let status = run.status.get_or_insert_default();
+            if let Some(entry) = status.upgrade_nodes.get_mut(node) {
+                entry.message = message(why);
+            }
+        };
+        Ok(self.runs.report(&mut seen.object, edit).await?)
+    }
+
     async fn carry_out(&self, seen: &mut Look, order: &Order) -> Result<(), TurnError> {
         let keep = |finalizers: &mut Vec<String>, keep: bool| {
             finalizers.retain(|finalizer| finalizer != FINALIZER);
@@ -105,13 +105,27 @@ impl NodeUpgradeRuns {
                 Ok(self.runs.change(&mut seen.object, |run| keep(run.finalizers_mut(), false)).await?)
             }
             Order::Begin { node, image } => {
-                Ok(self.upgrades.create(&Self::upgrade_of(&seen.object, node, image)).await?)
+                match self.upgrades.create(&Self::upgrade_of(&seen.object, node, image)).await {
+                    Err(failed) if is_told(&failed.source) => {
+                        self.note(seen, node, &failed).await?;
+                        Err(failed.into())
+                    }
+                    made => Ok(made?),
+                }
             }
             Order::Remove { child } => match seen.upgrades.iter().find(|one| one.name_any() == *child) {
                 Some(upgrade) => Ok(self.upgrades.delete(upgrade).await?),
                 None => Ok(()),
             },
         }
+    }
+}
+
+/// Whether a write that failed says why it can not be done, rather than that nobody knows.
+fn is_told(failed: &WriteError) -> bool {
+    match failed {
+        WriteError::Ended | WriteError::AnswerLost => false,
+        WriteError::Api(_) => !failed.is_conflict(),
     }
 }
 
@@ -122,15 +136,21 @@ impl Controller for NodeUpgradeRuns {
     type Decision = RunDecision;
 
     fn watch(&self, wake: &Wake<Key>) {
-        wake.on(&self.runs, |run| vec![Key::of(run)]);
         wake.on(&self.upgrades, |upgrade| {
-            vec![Key::new(NAMESPACE, upgrade.spec.data_engine_upgrade_manager.as_str())]
+            let namespace = upgrade.namespace().unwrap_or_default();
+            vec![Key::new(&namespace, upgrade.spec.data_engine_upgrade_manager.as_str())]
         });
         let runs = self.runs.clone();
         // One of our own writes that is not shown yet wakes its run itself.
         let all = move || -> Vec<Key> {
             runs.all().unwrap_or_default().iter().map(|run| Key::of(&**run)).collect()
         };
+        let every = all.clone();
+        // One that waits for another to end hears of that in no other way.
+        wake.on(&self.runs, move |run| {
+            let others = every().into_iter().filter(|key| *key != Key::of(run));
+            others.chain([Key::of(run)]).collect()
+        });
         let every = all.clone();
         wake.on(&self.cluster.nodes, move |_| every());
         wake.on(&self.cluster.settings, move |_| all());
@@ -143,8 +163,15 @@ impl Controller for NodeUpgradeRuns {
         };
         let status = object.status.clone().unwrap_or_default();
         let (runs, own) = (self.runs.all()?, Stand::of(&object));
-        let rivals = runs.iter().filter(|other| is_rival(&own, &Stand::of(other)));
-        let upgrades = self.upgrades.all()?;
+        let is_beside = |namespace: Option<String>| namespace == object.namespace();
+        let others = runs.iter().filter(|other| is_beside(other.namespace()));
+        let rivals = others.filter(|other| is_rival(&own, &Stand::of(other)));
+        let mut upgrades = self.upgrades.all()?;
+        // Those of one that has our name elsewhere are not ours.
+        let is_namesakes = |one: &NodeDataEngineUpgrade| {
+            one.spec.data_engine_upgrade_manager == *key.name && !is_beside(one.namespace())
+        };
+        upgrades.retain(|one| !is_namesakes(one));
         let default_image = self.cluster.default_image()?;
         let image = match status.state {
             UpgradeState::Undefined => &default_image,
@@ -163,7 +190,7 @@ impl Controller for NodeUpgradeRuns {
             policy: self.cluster.policy()?,
             nodes: self.cluster.nodes(image)?,
             volumes: if asks_for_volumes(&status) { self.cluster.all_volumes()? } else { Vec::new() },
-            children: upgrades.iter().map(|upgrade| child(upgrade)).collect(),
+            children: upgrades.iter().map(|upgrade| Child::of(upgrade)).collect(),
             rival: rivals.map(|run| run.name_any()).min(),
             status,
             default_image,
@@ -198,9 +225,12 @@ impl Controller for NodeUpgradeRuns {
     }
 
     async fn act(&self, mut seen: Look, decision: RunDecision) -> Result<Next, TurnError> {
+        // One that cannot be carried out keeps no other from its turn.
+        let mut carried_out = Ok(());
         for order in &decision.orders {
-            self.carry_out(&mut seen, order).await?;
+            carried_out = carried_out.and(self.carry_out(&mut seen, order).await);
         }
+        carried_out?;
         let again = asks_for_volumes(&decision.status).then_some(LOOK_AGAIN);
         let due = decision.until.map(from_now);
         Ok(again.into_iter().chain(due).min().map_or(Next::OnChange, Next::After))

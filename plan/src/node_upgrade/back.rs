@@ -42,7 +42,11 @@ pub(super) fn home(seen: &Observed) -> Todo {
                 todo.waits.push(Wait::HomeNotReady { volume: name, node: volume.node.clone() });
             }
             None => todo.waits.push(Wait::NoManager { volume: name, node: volume.node.clone() }),
-            Some(manager) if *volume.target() != volume.node => {
+            // What runs there by now may be of another image than it was sent home with.
+            Some(manager)
+                if *volume.target() != volume.node
+                    || seen.is_returning() && volume.image != manager.image =>
+            {
                 let (to, image) = (volume.node.clone(), manager.image.clone());
                 todo.actions.push(Action::Move { volume: name, to, image });
             }
@@ -64,8 +68,8 @@ fn is_anothers(seen: &Observed, volume: &Volume) -> bool {
     seen.status.state == NodeUpgradeState::Error && others.any(|(name, _)| volume.touches(name))
 }
 
-/// The instance manager that was replaced comes back where its successor does not run: first its object, then the successor
-/// goes, since one runs at a time.
+/// The instance manager that was replaced comes back where its successor does not run, or runs and serves none of the engines that were sent
+/// to it: first its object, then the successor goes, since one runs at a time.
 fn reinstate(seen: &Observed) -> Todo {
     let mut todo = Todo::default();
     let previous = &seen.status.previous_image;
@@ -76,7 +80,8 @@ fn reinstate(seen: &Observed) -> Todo {
     let delete = |manager: &Manager| Action::DeleteManager { name: manager.name.clone() };
     let (old, others): (Vec<&Manager>, Vec<&Manager>) =
         here.managers.iter().partition(|manager| manager.image == *previous);
-    match (here.serving(), old.first()) {
+    let serving = here.serving().filter(|manager| manager.image == *previous || !serves_nothing(seen));
+    match (serving, old.first()) {
         // The successor came up after all.
         (Some(serving), Some(old)) if serving.image != *previous && !old.has_process() && !old.deleting => {
             todo.actions.push(delete(old));
@@ -91,6 +96,19 @@ fn reinstate(seen: &Observed) -> Todo {
         }
     }
     todo
+}
+
+/// Whether engines were sent home and do not serve there, and nothing else of a volume is there that would be lost with the instance manager.
+fn serves_nothing(seen: &Observed) -> bool {
+    let fails = |volume: &Volume| {
+        volume.node == seen.node && volume.failure_on(&seen.node).is_some_and(|failure| !failure.is_lost)
+    };
+    let is_used = |volume: &Volume| {
+        let replica = volume.replica_on(&seen.node);
+        let has_engine = volume.seat == seen.node || volume.serves_on == seen.node;
+        has_engine && !fails(volume) || replica.is_some_and(|one| one.runs || one.copy == Copy::InService)
+    };
+    seen.touched().any(fails) && !seen.touched().any(is_used)
 }
 
 /// Whether the upgrade has sent its engine away, or may have.
@@ -122,8 +140,7 @@ fn reopen(seen: &Observed, most: usize) -> Todo {
 /// The volumes that are waited for until they are whole.
 fn served(seen: &Observed) -> impl Iterator<Item = &Volume> {
     let named = seen.volumes.values().filter(|volume| seen.status.volumes.contains_key(&volume.name));
-    let is_up = |volume: &&Volume| volume.is_up() && (!volume.node.is_empty() || volume.serves_nobody());
-    named.filter(is_up).filter(|volume| !volume.deleting)
+    named.filter(|volume| volume.is_served())
 }
 
 /// How many more replicas may be on their way back: a few at a time, as each is opened, copied to and flushed, and one more every few
@@ -168,14 +185,31 @@ pub(super) fn rebuild(seen: &Observed) -> Todo {
     todo
 }
 
-/// Snapshots go, and volumes that are not attached for clients get the image that their node runs.
+/// A node that runs the image already, and of whose attempt before nothing is left but replicas that have not come back: they are waited
+/// for.
+pub(super) fn come_back(seen: &Observed) -> Step {
+    let missed: Vec<&Volume> = seen.touched().filter(|volume| volume.misses(&seen.node)).collect();
+    let unnamed: Vec<VolumeName> =
+        seen.unnamed().into_iter().filter(|name| missed.iter().any(|volume| volume.name == *name)).collect();
+    match missed.is_empty() {
+        true => Step::Enter(NodeUpgradeState::Finalizing),
+        false if unnamed.is_empty() => Step::Enter(NodeUpgradeState::RebuildingReplica),
+        false => Step::Enlist(unnamed),
+    }
+}
+
+/// Snapshots go, and volumes get the image that their node runs: those that are not attached for clients, and those whose engine is there
+/// without having been sent.
 pub(super) fn finish(seen: &Observed) -> Todo {
     let mut todo = Todo::default();
     if !seen.is_returning() {
-        let on_node = |volume: &&Volume| volume.owner == seen.node || volume.replica_on(&seen.node).is_some();
-        let detached = seen.volumes.values().filter(|volume| !volume.is_up() || volume.serves_nobody());
-        let detached = detached.filter(|volume| !volume.deleting).filter(on_node);
-        for volume in detached.filter(|volume| volume.image != seen.image) {
+        let is_there = seen.here().is_some_and(|node| node.runs_only(&seen.image));
+        let follows = |volume: &&Volume| match volume.is_up() && !volume.serves_nobody() {
+            true => is_there && volume.seat == seen.node && volume.serves_on == seen.node,
+            false => volume.owner == seen.node || volume.replica_on(&seen.node).is_some(),
+        };
+        let all = seen.volumes.values().filter(|volume| !volume.deleting).filter(follows);
+        for volume in all.filter(|volume| volume.image != seen.image) {
             todo.actions.push(Action::SetImage { volume: volume.name.clone(), image: seen.image.clone() });
         }
     }

@@ -177,6 +177,16 @@ impl Volume {
         self.is_up() && (self.node == *node || self.engine_is_on(node) || self.replica_on(node).is_some())
     }
 
+    /// Whether it has an engine, or is to have one, which rebuilds its replicas.
+    pub(super) fn is_served(&self) -> bool {
+        self.is_up() && (!self.node.is_empty() || self.serves_nobody()) && !self.deleting
+    }
+
+    /// Whether its copy on this node is not in service, and is waited for.
+    pub(super) fn misses(&self, node: &NodeName) -> bool {
+        self.is_served() && self.replica_on(node).is_some_and(|replica| !replica.is_healthy())
+    }
+
     /// All nodes that hold something of it, whether it is attached or not.
     pub(super) fn places(&self) -> BTreeSet<&NodeName> {
         let nodes = [&self.node, &self.asked, &self.serves_on, &self.seat];

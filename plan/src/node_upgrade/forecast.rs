@@ -9,11 +9,12 @@ use jiff::Timestamp;
 use midflight_api::longhorn::{DataEngineUpgradeManager, NodeUpgradeState, UpgradeState};
 use midflight_api::{ImageRef, NodeName, VolumeName};
 
+use super::attempts::Child;
 use super::facts::{Image, Volume};
 use super::obstacle::Obstacle;
 use super::place::{Load, choose};
-use super::preflight::{nodes_of_run, preflight};
-use super::run::{Child, Observed, decide, rebuilds_off};
+use super::preflight::{marked, nodes_of_run, preflight};
+use super::run::{Observed, decide, rebuilds_off};
 use super::versions::caveat;
 use crate::storage::engine_image::Ranges;
 
@@ -92,13 +93,17 @@ pub fn forecast(seen: &Observed, pace: Pace) -> Forecast {
     let image = seen.default_image.clone();
     let mut obstacles = preflight(&run, &image, &seen.nodes, &seen.volumes);
     obstacles.extend(rebuilds_off(seen, &run, &image));
+    let nobodys = marked(&seen.nodes, &seen.children);
+    let is_nobodys =
+        |name: &NodeName| nobodys.iter().any(|one| matches!(one, Obstacle::Marked(node) if node == name));
     let is_there = |node: &NodeName| seen.nodes.get(node).is_some_and(|node| node.runs_only(&image));
     let (there, todo): (Vec<NodeName>, Vec<NodeName>) = run.into_iter().partition(is_there);
     let todo = todo.into_iter().filter(|node| seen.nodes.contains_key(node));
     let mut thought = Observed { protected: true, rival: None, children: Vec::new(), ..seen.clone() };
     thought.spec.paused = false;
     thought.policy.rebuilds = true;
-    for node in thought.nodes.values_mut() {
+    for (name, node) in &mut thought.nodes {
+        node.requested &= !is_nobodys(name);
         (node.ready, node.image, node.labels) = (true, Image::There, Ranges::default());
         node.managers.iter_mut().for_each(|manager| manager.versions = Ranges::default());
     }
@@ -123,6 +128,7 @@ pub fn forecast(seen: &Observed, pace: Pace) -> Forecast {
         stages.push(Stage { after, nodes, volumes });
     }
     let duration = pace.node * u32::try_from(stages.len()).unwrap_or(u32::MAX);
+    obstacles.extend(nobodys);
     let caveat = if stages.is_empty() { None } else { caveat(&image, &seen.nodes) };
     Forecast { image, pace, obstacles, caveat, stages, there, lacking: Vec::new(), duration }
 }
@@ -158,6 +164,7 @@ fn done(manager: &str, node: &NodeName) -> Child {
         failure: String::new(),
         returned_from: NodeUpgradeState::Undefined,
         deleting: false,
+        waits: false,
         longest_pause_us: 0,
     }
 }

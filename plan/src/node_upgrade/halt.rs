@@ -5,8 +5,9 @@
 use midflight_api::longhorn::NodeUpgradeState;
 use midflight_api::{ImageRef, NodeName};
 
+use super::attempts::Child;
 use super::facts::Nodes;
-use super::run::{Child, Observed};
+use super::run::Observed;
 use super::words::some_of;
 
 /// Name that an upgrade has unless somebody chose another.

@@ -12,6 +12,7 @@
 //! manager is deleted, only while another copy of every volume concerned is in service on a node that is not upgraded.
 
 mod admit;
+mod attempts;
 mod back;
 mod facts;
 mod forecast;
@@ -31,6 +32,7 @@ mod words;
 mod tests;
 
 pub use admit::{Refusal, Stand, attach, create, is_rival, resume, target};
+pub use attempts::Child;
 pub use facts::{Copy, Image, Manager, MoveFailure, Moved, Node, Nodes, Policy, Replica, Volume};
 pub use forecast::{Forecast, Pace, Stage, Target, forecast};
 pub use halt::{ABORTED, USUAL_NAME, in_service, still_default};
@@ -38,8 +40,7 @@ pub use node::{Action, Decision, Observed, Taken, decide};
 pub use obstacle::Obstacle;
 pub use preflight::{nodes_of_run, preflight};
 pub use rebuilt::Copied;
-pub use run::{
-    Child, Decision as RunDecision, Observed as Run, Order, asks_for_volumes, decide as decide_run,
-};
+pub use run::{Decision as RunDecision, Observed as Run, Order, asks_for_volumes, decide as decide_run};
 pub use versions::Interface;
 pub use wait::Wait;
+pub use words::message;

@@ -256,7 +256,7 @@ fn step(seen: &Observed) -> Step {
         return Step::GoBack(why);
     }
     match state {
-        Undefined if seen.is_there_already() => Step::Enter(Finalizing),
+        Undefined if seen.is_there_already() => back::come_back(seen),
         Undefined => Step::Enter(Initializing),
         Initializing => forth::initialize(seen).unwrap_or(Step::Enter(after(state))),
         FailingReplicas => forth::leave(seen).unwrap_or(Step::Enter(after(state))),

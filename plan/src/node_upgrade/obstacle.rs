@@ -2,6 +2,8 @@
 //!
 //! The invariant: whatever is in the way is told with the volume or node that it is about and a way out.
 
+use std::borrow::Cow;
+
 use midflight_api::longhorn::VolumeState;
 use midflight_api::{ImageRef, NodeName, VolumeName};
 
@@ -29,6 +31,8 @@ pub enum Obstacle {
     RebuildsOff,
     #[error("node {0} is not ready")]
     NodeNotReady(NodeName),
+    #[error("node {0} is marked as one whose data engine is being upgraded, and no upgrade of it is there")]
+    Marked(NodeName),
     #[error("{image} knows versions {its} of {what}, and the instance manager on {node} knows {theirs}")]
     Versions { image: ImageRef, what: Interface, its: Range, node: NodeName, theirs: Range },
     #[error("instance managers of {image} take orders of versions {its}, and these controllers give {ours}")]
@@ -70,6 +74,7 @@ impl Obstacle {
             Obstacle::Unpublished { .. } => "ImageUnpublished",
             Obstacle::RebuildsOff => "RebuildsOff",
             Obstacle::NodeNotReady(_) => "NodeNotReady",
+            Obstacle::Marked(_) => "NodeMarked",
             Obstacle::Versions { .. } | Obstacle::Unspoken { .. } => "IncompatibleVersions",
             Obstacle::SingleReplica(_) => "SingleReplica",
             Obstacle::Faulted(_) => "Faulted",
@@ -85,8 +90,14 @@ impl Obstacle {
     }
 
     /// What would take it away.
-    pub fn way_out(&self) -> &'static str {
-        match self {
+    pub fn way_out(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Obstacle::Marked(node) => {
+                let patch = r#"{"spec":{"dataEngineUpgradeRequested":false}}"#;
+                return Cow::Owned(format!(
+                    "take the mark away: `kubectl patch lhn {node} -n longhorn-system --type merge -p '{patch}'`"
+                ));
+            }
             Obstacle::NoImage => "set default-instance-manager-image",
             Obstacle::UnknownNodes { .. } => "name nodes as `kubectl get lhn -n longhorn-system` lists them",
             Obstacle::SingleNode => {
@@ -117,13 +128,14 @@ impl Obstacle {
             Obstacle::NoCopyElsewhere { .. } | Obstacle::NoTarget { .. } => {
                 "bring back a node that has a replica of it"
             }
-        }
+        })
     }
 
     /// Whether it may go away while the upgrade waits: by itself, or because somebody who turned something off turns it on again.
     pub fn passes(&self) -> bool {
         match self {
             Obstacle::NodeNotReady(_)
+            | Obstacle::Marked(_)
             | Obstacle::RebuildsOff
             | Obstacle::Degraded { .. }
             | Obstacle::TooFew { .. }
@@ -167,6 +179,7 @@ impl Obstacle {
             | Obstacle::Unpublished { .. }
             | Obstacle::RebuildsOff
             | Obstacle::NodeNotReady(_)
+            | Obstacle::Marked(_)
             | Obstacle::Versions { .. }
             | Obstacle::Unspoken { .. } => None,
         }

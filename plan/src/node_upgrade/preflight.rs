@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use midflight_api::longhorn::VolumeState;
+use midflight_api::longhorn::{NodeUpgradeState, VolumeState};
 use midflight_api::{ImageRef, NodeName};
 
+use super::attempts::Child;
 use super::facts::{Copy, Image, Nodes, Volume};
 use super::obstacle::Obstacle;
 use super::place::{has_copy_elsewhere, hosts};
@@ -18,7 +19,7 @@ pub fn nodes_of_run(named: &[NodeName], nodes: &Nodes) -> BTreeSet<NodeName> {
 }
 
 /// All that stands in the way of upgrading these nodes, what lasts first. Nothing happens to the volumes of a node that is upgraded
-/// already, whatever they are like.
+/// already; only one whose copy there is not in service is waited for, and so is told.
 pub fn preflight<'a>(
     run: &BTreeSet<NodeName>,
     image: &ImageRef,
@@ -29,8 +30,9 @@ pub fn preflight<'a>(
     let todo: Vec<&NodeName> = run.iter().filter(|node| !is_done(node, image, nodes, &volumes)).collect();
     let mut found = cluster(run, image, nodes);
     for volume in volumes {
-        let touched = todo.iter().filter(|node| volume.touches(node));
-        found.extend(touched.filter_map(|node| fit(volume, node, nodes).err()));
+        let concerned =
+            run.iter().filter(|node| volume.misses(node) || todo.contains(node) && volume.touches(node));
+        found.extend(concerned.filter_map(|node| fit(volume, node, nodes).err()));
     }
     found.sort_by_key(Obstacle::passes);
     found.dedup();
@@ -66,6 +68,16 @@ pub(super) fn cluster(run: &BTreeSet<NodeName>, image: &ImageRef, nodes: &Nodes)
     found
         .extend(of_run.filter(|(_, node)| !node.ready).map(|(name, _)| Obstacle::NodeNotReady(name.clone())));
     found
+}
+
+/// Nodes that are marked as under upgrade, and of which there is none that would take the mark away: each takes the place of one that could
+/// begin. One that is completed is done with its node.
+pub(super) fn marked(nodes: &Nodes, upgrades: &[Child]) -> Vec<Obstacle> {
+    let is_at_it =
+        |one: &Child, name: &NodeName| one.node == *name && one.state != NodeUpgradeState::Completed;
+    let has_none = |name: &NodeName| !upgrades.iter().any(|one| is_at_it(one, name));
+    let marked = nodes.iter().filter(|(name, node)| node.requested && has_none(name));
+    marked.map(|(name, _)| Obstacle::Marked(name.clone())).collect()
 }
 
 /// Nodes of the upgrade that lack its image.

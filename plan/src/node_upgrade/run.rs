@@ -17,11 +17,12 @@ use midflight_api::longhorn::{
 };
 use midflight_api::{ImageRef, NodeName};
 
+use super::attempts::{Child, failed, follow, next_look, not_made, rests_until};
 use super::facts::{Nodes, Policy, Volume};
 use super::halt::{aborted, paused, turned};
 use super::obstacle::Obstacle;
 use super::place::are_disjoint;
-use super::preflight::{cluster, fit, missing, nodes_of_run, preflight};
+use super::preflight::{cluster, fit, marked, missing, nodes_of_run, preflight};
 use super::versions::caveat;
 use super::words::{fit_run, some_of};
 
@@ -45,46 +46,6 @@ pub struct Observed {
     pub children: Vec<Child>,
     /// Another upgrade that this one has to wait for before it begins.
     pub rival: Option<String>,
-}
-
-/// The upgrade of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Child {
-    pub name: String,
-    pub node: NodeName,
-    pub manager: String,
-    pub state: NodeUpgradeState,
-    pub message: String,
-    /// Why the node goes back, or went back, and what it was at.
-    pub failure: String,
-    pub returned_from: NodeUpgradeState,
-    pub deleting: bool,
-    pub longest_pause_us: i64,
-}
-
-impl Child {
-    /// What became of a node that failed.
-    fn told(&self) -> String {
-        match self.returned_from {
-            NodeUpgradeState::Undefined => self.failure.clone(),
-            from => format!("went back from {from}: {}", self.failure),
-        }
-    }
-
-    /// Whether it holds a place among those that are under way.
-    fn is_active(&self) -> bool {
-        match self.state {
-            NodeUpgradeState::Completed | NodeUpgradeState::Error => false,
-            NodeUpgradeState::Undefined
-            | NodeUpgradeState::Initializing
-            | NodeUpgradeState::FailingReplicas
-            | NodeUpgradeState::SwitchingOver
-            | NodeUpgradeState::UpgradingInstanceManager
-            | NodeUpgradeState::SwitchingBack
-            | NodeUpgradeState::RebuildingReplica
-            | NodeUpgradeState::Finalizing => true,
-        }
-    }
 }
 
 /// Something the shell can do. Each is safe to repeat.
@@ -141,6 +102,8 @@ pub fn decide(seen: &Observed) -> Decision {
     }
     // The controllers are on no node; people who look for one get the same as with an Image.
     decision.status.owner_id = seen.nodes.keys().next().cloned().unwrap_or_default();
+    let pauses = decision.status.upgrade_nodes.values().map(|entry| entry.longest_pause_us);
+    decision.status.longest_pause_us = pauses.max().unwrap_or_default();
     let active = |entry: &&NodeName| seen.is_under_way(&decision.status, entry);
     let first = decision.status.upgrade_nodes.keys().find(active).cloned();
     decision.status.upgrading_node = first.unwrap_or_default();
@@ -152,7 +115,7 @@ pub fn decide(seen: &Observed) -> Decision {
 }
 
 impl Observed {
-    fn child(&self, node: &NodeName) -> Option<&Child> {
+    pub(super) fn child(&self, node: &NodeName) -> Option<&Child> {
         self.children.iter().find(|child| child.node == *node && child.manager == self.name)
     }
 
@@ -167,7 +130,7 @@ impl Observed {
     }
 
     /// Since when it is in its state.
-    fn since(&self) -> Timestamp {
+    pub(super) fn since(&self) -> Timestamp {
         self.status.since.as_str().parse().unwrap_or(self.now)
     }
 }
@@ -225,6 +188,7 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
     }
     let mut found = preflight(&run, &status.instance_manager_image, &seen.nodes, &seen.volumes);
     found.extend(rebuilds_off(seen, &run, &status.instance_manager_image));
+    found.extend(marked(&seen.nodes, &seen.children));
     let until = seen.since().checked_add(seen.policy.deadline).ok();
     match found.as_slice() {
         [] if seen.spec.paused => status.message = paused(seen, &[]).into(),
@@ -242,11 +206,14 @@ fn initialize(seen: &Observed, decision: &mut Decision) {
     }
 }
 
-/// Whether replicas would have to leave nodes, and none would be rebuilt afterwards.
+/// Whether replicas would have to leave nodes, or are waited for there, and none would be rebuilt afterwards.
 pub(super) fn rebuilds_off(seen: &Observed, run: &BTreeSet<NodeName>, image: &ImageRef) -> Option<Obstacle> {
-    let todo = |node: &&NodeName| seen.nodes.get(*node).is_some_and(|node| !node.runs_only(image));
-    let is_used = |node: &NodeName| seen.volumes.iter().any(|volume| volume.touches(node));
-    (!seen.policy.rebuilds && run.iter().filter(todo).any(is_used)).then_some(Obstacle::RebuildsOff)
+    let todo = |node: &NodeName| seen.nodes.get(node).is_some_and(|node| !node.runs_only(image));
+    let needs_one = |node: &NodeName| {
+        let leaves = todo(node);
+        seen.volumes.iter().any(|volume| volume.misses(node) || leaves && volume.touches(node))
+    };
+    (!seen.policy.rebuilds && run.iter().any(needs_one)).then_some(Obstacle::RebuildsOff)
 }
 
 /// These obstacles in one message, without those that are left out.
@@ -261,15 +228,19 @@ fn upgrade(seen: &Observed, decision: &mut Decision) {
     if seen.default_image != status.instance_manager_image {
         return begin_anew(seen, status);
     }
-    for (node, entry) in &status.upgrade_nodes {
+    let image = status.instance_manager_image.clone();
+    for (node, entry) in &mut status.upgrade_nodes {
         let is_written = seen.status.upgrade_nodes.get(node).is_some_and(|was| was.state == entry.state);
-        if entry.state == NodeUpgradeState::Initializing && is_written && seen.child(node).is_none() {
-            let image = status.instance_manager_image.clone();
-            decision.orders.push(Order::Begin { node: node.clone(), image });
+        if entry.state != NodeUpgradeState::Initializing || !is_written || seen.child(node).is_some() {
+            continue;
+        }
+        match not_made(entry, seen) {
+            Some(why) => failed(entry, &why, seen),
+            None => decision.orders.push(Order::Begin { node: node.clone(), image: image.clone() }),
         }
     }
     let why = next(seen, status);
-    decision.until = earliest_retry(status, seen.now);
+    decision.until = next_look(status, seen);
     let all = |state| status.upgrade_nodes.values().all(|entry| entry.state == state);
     if all(NodeUpgradeState::Completed) {
         return go_on(status, UpgradeState::Completed);
@@ -283,65 +254,24 @@ fn upgrade(seen: &Observed, decision: &mut Decision) {
         return fail(status, &some_of(failed, " | "));
     }
     let caveat = || caveat(&status.instance_manager_image, &seen.nodes);
-    status.message = why.or_else(caveat).unwrap_or_default().into();
+    status.message = why.or_else(|| rests(seen, status)).or_else(caveat).unwrap_or_default().into();
 }
 
-/// Takes over what the upgrades of nodes say.
-fn follow(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus, orders: &mut Vec<Order>) {
-    for (node, entry) in &mut status.upgrade_nodes {
-        match seen.child(node) {
-            // What a failed attempt has left goes before the next one; what it leaves undone is its own to finish.
-            Some(child) if child.deleting => entry.message = child.message.as_str().into(),
-            Some(child) if entry.state == NodeUpgradeState::Undefined => {
-                // It can be looked at until its node is tried again.
-                if rests_until(entry, seen.now).is_none() {
-                    orders.push(Order::Remove { child: child.name.clone() });
-                }
-            }
-            Some(child) => {
-                entry.longest_pause_us = entry.longest_pause_us.max(child.longest_pause_us);
-                match child.state {
-                    NodeUpgradeState::Error if entry.state != NodeUpgradeState::Error => {
-                        failed(entry, &child.told(), seen);
-                    }
-                    NodeUpgradeState::Error | NodeUpgradeState::Undefined => {}
-                    state => {
-                        if state == NodeUpgradeState::Completed && entry.completed_at.is_empty() {
-                            entry.completed_at = seen.now.to_string().into();
-                        }
-                        (entry.state, entry.message) = (state, child.message.as_str().into());
-                    }
-                }
-            }
-            None => match entry.state {
-                NodeUpgradeState::Undefined
-                | NodeUpgradeState::Initializing
-                | NodeUpgradeState::Completed
-                | NodeUpgradeState::Error => {}
-                NodeUpgradeState::FailingReplicas
-                | NodeUpgradeState::SwitchingOver
-                | NodeUpgradeState::UpgradingInstanceManager
-                | NodeUpgradeState::SwitchingBack
-                | NodeUpgradeState::RebuildingReplica
-                | NodeUpgradeState::Finalizing => failed(entry, "its upgrade was deleted", seen),
-            },
-        }
+/// What the first node that waits says, where nothing moves.
+fn rests(seen: &Observed, status: &DataEngineUpgradeManagerStatus) -> Option<String> {
+    // One that could not be begun says why.
+    let moves = |(node, entry): (&NodeName, &UpgradeNodeStatus)| {
+        seen.is_under_way(status, node) && (seen.child(node).is_some() || entry.message.is_empty())
+    };
+    if status.upgrade_nodes.iter().any(moves) {
+        return None;
     }
-}
-
-/// Notes a failure: the node is tried again after the others, or no more.
-fn failed(entry: &mut UpgradeNodeStatus, why: &str, seen: &Observed) {
-    entry.failures += 1;
-    if entry.failures > seen.policy.retries {
-        entry.state = NodeUpgradeState::Error;
-        entry.message = format!("failed {} times, last: {why}", entry.failures).into();
-        return;
-    }
-    let rest = seen.policy.rest(entry.failures);
-    let at = seen.now.checked_add(rest).unwrap_or(Timestamp::MAX);
-    entry.state = NodeUpgradeState::Undefined;
-    entry.retry_at = at.to_string().into();
-    entry.message = format!("failed, and is tried again after {} s: {why}", rest.as_secs()).into();
+    let mut waiting = status.upgrade_nodes.iter().filter(|(_, entry)| {
+        matches!(entry.state, NodeUpgradeState::Undefined | NodeUpgradeState::Initializing)
+    });
+    waiting
+        .find(|(_, entry)| !entry.message.is_empty())
+        .map(|(node, entry)| format!("{node}: {}", entry.message))
 }
 
 /// Another image became the default: all begins anew with it, once the nodes that are under way have gone back.
@@ -364,7 +294,6 @@ fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<
         return Some(paused(seen, &active));
     }
     let mut waiting: Vec<(bool, i32, NodeName)> = Vec::new();
-    let mut why = None;
     for (node, entry) in status.upgrade_nodes.iter().filter(|(_, entry)| is_pending(entry)) {
         if seen.child(node).is_some() || rests_until(entry, seen.now).is_some() {
             continue;
@@ -374,6 +303,8 @@ fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<
         waiting.push((unfit, entry.failures, node.clone()));
     }
     waiting.sort();
+    let nobodys = marked(&seen.nodes, &seen.children);
+    let mut why = nobodys.first().filter(|_| !waiting.is_empty()).map(Obstacle::advice);
     let most = usize::try_from(seen.spec.max_parallel_nodes).unwrap_or(1).max(1);
     let others = seen.children.iter().filter(|child| child.manager != seen.name && child.is_active());
     active.extend(others.map(|child| child.node.clone()));
@@ -415,17 +346,7 @@ fn next(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) -> Option<
     why
 }
 
-/// Until when a node rests after a failure, if that is not over.
-fn rests_until(entry: &UpgradeNodeStatus, now: Timestamp) -> Option<Timestamp> {
-    entry.retry_at.as_str().parse().ok().filter(|at| *at > now)
-}
-
-fn earliest_retry(status: &DataEngineUpgradeManagerStatus, now: Timestamp) -> Option<Timestamp> {
-    let pending = status.upgrade_nodes.values().filter(|entry| is_pending(entry));
-    pending.filter_map(|entry| rests_until(entry, now)).min()
-}
-
-/// Begins again where it failed, once somebody has changed the spec; what is completed stays so.
+/// Begins again where it failed, once somebody has changed the spec; what is completed stays so, unless another image is the default by now.
 fn resume(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) {
     if seen.generation == seen.status.observed_generation {
         return;
@@ -433,6 +354,9 @@ fn resume(seen: &Observed, status: &mut DataEngineUpgradeManagerStatus) {
     if seen.spec.paused {
         // The change that ends the pause is the one to begin at.
         return;
+    }
+    if seen.default_image != status.instance_manager_image {
+        status.upgrade_nodes = BTreeMap::new();
     }
     for entry in status.upgrade_nodes.values_mut().filter(|entry| entry.state != NodeUpgradeState::Completed)
     {

@@ -33,6 +33,13 @@ fn cut(text: &mut Message) {
     *text = format!("{}{CUT}", &text.as_str()[..end]).into();
 }
 
+/// A text as a message that the API takes.
+pub fn message(text: String) -> Message {
+    let mut message = text.into();
+    cut(&mut message);
+    message
+}
+
 /// Cuts what is too long in the status of a whole upgrade.
 pub(super) fn fit_run(status: &mut DataEngineUpgradeManagerStatus) {
     let entries = status.upgrade_nodes.values_mut().map(|entry| &mut entry.message);

@@ -56,7 +56,12 @@ pub(super) fn nodes(upgrade: &DataEngineUpgradeManager) -> Option<Does> {
         UpgradeState::Error => Some(Does::Waits(format!("has failed, {told}{because}"))),
         UpgradeState::Undefined | UpgradeState::Initializing | UpgradeState::Upgrading => {
             let paused = if upgrade.spec.paused { "paused, " } else { "" };
-            let is_held = !is_under_way && (upgrade.spec.paused || !status.message.is_empty());
+            // After a failure a node rests, and comes again by itself.
+            let rests = status
+                .upgrade_nodes
+                .values()
+                .any(|entry| entry.state == NodeUpgradeState::Undefined && !entry.retry_at.is_empty());
+            let is_held = !is_under_way && (upgrade.spec.paused || !status.message.is_empty() && !rests);
             let told = match is_held && upgrade.spec.paused {
                 true => format!(
                     "{paused}{told}; `midflight upgrade nodes --name {} --resume` goes on",
@@ -117,6 +122,11 @@ mod tests {
             upgrade.spec.paused = true;
             upgrade
         };
+        let rests = |mut upgrade: DataEngineUpgradeManager| {
+            let nodes = &mut upgrade.status.as_mut().unwrap().upgrade_nodes;
+            nodes.get_mut("node-2").unwrap().retry_at = "2026-01-01T00:01:00Z".into();
+            upgrade
+        };
         let moves = |text: &str| Some(Does::Moves(text.to_owned()));
         let waits = |text: &str| Some(Does::Waits(text.to_owned()));
         let half = [Completed, SwitchingOver];
@@ -130,6 +140,10 @@ mod tests {
                 waits("paused, to im:2: 1 of 2 nodes done; `midflight upgrade nodes --name upgrade --resume` goes on")),
             ("held up", upgrade(UpgradeState::Initializing, "waits: vol-1 is expanding", &[Undefined]),
                 waits("to im:2: 0 of 1 nodes done: waits: vol-1 is expanding")),
+            ("it rests", rests(upgrade(UpgradeState::Upgrading, "node-2: failed, and is tried again after 60 s: why", &[Completed, Undefined])),
+                moves("to im:2: 1 of 2 nodes done: node-2: failed, and is tried again after 60 s: why")),
+            ("paused while it rests", paused(rests(upgrade(UpgradeState::Upgrading, "paused: no further node begins", &[Completed, Undefined]))),
+                waits("paused, to im:2: 1 of 2 nodes done; `midflight upgrade nodes --name upgrade --resume` goes on")),
             ("failed", upgrade(UpgradeState::Error, "single replica of vol-1", &[]),
                 waits("has failed, to im:2: single replica of vol-1")),
             ("over", upgrade(UpgradeState::Completed, "", &[Completed]), None),

@@ -194,6 +194,36 @@ async fn a_deleted_upgrade_brings_everything_back_before_it_goes() {
     hollow.close().await;
 }
 
+/// One that an earlier build took, with a name that is too long for a label: the API refuses the upgrades of its nodes.
+#[tokio::test]
+async fn an_upgrade_whose_nodes_cannot_begin_says_why() {
+    let mut hollow = Hollow::open(2).await;
+    hollow.set("node-upgrade-deadline-seconds", "2").await;
+    hollow.set("node-upgrade-retry-limit", "0").await;
+    hollow.start();
+    let name = "u".repeat(64);
+    hollow.begin_as(&name, json!({ "dataEngine": "v2" })).await;
+    let runs: Api<DataEngineUpgradeManager> = hollow.api();
+    let why = "the API refuses its NodeDataEngineUpgrade: ";
+    let status = async || runs.get(&name).await.unwrap().status.unwrap_or_default();
+    hollow
+        .until("it says why", async || {
+            let status = status().await;
+            let entry = status.upgrade_nodes.get("node-1").cloned().unwrap_or_default();
+            entry.message.as_str().starts_with(why)
+                && status.message.as_str() == format!("node-1: {}", entry.message)
+        })
+        .await;
+    hollow.until("it is given up", async || status().await.state == UpgradeState::Error).await;
+    let told = status().await.message;
+    for node in ["node-1", "node-2"] {
+        let given_up = "failed 1 times, last: its NodeDataEngineUpgrade was not made within 2 s: ";
+        assert!(told.as_str().contains(&format!("{node}: {given_up}{why}")), "{told}");
+    }
+    hollow.assert_whole().await;
+    hollow.close().await;
+}
+
 #[tokio::test]
 async fn nodes_that_share_nothing_are_upgraded_together() {
     let mut hollow = Hollow::open(4).await;
@@ -341,9 +371,13 @@ impl Hollow {
     }
 
     async fn begin(&self, spec: serde_json::Value) {
+        self.begin_as("upgrade", spec).await;
+    }
+
+    async fn begin_as(&self, name: &str, spec: serde_json::Value) {
         let runs: Api<DataEngineUpgradeManager> = self.api();
         let object = json!({ "apiVersion": "longhorn.io/v1beta2", "kind": "DataEngineUpgradeManager",
-            "metadata": { "name": "upgrade" }, "spec": spec });
+            "metadata": { "name": name }, "spec": spec });
         runs.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
     }
 }

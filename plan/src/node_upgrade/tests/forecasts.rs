@@ -81,6 +81,16 @@ fn a_plan_tells_where_engines_go_and_what_is_in_the_way() {
     assert_eq!(told, [("a", Some(name(3)), true), ("b", None, true)], "b serves elsewhere");
 }
 
+/// A mark that nobody owns holds the controller up; the plan says so, and what comes when it is gone.
+#[test]
+fn a_plan_tells_of_a_mark_that_nobody_owns() {
+    let mut all = nodes(3);
+    all.get_mut("node-2").unwrap().requested = true;
+    let plan = forecast(&seen(all, vec![attached("a", 1, &[1, 2, 3])], 1), Pace::ASSUMED);
+    let found: Vec<&str> = plan.obstacles.iter().map(|one| one.word()).collect();
+    assert_eq!((found, plan.stages.len()), (vec!["NodeMarked"], 3));
+}
+
 #[test]
 fn a_plan_tells_of_versions_that_do_not_fit_and_of_those_that_nobody_knows() {
     let plan = |versions: Ranges| {

@@ -1,6 +1,7 @@
 //! Builders for nodes and volumes, which hide what a row does not speak of.
 
 mod admission;
+mod attempts;
 mod forecasts;
 mod model;
 mod properties;

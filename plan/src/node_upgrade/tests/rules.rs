@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use midflight_api::longhorn::VolumeState;
+use midflight_api::longhorn::{NodeDataEngineUpgrade, NodeUpgradeState, VolumeState};
 
 use super::super::facts::Copy;
 use super::super::place::{are_disjoint, choose};
-use super::super::preflight::preflight;
+use super::super::preflight::{marked, preflight};
 use super::super::versions::caveat;
-use super::super::{Image, Nodes, nodes_of_run};
+use super::super::{Child, Image, Nodes, nodes_of_run};
 use super::*;
 
 /// What the preflight of all nodes says, by word, of three nodes with this volume.
@@ -106,6 +106,42 @@ fn each_obstacle_of_the_cluster_is_found() {
     assert_eq!(preflight(&[name(1)].into(), &"".into(), &nodes(3), [])[0].word(), "NoDefaultImage");
 }
 
+/// A mark without an upgrade is nobody's, and takes the place of a node that could begin.
+#[test]
+fn a_mark_that_no_upgrade_owns_is_in_the_way_until_somebody_takes_it_away() {
+    let upgrade = |node: usize, state| {
+        let mut upgrade = NodeDataEngineUpgrade::new("one", Default::default());
+        upgrade.spec.node_id = name(node);
+        upgrade.status.get_or_insert_default().state = state;
+        Child::of(&upgrade)
+    };
+    use NodeUpgradeState::{Completed, Error, SwitchingOver};
+    #[rustfmt::skip]
+    let cases = [
+        ("none is marked",     None,    vec![],                                            false),
+        ("nobody's",           Some(2), vec![],                                            true),
+        ("another's",          Some(2), vec![upgrade(1, SwitchingOver)],                   true),
+        ("under upgrade",      Some(2), vec![upgrade(2, SwitchingOver)],                   false),
+        ("on its way back",    Some(2), vec![upgrade(2, Error)],                           false),
+        ("it is done",         Some(2), vec![upgrade(2, Completed)],                       true),
+    ];
+    for (case, node, upgrades, expected) in cases {
+        let mut all = nodes(3);
+        node.into_iter().for_each(|node| all.get_mut(&name(node)).unwrap().requested = true);
+        let found = marked(&all, &upgrades);
+        assert_eq!(!found.is_empty(), expected, "{case}");
+        for one in found {
+            assert_eq!((one.word(), one.passes()), ("NodeMarked", true), "{case}");
+            let way_out = "`kubectl patch lhn node-2 -n longhorn-system --type merge -p '{\"spec\":{\"dataEngineUpgradeRequested\":false}}'`";
+            assert!(
+                one.advice().contains("node-2 is marked") && one.advice().ends_with(way_out),
+                "{}",
+                one.advice()
+            );
+        }
+    }
+}
+
 #[test]
 fn an_image_is_in_the_way_for_what_was_said_of_it_only() {
     let unheard = Ranges::default();
@@ -191,6 +227,9 @@ fn volumes_of_a_node_that_is_upgraded_already_are_in_nobodys_way() {
         ("marked",             upgraded(|all| all.get_mut("node-1").unwrap().requested = true),    single(), vec!["SingleReplica"]),
         ("its engine is away", upgraded(|_| {}), with(single(), |volume| volume.asked = name(2)),            vec!["SingleReplica"]),
         ("its copy left",      upgraded(|_| {}), with(single(), |volume| volume.replicas[0].told_to_stop = true), vec!["SingleReplica"]),
+        ("a copy is missed",   upgraded(|_| {}), with(attached("vol-1", 1, &[1, 2]), |volume| volume.replicas[1].copy = Copy::Out),        vec!["Degraded"]),
+        ("and is on its way",  upgraded(|_| {}), with(attached("vol-1", 1, &[1, 2]), |volume| volume.replicas[1].copy = Copy::Rebuilding), vec!["Rebuilding"]),
+        ("and nobody's",       upgraded(|_| {}), with(attached("vol-1", 1, &[1, 2]), |volume| { volume.deleting = true; volume.replicas[1].copy = Copy::Out; }), vec![]),
     ];
     for (case, nodes, volume, expected) in cases {
         assert_eq!(found(&volume, &nodes), expected, "{case}");

@@ -5,13 +5,13 @@ use midflight_api::longhorn::{
     UpgradeState,
 };
 
-use super::super::run::{Child, Observed};
-use super::super::{Image, Order, decide_run};
+use super::super::run::Observed;
+use super::super::{Child, Image, Order, decide_run};
 use super::world::World;
 use super::*;
 use UpgradeState::*;
 
-fn seen(state: UpgradeState) -> Observed {
+pub(super) fn seen(state: UpgradeState) -> Observed {
     let entries = (1..=3).map(|node| (name(node), UpgradeNodeStatus::default()));
     Observed {
         now: at(10),
@@ -37,12 +37,12 @@ fn seen(state: UpgradeState) -> Observed {
     }
 }
 
-fn change(mut seen: Observed, change: impl FnOnce(&mut Observed)) -> Observed {
+pub(super) fn change(mut seen: Observed, change: impl FnOnce(&mut Observed)) -> Observed {
     change(&mut seen);
     seen
 }
 
-fn child(node: usize, state: NodeUpgradeState) -> Child {
+pub(super) fn child(node: usize, state: NodeUpgradeState) -> Child {
     Child {
         name: format!("run-{}", name(node)),
         node: name(node),
@@ -52,11 +52,16 @@ fn child(node: usize, state: NodeUpgradeState) -> Child {
         failure: if state == NodeUpgradeState::Error { "why".into() } else { String::new() },
         returned_from: NodeUpgradeState::SwitchingOver,
         deleting: false,
+        waits: false,
         longest_pause_us: 7,
     }
 }
 
-fn entry(seen: &mut Observed, node: usize, state: NodeUpgradeState) {
+fn mark(seen: &mut Observed, node: usize) {
+    seen.nodes.get_mut(&name(node)).unwrap().requested = true;
+}
+
+pub(super) fn entry(seen: &mut Observed, node: usize, state: NodeUpgradeState) {
     seen.status.upgrade_nodes.get_mut(&name(node)).unwrap().state = state;
 }
 
@@ -83,6 +88,8 @@ fn an_upgrade_goes_from_state_to_state() {
         ("no rebuilds",         change(seen(Initializing), |s| s.policy.rebuilds = false),                            Initializing, "waits: no replica that leaves a node would be rebuilt: the setting concurrent-replica-rebuild-per-node-limit is 0"),
         ("for no volume",       change(seen(Initializing), |s| { s.policy.rebuilds = false; s.volumes.clear(); }),    Upgrading,    ""),
         ("turned off later",    change(seen(Upgrading), |s| s.policy.rebuilds = false),                               Upgrading,    "no replica that leaves a node would be rebuilt"),
+        ("nobody's mark",       change(seen(Initializing), |s| mark(s, 3)),                                           Initializing, "waits: node node-3 is marked as one whose data engine is being upgraded, and no upgrade of it is there; take the mark away: `kubectl patch lhn node-3 -n"),
+        ("and comes later",     change(seen(Upgrading), |s| mark(s, 3)),                                              Upgrading,    "node node-3 is marked"),
         ("paused",              change(seen(Initializing), |s| s.spec.paused = true),                                 Initializing, "paused"),
         ("nothing happens",     change(seen(Error), |s| s.status.message = "why".into()),                             Error,        "why"),
         ("is resumed",          change(seen(Error), |s| s.generation = 2),                                            Undefined,    ""),
@@ -126,33 +133,41 @@ fn a_node_is_written_down_before_its_upgrade_is_made() {
     assert_eq!(after.upgrade_nodes[&name(2)].state, NodeUpgradeState::Undefined, "one at a time");
 }
 
+/// What is completed was completed with the image of its time.
 #[test]
-fn a_node_that_fails_comes_again_after_the_others_and_not_for_ever() {
-    let mut one = change(seen(Upgrading), |s| entry(s, 1, NodeUpgradeState::SwitchingOver));
-    one.children = vec![child(1, NodeUpgradeState::Error)];
-    let status = decide_run(&one).status;
-    let failed = &status.upgrade_nodes[&name(1)];
-    assert_eq!((failed.state, failed.failures), (NodeUpgradeState::Undefined, 1));
-    assert_eq!(failed.retry_at.as_str(), at(70).to_string());
-    assert_eq!(status.upgrade_nodes[&name(2)].state, NodeUpgradeState::Initializing, "the next one begins");
+fn who_resumes_begins_anew_where_another_image_is_the_default_by_now() {
+    let left = |default: &str, state| {
+        let failed = change(seen(Upgrading), |s| {
+            (s.status.state, s.generation, s.default_image) = (state, 2, default.into());
+            entry(s, 1, NodeUpgradeState::Completed);
+            entry(s, 2, NodeUpgradeState::Error);
+        });
+        let status = decide_run(&failed).status;
+        let kept = status.upgrade_nodes.iter().map(|(node, entry)| (node.to_string(), entry.state));
+        (status.state, kept.collect::<Vec<_>>())
+    };
+    let known = |states: [NodeUpgradeState; 3]| {
+        (1..).zip(states).map(|(node, state)| (name(node).to_string(), state)).collect::<Vec<_>>()
+    };
+    use NodeUpgradeState::{Completed as Done, Error as Failed, Undefined as Waits};
+    #[rustfmt::skip]
+    let cases = [
+        ("the same image",  NEW,     Error,     (Undefined, known([Done, Waits, Waits]))),
+        ("another image",   "im:v3", Error,     (Undefined, vec![])),
+        ("it is over",      "im:v3", Completed, (Completed, known([Done, Failed, Waits]))),
+    ];
+    for (case, default, state, expected) in cases {
+        assert_eq!(left(default, state), expected, "{case}");
+    }
+}
 
-    let again = change(one.clone(), |s| {
-        s.status = status.clone();
-        s.now = at(70);
-        entry(s, 2, NodeUpgradeState::Completed);
-        entry(s, 3, NodeUpgradeState::Completed);
-    });
-    assert_eq!(decide_run(&again).orders, [Order::Remove { child: "run-node-1".into() }]);
-    let gone = change(again, |s| s.children.clear());
-    assert_eq!(decide_run(&gone).status.upgrade_nodes[&name(1)].state, NodeUpgradeState::Initializing);
-
-    let last = change(gone, |s| {
-        entry(s, 1, NodeUpgradeState::SwitchingOver);
-        s.children = vec![child(1, NodeUpgradeState::Error)];
-    });
-    let over = decide_run(&last).status;
-    assert_eq!(over.state, Error);
-    assert_eq!(over.message.as_str(), "node-1: failed 2 times, last: went back from switching-over: why");
+#[test]
+fn the_longest_pause_of_any_node_is_that_of_the_upgrade() {
+    let mut one = change(seen(Upgrading), |s| entry(s, 2, NodeUpgradeState::SwitchingOver));
+    one.status.upgrade_nodes.get_mut("node-1").unwrap().longest_pause_us = 5;
+    assert_eq!(decide_run(&one).status.longest_pause_us, 5);
+    one.children = vec![child(2, NodeUpgradeState::SwitchingOver)];
+    assert_eq!(decide_run(&one).status.longest_pause_us, 7);
 }
 
 #[test]
@@ -231,13 +246,6 @@ fn who_aborts_hears_what_becomes_of_each_node_and_what_to_do_next() {
 }
 
 #[test]
-fn a_child_that_vanishes_is_a_failure_and_never_a_success() {
-    let one = change(seen(Upgrading), |s| entry(s, 1, NodeUpgradeState::RebuildingReplica));
-    let entry = decide_run(&one).status.upgrade_nodes[&name(1)].clone();
-    assert_eq!((entry.state, entry.failures), (NodeUpgradeState::Undefined, 1));
-}
-
-#[test]
 fn paused_means_that_no_further_node_begins_and_says_what_goes_on() {
     let under_way = |nodes: &[usize]| {
         change(seen(Upgrading), |s| {
@@ -304,10 +312,41 @@ fn a_deleted_upgrade_goes_when_every_node_is_back() {
 }
 
 #[test]
-fn upgrades_of_others_count() {
+fn upgrades_of_others_count_and_marks_of_nobody_are_told() {
     let mut one = seen(Upgrading);
     one.children = vec![Child { manager: "other".into(), ..child(3, NodeUpgradeState::SwitchingOver) }];
     assert_eq!(decide_run(&one).status.upgrading_node, "");
+    // Its mark is its own, also when it has failed and is on its way back.
+    mark(&mut one, 3);
+    one.children[0].state = NodeUpgradeState::Error;
+    let status = decide_run(&one).status;
+    assert_eq!((status.upgrading_node.as_str(), status.message.as_str()), ("", ""));
+    one.children.clear();
+    let status = decide_run(&one).status;
+    assert_eq!(status.upgrading_node, "");
+    assert!(status.message.as_str().starts_with("node node-3 is marked"), "{}", status.message);
+    one.spec.max_parallel_nodes = 2;
+    one.volumes.clear();
+    assert_eq!(decide_run(&one).status.upgrading_node, name(1), "it takes one place");
+}
+
+/// One that never comes back, at every step of the upgrade of the first: it ends, and says so.
+#[test]
+fn a_node_that_is_lost_for_good_does_not_hold_up_the_upgrade_for_ever() {
+    for steps in (0..80).step_by(8) {
+        for lost in 1..=3 {
+            let volumes = by_name(vec![attached("a", 1, &[1, 2, 3]), attached("b", 2, &[1, 2])]);
+            let mut world = World::new(nodes(3), volumes, 1);
+            (0..steps).for_each(|_| _ = world.goes_one_step());
+            world.lose(&name(lost));
+            let what = format!("node-{lost} after {steps} steps");
+            assert!(world.goes_on(4000), "{what}: {world:#?}");
+            assert_eq!(world.whole.state, Error, "{what}");
+            assert!(world.broken.is_none(), "{what}");
+            world.bring_back(&name(lost));
+            assert!(world.goes_on(4000) && world.is_whole(), "{what}: {world:#?}");
+        }
+    }
 }
 
 #[test]

@@ -221,6 +221,12 @@ fn each_state_does_what_the_seed_lists_one_step_at_a_time() {
     let cases = [
         ("begins",                 seen(Undefined, well()),                                                        "initializing"),
         ("runs it already",        change(seen(Undefined, well()), new_manager),                                   "finalizing"),
+        ("a replica is not back",  change(seen(Undefined, with(well(), |v| v.replicas[0].copy = Copy::Rebuilding)), new_manager), "notes"),
+        ("it is waited for",       change(seen(Undefined, with(well(), |v| v.replicas[0].copy = Copy::Out)), |s| { new_manager(s); s.status.volumes.insert("vol-1".into(), VolumeUpgradeStatus::default()); }), "rebuilding-replica"),
+        ("nor runs",               change(seen(Undefined, with(well(), |v| v.replicas[0].runs = false)), |s| { new_manager(s); s.status.volumes.insert("vol-1".into(), VolumeUpgradeStatus::default()); }), "rebuilding-replica"),
+        ("another node's is not",  change(seen(Undefined, with(well(), |v| v.replicas[1].copy = Copy::Out)), new_manager), "finalizing"),
+        ("it goes anyway",         change(seen(Undefined, with(well(), |v| { v.replicas[0].copy = Copy::Out; v.deleting = true; })), new_manager), "finalizing"),
+        ("detached, nobody's",     change(seen(Undefined, detached("vol-1", 1, &[1, 2])), new_manager),            "finalizing"),
         ("marks the node",         change(seen(Initializing, well()), |s| s.nodes.get_mut("node-1").unwrap().requested = false), "Request"),
         ("names volumes",          change(seen(Initializing, well()), |s| s.status.volumes.clear()),               "notes"),
         ("takes snapshots",        change(seen(Initializing, well()), |s| s.snapshots.clear()),                    "TakeSnapshot"),
@@ -262,6 +268,9 @@ fn each_state_does_what_the_seed_lists_one_step_at_a_time() {
         ("snapshots go",           seen(Finalizing, well()),                                                       "RemoveSnapshot"),
         ("detached volumes",       change(seen(Finalizing, detached("vol-1", 1, &[1])), |s| s.snapshots.clear()),  "SetImage"),
         ("of other nodes",         change(seen(Finalizing, detached("vol-1", 2, &[2])), |s| s.snapshots.clear()),  "completed"),
+        ("served there since",     change(seen(Finalizing, well()), |s| { s.snapshots.clear(); new_manager(s); }), "SetImage"),
+        ("served elsewhere",       change(seen(Finalizing, attached("vol-1", 2, &[1, 2, 3])), |s| { s.snapshots.clear(); new_manager(s); }), "completed"),
+        ("not there yet",          change(seen(Finalizing, with(well(), |v| v.serves_on = "".into())), |s| { s.snapshots.clear(); new_manager(s); }), "completed"),
         ("is completed",           change(seen(Finalizing, well()), |s| s.snapshots.clear()),                      "completed"),
         ("rests",                  seen(Completed, well()),                                                        ""),
         ("goes",                   change(seen(Completed, well()), |s| s.deleting = true),                         "Release"),
@@ -285,6 +294,24 @@ fn every_state_has_a_way_back() {
             }
         })
     };
+    // The new instance manager runs, and the engine that was sent home does not serve there.
+    let unserving = |more: fn(&mut Observed)| {
+        change(back(seen(SwitchingBack, failed(1, false, away(out(well()))))), |seen| {
+            new_manager(seen);
+            seen.status.previous_image = OLD.into();
+            seen.volumes.get_mut("vol-1").unwrap().image = NEW.into();
+            more(seen);
+        })
+    };
+    fn new_one(seen: &mut Observed) -> &mut Manager {
+        let here = seen.nodes.get_mut("node-1").unwrap();
+        here.managers.iter_mut().find(|one| one.image == NEW).unwrap()
+    }
+    fn old_object(seen: &mut Observed) {
+        let state = InstanceManagerState::Undefined;
+        let old = Manager { state, ..manager("node-1", OLD, 0) };
+        seen.nodes.get_mut("node-1").unwrap().managers.push(old);
+    }
     let unmarked =
         |seen| change(seen, |seen: &mut Observed| seen.nodes.get_mut("node-1").unwrap().requested = false);
     #[rustfmt::skip]
@@ -309,6 +336,14 @@ fn every_state_has_a_way_back() {
         ("it has gone",            replaced(SwitchingBack),                                                        "why; goes back: the instance manager of im:v1 on node-1 does not run yet; and 1 more"),
         ("the old one still goes", change(replaced(SwitchingBack), |s| s.nodes.get_mut("node-1").unwrap().managers[0].deleting = true), "why; goes back: instance manager im:v1-node-1 is going; and 1 more"),
         ("the new one came up",    change(replaced(SwitchingBack), |s| s.nodes.get_mut("node-1").unwrap().managers[1].state = Running), "DeleteManager"),
+        ("it serves nothing",      unserving(|_| {}),                                                              "ReinstateManager"),
+        ("and goes",               unserving(old_object),                                                          "DeleteManager"),
+        ("the old one starts",     unserving(|s| { old_object(s); new_one(s).deleting = true; }),                   "why; goes back: the instance manager of im:v1 on node-1 does not run yet; and 1 more"),
+        ("the old one serves",     unserving(|s| { old_object(s); s.nodes.get_mut("node-1").unwrap().managers.retain(|one| one.image == OLD); s.nodes.get_mut("node-1").unwrap().managers[0].state = Running; }), "Move"),
+        ("and is asked for it",    unserving(|s| { s.nodes.get_mut("node-1").unwrap().managers = vec![manager("node-1", OLD, 0)]; s.volumes.get_mut("vol-1").unwrap().image = OLD.into(); }), "why; goes back: the engine of vol-1 does not serve on node-1, where it belongs: it was so; it is tried again"),
+        ("the node is lost",       unserving(|s| s.volumes.get_mut("vol-1").unwrap().moved.failure.as_mut().unwrap().is_lost = true), "why; goes back: the engine of vol-1 does not serve on node-1, where it belongs: it was so; it is tried again"),
+        ("it serves another",      unserving(|s| drop(s.volumes.insert("vol-2".into(), attached("vol-2", 1, &[2, 3])))), "why; goes back: the engine of vol-1 does not serve on node-1, where it belongs: it was so; it is tried again"),
+        ("a replica is there",     unserving(|s| s.volumes.get_mut("vol-1").unwrap().replicas[0].runs = true),      "why; goes back: the engine of vol-1 does not serve on node-1, where it belongs: it was so; it is tried again"),
         ("also when given up",     change(replaced(Error), |s| s.nodes.get_mut("node-1").unwrap().managers.clear()), "ReinstateManager"),
         ("nobody was replaced",    change(replaced(SwitchingBack), |s| { s.status.previous_image = "".into(); s.nodes.get_mut("node-1").unwrap().managers.clear(); }), "why; goes back: vol-1 cannot come home: no instance manager of the v2 data engine runs on node-1; set default-instance-manager-image to an image that starts there"),
         ("is home",                back(seen(SwitchingBack, well())),                                              "rebuilding-replica, since why"),

@@ -13,7 +13,7 @@ use midflight_api::longhorn::{
 };
 use midflight_api::{ImageRef, NodeName, VolumeName};
 
-use super::super::facts::{Copy, Manager, Nodes, Volume};
+use super::super::facts::{Copy, Manager, MoveFailure, Nodes, Volume};
 use super::super::{Action, Child, Observed, Order, Run, Taken, decide, decide_run};
 use super::{NEW, OLD, at, manager, policy};
 
@@ -37,6 +37,8 @@ pub(super) struct One {
     pub(super) volumes: BTreeMap<VolumeName, NodeName>,
     previous: ImageRef,
     pub(super) deleting: bool,
+    /// Whether it has failed, and waits for something on its way back.
+    waits: bool,
 }
 
 /// A write on its way to the API.
@@ -60,6 +62,8 @@ pub(super) struct World {
     writers: BTreeMap<(VolumeName, NodeName), u32>,
     /// Whether instance managers of the new image start.
     pub(super) starts: bool,
+    /// Whether engines that come to one of the new image serve there.
+    pub(super) serves: bool,
     /// What must never happen, if it did.
     pub(super) broken: Option<&'static str>,
 }
@@ -71,6 +75,7 @@ pub(super) enum Event {
     Starts(VolumeName, usize),
     Rebuilt(VolumeName, usize),
     Moves(VolumeName),
+    DoesNotServe(VolumeName),
     ManagerGoes(NodeName),
     ManagerStarts(NodeName),
 }
@@ -93,6 +98,7 @@ impl World {
             snapshots: BTreeSet::new(),
             wire: Vec::new(),
             starts: true,
+            serves: true,
             broken: None,
         }
     }
@@ -101,7 +107,8 @@ impl World {
     pub(super) fn begin(&mut self, node: &NodeName, state: NodeUpgradeState) {
         let volumes = self.volumes.keys().map(|name| (name.clone(), NodeName::default())).collect();
         let failed = state == NodeUpgradeState::Error;
-        let one = One { state, since: 0, failed, volumes, previous: ImageRef::default(), deleting: false };
+        let (previous, deleting, waits) = Default::default();
+        let one = One { state, since: 0, failed, volumes, previous, deleting, waits };
         self.ones.insert(node.clone(), one);
         self.nodes.get_mut(node).unwrap().requested = true;
     }
@@ -122,6 +129,7 @@ impl World {
             failure: if one.failed { "failed".into() } else { String::new() },
             returned_from: NodeUpgradeState::Undefined,
             deleting: one.deleting,
+            waits: one.waits,
             longest_pause_us: 0,
         };
         Run {
@@ -217,6 +225,7 @@ impl World {
                 .collect(),
             previous: status.previous_image,
             deleting: one.deleting,
+            waits: status.state == NodeUpgradeState::Error && status.message != status.failure,
         };
         self.wire.extend(decision.actions.into_iter().map(|action| Write::Node(node.clone(), action)));
     }
@@ -247,8 +256,8 @@ impl World {
             Write::Run(Order::Begin { node, .. }) => {
                 let since = self.now;
                 let state = NodeUpgradeState::Undefined;
-                let (volumes, previous) = Default::default();
-                let new = One { state, since, failed: false, volumes, previous, deleting: false };
+                let (failed, volumes, previous, deleting, waits) = Default::default();
+                let new = One { state, since, failed, volumes, previous, deleting, waits };
                 self.ones.entry(node).or_insert(new);
             }
             Write::Run(Order::Remove { child }) => {
@@ -329,7 +338,14 @@ impl World {
                 && serves(target)
                 && volume.replicas.iter().any(|one| healthy(&one))
             {
-                events.push(Event::Moves(name.clone()));
+                let manager = self.nodes[target].serving().map(|manager| manager.image.as_str());
+                match self.serves || manager != Some(NEW) {
+                    true => events.push(Event::Moves(name.clone())),
+                    false if volume.failure_on(target).is_none() => {
+                        events.push(Event::DoesNotServe(name.clone()));
+                    }
+                    false => {}
+                }
             }
         }
         for (name, node) in self.nodes.iter().filter(|(_, node)| node.ready) {
@@ -361,6 +377,7 @@ impl World {
                 let volume = self.volumes.get_mut(volume).unwrap();
                 let (to, from) = (volume.target().clone(), volume.seat.clone());
                 (volume.serves_on, volume.seat) = (to.clone(), to.clone());
+                volume.moved.failure = None;
                 let name = volume.name.clone();
                 let term = self.terms(&name).max().unwrap_or_default() + 1;
                 // Nobody can end what is on a node that is lost.
@@ -368,6 +385,11 @@ impl World {
                     self.writers.remove(&(name.clone(), from));
                 }
                 self.writers.insert((name, to), term);
+            }
+            Event::DoesNotServe(volume) => {
+                let volume = self.volumes.get_mut(volume).unwrap();
+                let node = volume.target().clone();
+                volume.moved.failure = Some(MoveFailure { node, is_lost: false, why: "it was so".into() });
             }
             Event::ManagerGoes(node) => {
                 self.writers.retain(|(_, on), _| on != node);
@@ -489,9 +511,12 @@ impl World {
         self.nodes[node].serving().is_some_and(|manager| manager.image == OLD)
     }
 
-    pub(super) fn is_served(&self) -> bool {
-        self.volumes.values().filter(|volume| volume.state == VolumeState::Attached).all(|volume| {
+    /// The attached volumes that have a healthy replica on a node that serves.
+    pub(super) fn served(&self) -> BTreeSet<VolumeName> {
+        let attached = self.volumes.values().filter(|volume| volume.state == VolumeState::Attached);
+        let served = attached.filter(|volume| {
             volume.replicas.iter().any(|one| one.is_healthy() && self.nodes[&one.node].serving().is_some())
-        })
+        });
+        served.map(|volume| volume.name.clone()).collect()
     }
 }

@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::{Api, Client, ResourceExt};
 use midflight_api::longhorn::{
-    DataEngine, DataEngineUpgradeManager, Image, InstanceManager, Node, Replica, Setting, Volume,
+    DataEngine, DataEngineUpgradeManager, Image, InstanceManager, Node, NodeDataEngineUpgrade, Replica,
+    Setting, Volume,
 };
 use midflight_api::settings;
 use midflight_api::{ImageRef, NodeName, VolumeRecord, images_listed};
-use midflight_plan::node_upgrade::{self as plan, Nodes, Pace, Policy, Run};
+use midflight_plan::node_upgrade::{self as plan, Child, Nodes, Pace, Policy, Run};
 use midflight_plan::storage::engine_image::Ranges;
 use midflight_plan::storage::held::{holders, speaks};
 
@@ -27,11 +28,12 @@ pub(crate) async fn cluster(client: &Client, to: Option<&str>) -> anyhow::Result
         all::<VolumeRecord>(client),
         all::<Node>(client),
     )?;
-    let (managers, images, settings, upgrades, machines) = tokio::try_join!(
+    let (managers, images, settings, upgrades, children, machines) = tokio::try_join!(
         all::<InstanceManager>(client),
         all::<Image>(client),
         all::<Setting>(client),
         all::<DataEngineUpgradeManager>(client),
+        all::<NodeDataEngineUpgrade>(client),
         machines(client),
     )?;
     let values: BTreeMap<String, String> =
@@ -50,7 +52,7 @@ pub(crate) async fn cluster(client: &Client, to: Option<&str>) -> anyhow::Result
         policy: Policy::of(value),
         nodes: nodes_of(&nodes, &managers, &Held::of(&image.into(), &images, &machines)),
         volumes: volumes_of(&volumes, &replicas, &records),
-        children: Vec::new(),
+        children: children.iter().map(Child::of).collect(),
         rival: None,
     };
     Ok((run, Pace::learn(&upgrades)))

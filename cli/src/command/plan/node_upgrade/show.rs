@@ -1,5 +1,7 @@
 //! How the plan of a node upgrade looks, to people and to programs.
 
+use std::borrow::Cow;
+
 use midflight_plan::node_upgrade::{Forecast, Obstacle, Stage, Target};
 use serde::Serialize;
 
@@ -32,7 +34,7 @@ pub(super) struct Shown {
 struct InTheWay {
     reason: &'static str,
     message: String,
-    way_out: &'static str,
+    way_out: Cow<'static, str>,
     /// Whether it may go away by itself.
     passes: bool,
 }

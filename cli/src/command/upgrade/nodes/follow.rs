@@ -29,6 +29,7 @@ struct Upgraded {
     state: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
+    longest_pause_us: i64,
     nodes: Vec<Node>,
     volumes: Vec<Moved>,
 }
@@ -62,7 +63,11 @@ struct Moved {
 impl Answer for Upgraded {
     fn to_table(&self, _: Paint) -> String {
         let to = if self.image.is_empty() { String::new() } else { format!(" to {}", self.image) };
-        let mut text = format!("{}{to}\n", self.state);
+        let pause = match self.longest_pause_us {
+            0 => String::new(),
+            pause => format!(", longest pause {}", milliseconds(pause)),
+        };
+        let mut text = format!("{}{to}{pause}\n", self.state);
         if self.nodes.is_empty() {
             return text;
         }
@@ -206,6 +211,7 @@ fn upgraded(status: &DataEngineUpgradeManagerStatus, children: &[NodeDataEngineU
         image: status.instance_manager_image.to_string(),
         state: status.state.as_str(),
         message: status.message.to_string(),
+        longest_pause_us: status.longest_pause_us,
         nodes: status.upgrade_nodes.iter().map(node).collect(),
         volumes: volumes.collect(),
     }
@@ -222,4 +228,24 @@ fn took(entry: &UpgradeNodeStatus) -> Option<i64> {
     let began: Timestamp = entry.started_at.as_str().parse().ok()?;
     let ended: Timestamp = entry.completed_at.as_str().parse().ok()?;
     Some(ended.duration_since(began).as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_pause_of_any_node_is_told_first() {
+        let status = DataEngineUpgradeManagerStatus {
+            state: UpgradeState::Completed,
+            instance_manager_image: "im:2".into(),
+            longest_pause_us: 1500,
+            ..DataEngineUpgradeManagerStatus::default()
+        };
+        let told = upgraded(&status, &[]);
+        assert_eq!(told.to_table(Paint { on: false }), "completed to im:2, longest pause 1.50 ms\n");
+        assert_eq!(serde_json::to_value(&told).unwrap()["longestPauseUs"], 1500);
+        let none = upgraded(&DataEngineUpgradeManagerStatus { longest_pause_us: 0, ..status }, &[]);
+        assert_eq!(none.to_table(Paint { on: false }), "completed to im:2\n");
+    }
 }
