@@ -6,7 +6,7 @@ mod support;
 
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::Sandbox;
 
 /// Whether the programs are there; in CI they must be.
@@ -51,18 +51,32 @@ fn the_api_is_measured_beside_a_peer() {
     assert!(!kinds.contains("bench.midflight.dev"), "the peer is left as it was");
 }
 
+/// Of all scenarios, which is what is measured if nobody asks for one.
 #[test]
-fn a_fleet_is_upgraded_within_its_limit() {
+fn a_fleet_is_known_and_upgraded_within_its_limit() {
     let sandbox = Sandbox::new();
     let said =
         sandbox.json(&["bench", "fleet", "--nodes=3", "--volumes=20", "--limit=2", "--upgrade-takes=0"]);
-    assert!(said["mostAtOnce"].as_u64().unwrap() <= 2, "{said:#}");
-    let writes = said["figures"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["name"].as_str().unwrap().contains("writes"));
+    let figures = |scenario: &str| said[scenario]["figures"].as_array().unwrap().clone();
+    let upgrade = &said["engineUpgrade"];
+    assert!(upgrade["mostAtOnce"].as_u64().unwrap() <= 2, "{said:#}");
+    let upgrade = figures("engineUpgrade");
+    let writes = upgrade.iter().find(|one| one["name"].as_str().unwrap().contains("writes"));
     assert_eq!(writes.unwrap()["ours"], 2.0, "{said:#}");
+
+    assert_eq!((&said["volumes"]["nodes"], &said["volumes"]["volumes"]), (&json!(3), &json!(20)), "{said:#}");
+    let volumes = figures("volumes");
+    let names: Vec<&str> = volumes.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    let expected = [
+        "all volumes known after the start",
+        "CPU per 1,000 volumes until then",
+        "memory per 1,000 volumes",
+        "CPU of one event of a volume",
+        "one event until its volume's status follows",
+    ];
+    assert_eq!(names, expected, "{said:#}");
+    let answer = volumes.last().unwrap();
+    assert!(answer["ours"].as_f64().unwrap() > 0.0 && answer["peer"].as_f64().unwrap() > 0.0, "{said:#}");
 }
 
 #[test]

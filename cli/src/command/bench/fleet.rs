@@ -1,6 +1,6 @@
-//! `midflight bench fleet`: one controller before a whole fleet of volumes that have no engine behind them.
+//! `midflight bench fleet`: controllers before a whole fleet of volumes that have no engine behind them.
 //!
-//! The API server and the controller are the real ones, in this process; only the engines are
+//! The API server and the controllers are the real ones, in this process; only the engines are
 //! hollow: they bring a volume to the image it wants after a given time. The invariant: a watch sees
 //! every write, so that the limit is looked at after each of them.
 
@@ -25,6 +25,7 @@ use tokio::time::{sleep, timeout};
 
 use super::conditions::Conditions;
 use super::figure::{Better, Figure, show};
+use crate::args::Format;
 use crate::cluster::Interrupts;
 use crate::failure::Failure;
 use crate::output::{Answer, Paint};
@@ -34,16 +35,16 @@ use crate::session::Session;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const KNOWN_WITHIN: Duration = Duration::from_secs(600);
 
-/// Measure a controller before a fleet of hollow volumes
+/// Measure controllers before a fleet of hollow volumes
 ///
-/// Prepares an API server with the volumes in a temporary folder. With `engine-upgrade`, turns automatic engine upgrades on
+/// Prepares an API server with the volumes in a temporary folder, for each scenario anew. With `engine-upgrade`, turns automatic engine upgrades on
 /// and waits until every volume runs the new image; the peer is the shortest time that the limit allows. With `volumes`, starts
 /// all storage controllers, waits until they know every volume, and measures what one event costs; the peer is the same with 1,000
 /// volumes.
 #[derive(Debug, Args)]
 pub(crate) struct FleetBench {
     /// What happens to the fleet
-    #[arg(long, default_value = "engine-upgrade")]
+    #[arg(long, default_value = "all")]
     scenario: Scenario,
     /// Nodes of the fleet
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=5000))]
@@ -61,6 +62,8 @@ pub(crate) struct FleetBench {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Scenario {
+    /// Both, one after the other
+    All,
     /// Every volume moves to another engine image
     EngineUpgrade,
     /// All storage controllers start before volumes at rest
@@ -106,44 +109,85 @@ impl Answer for Settled {
     }
 }
 
+/// Every scenario.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct All {
+    volumes: Settled,
+    /// Missing where it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_upgrade: Option<Measured>,
+}
+
+impl Answer for All {
+    /// The figures of volumes were shown when they were there.
+    fn to_table(&self, paint: Paint) -> String {
+        self.engine_upgrade
+            .as_ref()
+            .map(|measured| format!("\n{}", measured.to_table(paint)))
+            .unwrap_or_default()
+    }
+}
+
 impl FleetBench {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        match self.scenario {
-            Scenario::EngineUpgrade => self.upgrade(session).await,
-            Scenario::Volumes => self.settle(session).await,
-        }
-    }
-
-    async fn settle(self, session: &Session) -> anyhow::Result<()> {
         let mut interrupts = Interrupts::listen().context("listen for signals")?;
-        let conditions = Conditions::before();
-        let say = |text: String| session.say(text);
-        let figures = tokio::select! {
-            figures = settle::measure(self.nodes, self.volumes, &say) => figures?,
-            () = interrupts.next() => return Err(Failure::error("interrupted", "start it again any time")),
+        let most = match self.scenario {
+            Scenario::All => self.all(session, &mut interrupts).await?,
+            Scenario::EngineUpgrade => {
+                let measured = self.upgrade(session, &mut interrupts).await?;
+                session.answer(&measured)?;
+                measured.most_at_once
+            }
+            Scenario::Volumes => return session.answer(&self.settle(session, &mut interrupts).await?),
         };
-        let (nodes, volumes) = (self.nodes, self.volumes);
-        session.answer(&Settled { conditions: conditions.after(), nodes, volumes, figures })
-    }
-
-    async fn upgrade(self, session: &Session) -> anyhow::Result<()> {
-        let mut interrupts = Interrupts::listen().context("listen for signals")?;
-        let folder = TempDir::with_prefix("midflight-fleet.").context("make a temporary folder")?;
-        let server = ApiServer::open(Config::new(folder.path())).await.context("open an API server")?;
-        let measured = tokio::select! {
-            measured = self.measure(session, &server) => measured,
-            () = interrupts.next() => Err(Failure::error("interrupted", "start it again any time")),
-        };
-        server.shutdown().await;
-        let measured = measured?;
-        session.answer(&measured)?;
-        if measured.most_at_once > measured.limit {
+        if most > self.limit {
             return Err(Failure::error(
-                format!("{} volumes of a node moved at once", measured.most_at_once),
+                format!("{most} volumes of a node moved at once"),
                 "report this: the limit must never be exceeded",
             ));
         }
         Ok(())
+    }
+
+    /// Says how many volumes of a node were on their way at once. What the first scenario has told is not lost when
+    /// the second fails.
+    async fn all(&self, session: &Session, interrupts: &mut Interrupts) -> anyhow::Result<u32> {
+        // First, since it looks at how the process grows.
+        let volumes = self.settle(session, interrupts).await?;
+        if session.global.output == Format::Table {
+            session.answer(&volumes)?;
+        }
+        let measured = self.upgrade(session, interrupts).await;
+        let most = measured.as_ref().map(|measured| measured.most_at_once).unwrap_or_default();
+        let (engine_upgrade, failed) = match measured {
+            Ok(measured) => (Some(measured), None),
+            Err(error) => (None, Some(error)),
+        };
+        session.answer(&All { volumes, engine_upgrade })?;
+        failed.map_or(Ok(most), Err)
+    }
+
+    async fn settle(&self, session: &Session, interrupts: &mut Interrupts) -> anyhow::Result<Settled> {
+        let conditions = Conditions::before();
+        let say = |text: String| session.say(text);
+        let figures = tokio::select! {
+            figures = settle::measure(self.nodes, self.volumes, &say) => figures?,
+            () = interrupts.next() => return Err(interrupted()),
+        };
+        let (nodes, volumes) = (self.nodes, self.volumes);
+        Ok(Settled { conditions: conditions.after(), nodes, volumes, figures })
+    }
+
+    async fn upgrade(&self, session: &Session, interrupts: &mut Interrupts) -> anyhow::Result<Measured> {
+        let folder = TempDir::with_prefix("midflight-fleet.").context("make a temporary folder")?;
+        let server = ApiServer::open(Config::new(folder.path())).await.context("open an API server")?;
+        let measured = tokio::select! {
+            measured = self.measure(session, &server) => measured,
+            () = interrupts.next() => Err(interrupted()),
+        };
+        server.shutdown().await;
+        measured
     }
 
     async fn measure(&self, session: &Session, server: &ApiServer) -> anyhow::Result<Measured> {
@@ -191,6 +235,10 @@ impl FleetBench {
             figures: figures.into_iter().flatten().collect(),
         })
     }
+}
+
+fn interrupted() -> anyhow::Error {
+    Failure::error("interrupted", "start it again any time")
 }
 
 async fn set_limit(client: &kube::Client, limit: u32) -> anyhow::Result<()> {
