@@ -10,9 +10,12 @@ use midflight_plan::storage::deployment::Lack;
 
 const PULLED: Lack = Lack::Coming("it is being pulled");
 
-/// Pods by the node that they are on, the first of each.
+/// Pods by the node that they are on: of each the first that stays, and one that ends where there is no other.
 pub(super) fn by_node(pods: &[Arc<Pod>]) -> HashMap<&str, &Arc<Pod>> {
-    pods.iter().rev().filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod))).collect()
+    let ends = |pod: &&Arc<Pod>| pod.metadata.deletion_timestamp.is_some();
+    let (ending, staying): (Vec<_>, Vec<_>) = pods.iter().rev().partition(ends);
+    let all = ending.into_iter().chain(staying);
+    all.filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod))).collect()
 }
 
 /// Whether a container of the pod holds its image, and which that is; or what is in the way.
@@ -55,6 +58,26 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_pod_that_ends_hides_none_that_has_come_in_its_place() {
+        let pod = |name: &str, deleted: Option<&str>| -> Arc<Pod> {
+            let metadata = json!({ "name": name, "deletionTimestamp": deleted });
+            let pod = json!({ "metadata": metadata, "spec": { "nodeName": "node-1", "containers": [] } });
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let (ends, stays) = (pod("ends", Some("2026-01-02T03:04:05Z")), pod("stays", None));
+        #[rustfmt::skip]
+        let cases = [
+            (vec![ends.clone()],                        "ends"),
+            (vec![ends.clone(), stays.clone()],         "stays"),
+            (vec![stays.clone(), ends.clone()],         "stays"),
+            (vec![stays.clone(), pod("second", None)],  "stays"),
+        ];
+        for (pods, expected) in cases {
+            assert_eq!(by_node(&pods)["node-1"].metadata.name.as_deref(), Some(expected), "{pods:?}");
+        }
+    }
 
     #[test]
     fn says_what_keeps_a_node_from_having_an_image() {

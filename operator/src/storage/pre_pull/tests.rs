@@ -99,10 +99,17 @@ impl Fleet {
         Api::namespaced(self.client(), NAMESPACE)
     }
 
-    async fn pods_by_node(&self) -> BTreeMap<String, Pod> {
+    async fn all_pods(&self) -> Vec<Pod> {
         let ours = ListParams::default().labels(&format!("{}={}", pods::COMPONENT, pods::PRE_PULL));
-        let all = self.pods().list(&ours).await.unwrap();
-        all.into_iter().map(|pod| (pod.spec.as_ref().unwrap().node_name.clone().unwrap(), pod)).collect()
+        self.pods().list(&ours).await.unwrap().items
+    }
+
+    async fn pods_by_node(&self) -> BTreeMap<String, Pod> {
+        self.all_pods()
+            .await
+            .into_iter()
+            .map(|pod| (pod.spec.as_ref().unwrap().node_name.clone().unwrap(), pod))
+            .collect()
     }
 
     /// What a kubelet says of every container of its pod that holds an image of this tag.
@@ -141,9 +148,8 @@ impl Fleet {
 
     /// A kubelet that has ended the pods that were deleted.
     async fn bury(&self) {
-        for pod in
-            self.pods_by_node().await.into_values().filter(|pod| pod.metadata.deletion_timestamp.is_some())
-        {
+        let all = self.all_pods().await.into_iter();
+        for pod in all.filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
             let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
             let _ = self.pods().delete(&pod.name_any(), &now).await;
         }

@@ -30,7 +30,7 @@ impl Fleet {
     /// What the kubelets do meanwhile: pods that were deleted end, those that are new run.
     async fn attend(&self) {
         self.bury().await;
-        for pod in self.pods_by_node().await.into_values() {
+        for pod in self.all_pods().await {
             let has_run = pod.status.as_ref().is_some_and(|status| status.container_statuses.is_some());
             if has_run || pod.metadata.deletion_timestamp.is_some() {
                 continue;
