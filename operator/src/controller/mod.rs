@@ -45,6 +45,8 @@ pub trait Controller: Send + Sync + 'static {
     const NAME: &'static str;
     /// How many keys may have their turn at once.
     const WORKERS: usize = 4;
+    /// How long changes are gathered before they give a key its turn: more for whoever looks at much.
+    const GATHERS: Duration = Duration::ZERO;
 
     /// What a turn is about: mostly the [`Key`] of an object.
     type Key: Clone + Ord + Hash + Display + Send + Sync + 'static;

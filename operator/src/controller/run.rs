@@ -74,7 +74,7 @@ impl Operator {
     }
 
     pub fn add<C: Controller>(&mut self, controller: C) {
-        let wake = Wake { turns: Arc::default() };
+        let wake = Wake::gathering(C::GATHERS);
         controller.watch(&wake);
         self.controllers.push(give_turns(Arc::new(controller), wake).boxed());
     }
@@ -117,12 +117,8 @@ struct Turns<Key> {
     added: Notify,
     /// Whoever is due since then has been due for longest.
     began: Instant,
-}
-
-impl<Key> Default for Turns<Key> {
-    fn default() -> Self {
-        Turns { queue: Mutex::default(), added: Notify::new(), began: Instant::now() }
-    }
+    /// How long changes are gathered before a turn.
+    gathers: Duration,
 }
 
 impl<Key> Turns<Key> {
@@ -132,6 +128,11 @@ impl<Key> Turns<Key> {
 }
 
 impl<Key: Clone + Ord + Hash + Send + 'static> Wake<Key> {
+    fn gathering(gathers: Duration) -> Wake<Key> {
+        let turns = Turns { queue: Mutex::default(), added: Notify::new(), began: Instant::now(), gathers };
+        Wake { turns: Arc::new(turns) }
+    }
+
     /// Wakes the keys that an object touches, as it was and as it is, when it changes.
     pub fn on<K: Kind>(
         &self,
@@ -149,7 +150,7 @@ impl<Key: Clone + Ord + Hash + Send + 'static> Wake<Key> {
     ) {
         let wake = self.clone();
         objects.cache().listen(Box::new(move |change| {
-            wake.all(touched(change.old.as_deref(), change.new.as_deref()), Instant::now());
+            wake.changed(touched(change.old.as_deref(), change.new.as_deref()));
         }));
     }
 
@@ -173,6 +174,10 @@ impl<Key: Clone + Ord + Hash + Send + 'static> Wake<Key> {
     /// Wakes a key for a reason that no object tells of.
     pub fn one(&self, key: Key) {
         self.all([key], Instant::now());
+    }
+
+    fn changed(&self, keys: Vec<Key>) {
+        self.all(keys, Instant::now() + self.turns.gathers);
     }
 
     fn first(&self, key: Key) {
@@ -250,11 +255,25 @@ mod tests {
 
     #[test]
     fn a_key_that_comes_first_goes_ahead_of_all_that_wait() {
-        let wake = Wake { turns: Arc::<Turns<u32>>::default() };
+        let wake = Wake::gathering(Duration::ZERO);
         wake.all(0..100, Instant::now());
         wake.first(200);
         let mut queue = wake.turns.queue();
         assert_eq!(queue.take(Instant::now()), Some(200));
         assert_eq!(queue.take(Instant::now()), Some(0));
+    }
+
+    #[test]
+    fn changes_are_gathered_and_the_first_of_them_says_when() {
+        const GATHERS: Duration = Duration::from_secs(100);
+        let wake = Wake::gathering(GATHERS);
+        let begun = Instant::now();
+        wake.changed(vec![7]);
+        let due = wake.turns.queue().next_due().unwrap();
+        assert!(due >= begun + GATHERS);
+        wake.changed(vec![7]);
+        let mut queue = wake.turns.queue();
+        assert_eq!(queue.next_due(), Some(due));
+        assert_eq!((queue.take(due), queue.take(due + GATHERS)), (Some(7), None));
     }
 }

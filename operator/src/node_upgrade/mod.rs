@@ -11,5 +11,11 @@ mod told;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 pub(crate) use node::NodeUpgrades;
 pub(crate) use run::NodeUpgradeRuns;
+
+/// A turn looks at all volumes of a node, or of every node, and one of them seldom changes alone. On a machine that
+/// has its clients as well, that is time that they wait.
+const GATHERS: Duration = Duration::from_millis(20);

@@ -189,6 +189,7 @@ impl NodeUpgrades {
 
 impl Controller for NodeUpgrades {
     const NAME: &'static str = "node-upgrade";
+    const GATHERS: Duration = super::GATHERS;
     type Key = Key;
     type Seen = Look;
     type Decision = Decision;

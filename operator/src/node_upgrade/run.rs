@@ -131,6 +131,7 @@ fn is_told(failed: &WriteError) -> bool {
 
 impl Controller for NodeUpgradeRuns {
     const NAME: &'static str = "node-upgrade-run";
+    const GATHERS: Duration = super::GATHERS;
     type Key = Key;
     type Seen = Look;
     type Decision = RunDecision;
