@@ -77,8 +77,9 @@ fn whoever_waits_is_told_when_it_is_really_so() {
     let refused = sandbox.fails(3, &["upgrade", "nodes", "--to=instance-manager:again", "--nodes=node-1"]);
     assert!(refused.contains("the node upgrade `other` is not over, and nothing was changed"), "{refused}");
     assert_eq!(default(), before, "what the API would refuse sets nothing");
-    let again = sandbox.json(&["upgrade", "nodes", "--name=other"]);
-    assert_eq!(again["state"], "initializing", "it is shown how far that is which is under way: {again}");
+    eventually("it is shown how far that is which is under way", || {
+        sandbox.json(&["upgrade", "nodes", "--name=other"])["state"] == "initializing"
+    });
     sandbox.ok(&["upgrade", "nodes", "--name=other", "--abort", "--wait"]);
     let refused =
         sandbox.run(&["upgrade", "nodes", "--to=instance-manager:again", "--nodes=node-1", "--name=N_O"]);

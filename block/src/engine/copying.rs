@@ -89,6 +89,12 @@ impl Engine {
         self.copy_on(out);
     }
 
+    /// Whether some of those that were to tell or to give what is missing cannot be spoken to.
+    pub(super) fn misses_sources(&self) -> bool {
+        self.copying.is_some()
+            && self.members.iter().any(|(_, member)| member.service == Service::In && member.link.is_none())
+    }
+
     fn begin(&mut self, purpose: Purpose, todo: Blocks, progress: Progress) {
         self.copyings += 1;
         let Some((source, _)) = self.members.usable().next() else { return };
@@ -238,16 +244,21 @@ impl Engine {
 
     /// Begins what can be begun.
     pub(super) fn copy_on(&mut self, out: &mut Vec<Output>) {
-        let draining = matches!(self.phase, Phase::Draining { .. });
         let Some(copying) = &mut self.copying else { return };
-        match copying.progress {
-            Progress::Copying => {}
-            Progress::CatchingUp if !draining => return self.flush_copied(out),
+        match (self.phase, copying.progress) {
+            (Phase::Serving | Phase::Converging { .. }, Progress::Copying) => {}
+            (Phase::Serving | Phase::Converging { .. }, Progress::CatchingUp) => {
+                return self.flush_copied(out);
+            }
+            // Begun again if this engine gets the volume back.
+            (Phase::Draining { .. }, Progress::Copying) => {
+                for piece in copying.pieces.extract_if(.., |piece| piece.stage == Stage::Waiting) {
+                    let (offset, length) = (piece.extent.offset(), u64::from(piece.extent.length()));
+                    copying.todo.insert_all(Run::touched(offset, length, BLOCK_BITS));
+                }
+                return;
+            }
             _ => return,
-        }
-        if draining {
-            copying.pieces.retain(|piece| piece.stage != Stage::Waiting);
-            return self.release_held(out);
         }
         while copying.pieces.len() < AT_ONCE
             && let Some(run) = copying.todo.take_run(PIECE)

@@ -161,14 +161,15 @@ impl Engine {
         }
     }
 
-    /// Whoever was let go when this engine gave the volume away, or was lost since while it was being copied to, is not
-    /// asked to promise again: it leaves at once.
+    /// Whoever was let go when this engine gave the volume away, or was being copied to and was lost since, or whose sources
+    /// were, is not asked to promise again: it leaves at once.
     pub(super) fn lose_departing(&mut self, out: &mut Vec<Output>) {
+        let without_sources = self.misses_sources();
         for at in 0..self.members.iter().count() {
             let member = self.members.get(at);
             let is_lost = match member.service {
                 Service::Departing => true,
-                Service::Joining => member.link.is_none(),
+                Service::Joining => member.link.is_none() || without_sources,
                 Service::In | Service::Leaving | Service::Out | Service::Returning => false,
             };
             if is_lost {

@@ -342,7 +342,7 @@ impl Engine {
             | Asker::Release(_)
             | Asker::Nobody => false,
         };
-        self.pending.iter().any(|(_, pending)| foreign(pending))
+        self.pending.iter().any(|(_, pending)| !pending.answered && foreign(pending))
     }
 
     /// Blocks of the changes under way.
@@ -401,6 +401,9 @@ impl Engine {
         self.ahead += weight(&pending.asked);
         let answer = pending.asked.reply(Status::Ok, self.epoch);
         out.push(Output::Send(frontend, Frame::bare(answer)));
+        if matches!(self.phase, Phase::Draining { .. }) {
+            self.advance(out);
+        }
     }
 
     /// The member that is being copied to has done what was answered ahead of it.

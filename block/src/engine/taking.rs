@@ -78,6 +78,10 @@ impl Engine {
         if known || regions.is_empty() || promises().count() == 1 {
             return self.serve(tag, out);
         }
+        // One thing is copied at a time.
+        if let Some(joining) = self.members.any(Service::Joining) {
+            return self.on_lost(joining, out);
+        }
         self.phase = Phase::Converging { tag };
         self.converge(&regions, out);
     }
@@ -96,5 +100,6 @@ impl Engine {
         self.tell_frontend(out);
         self.tell_standing(out);
         self.unsettled = true;
+        self.copy_on(out);
     }
 }

@@ -109,7 +109,11 @@ impl Volume {
         out.extend(self.current.link.take().map(Output::Close));
         self.current.stage = Stage::Connecting;
         self.retry_at = None;
-        let Some((next, _)) = &mut self.next else { return };
+        let Some((next, _)) = &mut self.next else {
+            // It was given up meanwhile: the one that was let go may serve again.
+            self.retry_at = Some(now);
+            return;
+        };
         let Some(link) = next.link else { return };
         next.stage = Stage::Going;
         self.lease = Some(Lease::from(now));

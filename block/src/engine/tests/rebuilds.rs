@@ -52,6 +52,16 @@ impl Bench {
         }
     }
 
+    fn drain(&mut self) {
+        self.frontend(FRONTEND, Frame::bare(Header::new(Kind::Drain, 78, EPOCH)));
+    }
+
+    /// No other engine has got the volume.
+    fn comes_back(&mut self) {
+        self.frontend(FRONTEND, Frame::bare(Header::new(Kind::Go, 79, EPOCH)));
+        OTHERS.into_iter().for_each(|link| self.promise(link, 1));
+    }
+
     /// The block is read at the first member and written to the one that misses it.
     fn block_is_copied(&mut self) {
         let asked = self.asked(Kind::Read).expect("the block is read").clone();
@@ -130,12 +140,49 @@ fn a_member_is_waited_for_when_it_is_too_far_behind() {
 /// Its successor begins anew with the member, so there is nothing to wait for.
 #[test]
 fn a_switch_over_does_not_wait_for_a_member_that_is_being_copied_to() {
+    for drained_first in [false, true] {
+        let mut bench = rejoined();
+        bench.write_block(FRONTEND, 5);
+        if drained_first {
+            bench.drain();
+            assert!(!bench.is_answered(FRONTEND, 78), "the others have not answered");
+        }
+        bench.others_answer(Kind::Write);
+        if !drained_first {
+            bench.write_block(FRONTEND, 5);
+            bench.drain();
+        }
+        assert!(bench.is_answered(FRONTEND, 78));
+    }
+}
+
+/// What waited for a write that was under way is not forgotten where the engine gets the volume back.
+#[test]
+fn what_was_to_be_copied_is_copied_when_the_volume_comes_back() {
     let mut bench = rejoined();
     bench.write_block(FRONTEND, 5);
+    bench.joiner_misses(5);
+    assert_eq!(bench.asked(Kind::Read), None, "it is being written to");
+    bench.drain();
     bench.others_answer(Kind::Write);
-    bench.write_block(FRONTEND, 5);
-    bench.frontend(FRONTEND, Frame::bare(Header::new(Kind::Drain, 78, EPOCH)));
-    assert!(bench.is_answered(FRONTEND, 78));
+    bench.copy_answers(JOINING, Kind::Write);
+    assert_eq!(bench.asked(Kind::Read), None, "somebody else may have the volume");
+    bench.comes_back();
+    bench.block_is_copied();
+    bench.copy_answers(1, Kind::Flush);
+    bench.copy_answers(JOINING, Kind::Flush);
+    bench.record_changes();
+    assert_eq!(bench.engine.services(), [Service::In; 3]);
+}
+
+/// Whoever was to say what is missing does not say it on a connection that is gone.
+#[test]
+fn a_member_whose_sources_were_lost_meanwhile_begins_anew() {
+    let mut bench = rejoined();
+    bench.drain();
+    bench.feed(Input::Closed(LinkId::from_bits(1)));
+    bench.frontend(FRONTEND, Frame::bare(Header::new(Kind::Go, 79, EPOCH)));
+    assert_eq!(bench.engine.services(), [Service::In, Service::Leaving, Service::In]);
 }
 
 /// The engine gets the volume back, and nothing may wait for one that is not there.
@@ -144,10 +191,9 @@ fn a_member_that_is_lost_after_the_volume_was_given_away_leaves_when_it_comes_ba
     let mut bench = rejoined();
     bench.write_block(FRONTEND, 5);
     bench.others_answer(Kind::Write);
-    bench.frontend(FRONTEND, Frame::bare(Header::new(Kind::Drain, 78, EPOCH)));
+    bench.drain();
     bench.feed(Input::Closed(LinkId::from_bits(JOINING)));
-    bench.frontend(FRONTEND, Frame::bare(Header::new(Kind::Go, 79, EPOCH)));
-    OTHERS.into_iter().for_each(|link| bench.promise(link, 1));
+    bench.comes_back();
     bench.others_answer(Kind::Depart);
     bench.record_changes();
     assert_eq!(bench.engine.services(), [Service::In, Service::Out, Service::In]);
