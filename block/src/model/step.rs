@@ -19,7 +19,7 @@ use crate::{
     net::reactor::LinkId,
     sim::{
         network::{Arrival, Arrived, Node},
-        nodes::Nodes,
+        nodes::{Nodes, wish},
     },
     wire::{Frame, Kind},
 };
@@ -203,13 +203,21 @@ impl State {
             if self.left.replica_kills > 0 {
                 steps.push(Step::KillReplica(at));
             }
-            let other = |other: usize| {
-                other != at && self.mode(other) == Mode::InService && !self.replicas[other].lost
-            };
-            if self.left.power_losses > 0 && (0..self.scope.replicas).any(other) {
+            let stays = |other: usize| other != at && self.stays(other);
+            if self.left.power_losses > 0 && (0..self.scope.replicas).any(stays) {
                 steps.push(Step::LosePower(at));
             }
         }
+    }
+
+    /// Whether a copy is in service and stays there, whatever is on its way to the record: who loses the others' power and
+    /// this one together may lose what nobody has synced.
+    fn stays(&self, at: usize) -> bool {
+        let asked = self.engines.iter().filter_map(|node| node.look(|node| node.changing.map(wish)));
+        let late =
+            self.shelf.look(|shelf| shelf.late.iter().map(|(_, wish)| wish.clone()).collect::<Vec<_>>());
+        let goes = asked.chain(late).any(|wish| wish.replica == at.to_string() && wish.mode == Mode::Out);
+        self.mode(at) == Mode::InService && !self.replicas[at].lost && !goes
     }
 
     fn engine_steps(&self, steps: &mut Vec<Step>) {
