@@ -102,10 +102,15 @@ fn goes_on(state: &State) -> bool {
         return true;
     }
     let mut later = state.clone();
-    // One that has lost power may lack what another has, which is waited for.
-    let reachable = |at: usize| {
-        state.mode(at) == Mode::InService && state.lives(Node::Replica(at)) && !state.replicas[at].lost
+    // One that has lost power may lack what another has, which is waited for; also after it was copied to, until it has
+    // noted that it is in service.
+    let vouches = |at: usize| {
+        let process = state.replicas[at].process.as_ref();
+        !state.replicas[at].lost
+            && process.is_some_and(|process| process.look(|process| process.core.vouches()))
     };
+    let reachable =
+        |at: usize| state.mode(at) == Mode::InService && state.lives(Node::Replica(at)) && vouches(at);
     if !(0..state.replicas.len()).any(reachable) {
         let dead: Vec<usize> =
             (0..state.replicas.len()).filter(|at| !state.lives(Node::Replica(*at))).collect();

@@ -182,6 +182,12 @@ impl<D: Disk> Replica<D> {
             && self.cold.is_empty()
     }
 
+    /// Whether it has noted that it serves in this run of its machine: what it lacks it would say.
+    #[cfg(test)]
+    pub(crate) fn vouches(&self) -> bool {
+        self.served_in == self.boot
+    }
+
     /// Whether someone on this connection waits for something that ends with it.
     #[cfg(test)]
     pub(crate) fn owes(&self, link: LinkId) -> bool {
