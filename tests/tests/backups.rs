@@ -191,8 +191,8 @@ async fn an_activated_standby_serves_the_last_backup_that_it_holds_and_nothing_o
     storage.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
+/// A volume with one copy has been written to, and has the snapshot `monday`.
+async fn with_a_snapshot() -> Storage {
     let storage = Storage::start(1, DataEngine::V2).await.unwrap();
     storage.make_backup_target("default").await.unwrap();
     let one = json!({ "size": SIZE.to_string(), "nodeID": "node-1", "numberOfReplicas": 1 });
@@ -200,6 +200,12 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
     storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
     write(&storage.endpoint("vol-1").await.unwrap(), "0x11", "0").await;
     storage.take_snapshot("vol-1", "monday").await.unwrap();
+    storage
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
+    let storage = with_a_snapshot().await;
     for name in ["b-1", "b-2"] {
         storage.back_up("monday", name).await.unwrap();
     }
@@ -258,13 +264,7 @@ async fn a_target_is_looked_through_and_what_is_deleted_is_gone_from_it() {
 /// As when the disk that the folder lies on is not mounted.
 #[tokio::test(flavor = "multi_thread")]
 async fn backups_whose_folder_is_away_are_not_gone_and_what_is_let_go_loses_no_data() {
-    let storage = Storage::start(1, DataEngine::V2).await.unwrap();
-    storage.make_backup_target("default").await.unwrap();
-    let one = json!({ "size": SIZE.to_string(), "nodeID": "node-1", "numberOfReplicas": 1 });
-    storage.create_volume("vol-1", spec(&one)).await.unwrap();
-    storage.until_volume("vol-1", "attached", "healthy").await.unwrap();
-    write(&storage.endpoint("vol-1").await.unwrap(), "0x11", "0").await;
-    storage.take_snapshot("vol-1", "monday").await.unwrap();
+    let storage = with_a_snapshot().await;
     let made = storage.back_up("monday", "b-1").await.unwrap();
     let (folder, aside) = (storage.room("backups"), storage.room("aside"));
 

@@ -49,7 +49,7 @@ impl Engine {
             }
             (Kind::Go, Phase::Drained) => {
                 self.members.forget_promises();
-                self.lose_departing(out);
+                self.lose_who_cannot_stay(out);
                 self.phase = Phase::Promising { tag };
                 self.advance(out);
             }

@@ -163,7 +163,7 @@ impl Engine {
 
     /// Whoever was let go when this engine gave the volume away, or was being copied to and was lost since, or whose sources
     /// were, is not asked to promise again: it leaves at once.
-    pub(super) fn lose_departing(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn lose_who_cannot_stay(&mut self, out: &mut Vec<Output>) {
         let without_sources = self.misses_sources();
         for at in 0..self.members.iter().count() {
             let member = self.members.get(at);

@@ -365,7 +365,7 @@ impl Engine {
             }
         }
         for number in freed {
-            self.on_owed_less(number, None, out);
+            self.on_fewer_owed(number, None, out);
         }
     }
 
@@ -376,10 +376,10 @@ impl Engine {
             return;
         }
         pending.owed &= !bit(member);
-        self.on_owed_less(number, Some(frame), out);
+        self.on_fewer_owed(number, Some(frame), out);
     }
 
-    fn on_owed_less(&mut self, number: u64, last: Option<Frame>, out: &mut Vec<Output>) {
+    fn on_fewer_owed(&mut self, number: u64, last: Option<Frame>, out: &mut Vec<Output>) {
         match self.pending.get(number) {
             Some(pending) if pending.owed == 0 => self.finish(number, last, out),
             Some(_) => self.answer_ahead(number, out),
